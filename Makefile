@@ -1,0 +1,47 @@
+# One command for each job. Everything runs in .venv, which `make setup` builds from constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test check format bench clean
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## build .venv with everything the project needs
+	@tools/system-packages strace
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "penstock needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	@touch $@
+
+run: setup  ## start the broker (not there yet: says so and fails)
+	@echo "penstock has no server yet: this version is the storage engine. See README.md; try 'make demo'." >&2; exit 1
+
+demo: setup  ## write a log, kill the writer, recover it, damage it, find the damage
+	$(BIN)/python examples/durable_log.py
+
+test: setup  ## all tests
+	$(BIN)/pytest
+
+check: setup  ## formatting, lint, types, layers, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+format: setup  ## put the code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup  ## the benchmarks, each figure beside its physical limit
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## remove .venv and everything generated
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache bench-results

@@ -1,0 +1,46 @@
+"""The way into a log for code on an event loop: `await commit(frame)`, and it is on disk.
+
+`async` ends here. Below is plain Python; the disk is written and synced on a thread, and the loop hears of a whole
+group of commits at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from penstock.errors import PenstockError
+from penstock.frame import Frame
+from penstock.storage.commit import Committed, GroupCommit, Outcome
+from penstock.storage.log import Log
+
+_Waiter = asyncio.Future[Committed]
+
+
+class Journal:
+    """Belongs to the loop it is made on."""
+
+    def __init__(self, log: Log, executor: Executor) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._commits: GroupCommit[_Waiter] = GroupCommit(log, run=executor.submit, tell=self._tell)
+
+    def commit(self, frame: Frame) -> _Waiter:
+        """Done when the frame is on disk; raises DiskFull if it could not be written, Fatal if nobody knows."""
+        waiter: _Waiter = self._loop.create_future()
+        self._commits.commit(waiter, frame)
+        return waiter
+
+    def _tell(self, outcomes: Sequence[tuple[_Waiter, Outcome]]) -> None:
+        self._loop.call_soon_threadsafe(_resolve, outcomes)
+
+
+def _resolve(outcomes: Sequence[tuple[_Waiter, Outcome]]) -> None:
+    for waiter, outcome in outcomes:
+        # A caller that gave up waiting: its frame is written all the same.
+        if waiter.cancelled():
+            continue
+        if isinstance(outcome, PenstockError):
+            waiter.set_exception(outcome)
+        else:
+            waiter.set_result(outcome)

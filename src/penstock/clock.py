@@ -1,0 +1,27 @@
+"""Time as the rest of the code sees it: microseconds since the Unix epoch, handed in, never read on the side.
+
+Microseconds because Arrow, Spark and Python's datetime all hold them without loss; an int64 of them lasts
+until the year 294,247, and `TIME_MAX_US` stops at 9999 so that every stored time can be shown as a date.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+TIME_MAX_US = 253_402_300_799_999_999
+
+
+class Clock(Protocol):
+    def now_us(self) -> int: ...
+
+
+class SystemClock:
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+
+def rfc3339(time_us: int) -> str:
+    seconds, micros = divmod(time_us, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{micros:06d}Z"

@@ -1,0 +1,154 @@
+"""Every error a caller can meet, in one tree.
+
+    PenstockError
+    ├── InvalidInput                    the caller's data is at fault; nothing was changed
+    │   ├── InvalidMessage              a field of a message is out of its range
+    │   ├── BatchTooLarge               more messages, or larger ones, than the limits allow
+    │   ├── InvalidFrame                bytes that are not a frame of ours
+    │   │   ├── UnknownMagic
+    │   │   ├── UnsupportedVersion
+    │   │   ├── FrameTooLarge
+    │   │   ├── FrameTruncated
+    │   │   ├── ChecksumMismatch
+    │   │   ├── CountMismatch
+    │   │   ├── UnknownColumn
+    │   │   ├── InvalidColumn           offsets that run backwards or out of the data, wrong flags …
+    │   │   └── DecompressionRefused    a bomb, an unknown codec, or a body that does not decompress
+    │   └── OffsetOutOfRange
+    └── StorageError                    the disk, or what is on it
+        ├── DiskFull                    retriable: nothing was written
+        ├── StorageReadOnly
+        ├── DirectoryLocked             another process has the directory open
+        ├── LogClosed
+        ├── UnknownFormat               written by a later version
+        ├── LogCorrupt                  damage in what had been synced; says where; never repaired by itself
+        └── Fatal                       the process must stop; going on would be guessing
+            ├── SyncFailed
+            └── DeviceFailed
+
+`code` is for machines and never changes; the sentence is for people and may. `OSError` is translated once, in
+`storage/files.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class PenstockError(Exception):
+    """The root. `details` holds what a program may want to read, as plain JSON values."""
+
+    code: ClassVar[str] = "error"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"code": self.code, "message": self.message, "details": self.details}
+
+
+class InvalidInput(PenstockError):
+    code = "invalid_input"
+
+
+class InvalidMessage(InvalidInput):
+    code = "invalid_message"
+
+
+class BatchTooLarge(InvalidInput):
+    code = "batch_too_large"
+
+
+class InvalidFrame(InvalidInput):
+    code = "invalid_frame"
+
+
+class UnknownMagic(InvalidFrame):
+    code = "unknown_magic"
+
+
+class UnsupportedVersion(InvalidFrame):
+    code = "unsupported_version"
+
+
+class FrameTooLarge(InvalidFrame):
+    code = "frame_too_large"
+
+
+class FrameTruncated(InvalidFrame):
+    code = "frame_truncated"
+
+
+class ChecksumMismatch(InvalidFrame):
+    code = "checksum_mismatch"
+
+
+class CountMismatch(InvalidFrame):
+    code = "count_mismatch"
+
+
+class UnknownColumn(InvalidFrame):
+    code = "unknown_column"
+
+
+class InvalidColumn(InvalidFrame):
+    code = "invalid_column"
+
+
+class DecompressionRefused(InvalidFrame):
+    code = "decompression_refused"
+
+
+class OffsetOutOfRange(InvalidInput):
+    code = "offset_out_of_range"
+
+
+class StorageError(PenstockError):
+    code = "storage_error"
+
+
+class DiskFull(StorageError):
+    code = "disk_full"
+    retriable = True
+
+
+class StorageReadOnly(StorageError):
+    code = "storage_read_only"
+
+
+class DirectoryLocked(StorageError):
+    code = "directory_locked"
+
+
+class LogClosed(StorageError):
+    code = "log_closed"
+
+
+class UnknownFormat(StorageError):
+    code = "unknown_format"
+
+
+class LogCorrupt(StorageError):
+    """Damage in bytes that had been synced.
+
+    `details` names the file, the position in it, and the offset at which the damage starts, as far as known.
+    """
+
+    code = "log_corrupt"
+
+
+class Fatal(StorageError):
+    """The process must exit: what is on disk is no longer known. Recovery at the next start reads the truth."""
+
+    code = "fatal"
+
+
+class SyncFailed(Fatal):
+    code = "sync_failed"
+
+
+class DeviceFailed(Fatal):
+    code = "device_failed"

@@ -1,0 +1,440 @@
+"""A frame: one batch of messages as it travels from the client over the wire to the disk and back.
+
+    offset size  field             little-endian
+    ── stamped by the log at append ───────────────────────────────────────────────────────────────
+       0    3    magic "PNS"
+       3    1    version 1
+       4    4    head CRC-32C      of bytes 8–87
+       8    8    base offset       offset of the first message
+      16    8    append time       µs; never runs backwards within a log
+      24    4    leader epoch
+      28    4    synced            bytes of this segment known to be on disk when this frame was written
+    ── made by the producer, never rewritten ──────────────────────────────────────────────────────
+      32    4    body CRC-32C      of bytes 36 to the end
+      36    4    body length       as stored, without padding
+      40    4    raw length        of the body when decompressed
+      44    4    count             messages in the body
+      48    4    span              offsets covered; more than count once compaction removed messages
+      52    2    flags             see below
+      54    1    codec             0 none, 1 lz4 (frame format), 2 zstd
+      55    1    zero
+      56    8    minimum timestamp µs
+      64    8    maximum timestamp µs
+      72    8    producer id       0 = none
+      80    4    sequence          of the first message, within (producer id, partition)
+      84    2    producer epoch
+      86    2    zero
+      88         body (`batch.py` draws it), then zeros to a multiple of 8
+
+The body CRC covers what nobody rewrites, so a leader stamps a frame without touching the payload; the head CRC
+covers the whole header, so a reader can walk a segment without touching the bodies. Not protected: nothing. The
+magic and the version are compared with constants, the two checksums with what they cover.
+
+Flags tell a broker that a batch has nothing special, so a plain batch costs nothing extra. A frame whose flags
+disagree with its columns is refused when it comes in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from penstock.batch import Batch, Bytes, check_limits, encode_message
+from penstock.errors import (
+    BatchTooLarge,
+    ChecksumMismatch,
+    DecompressionRefused,
+    FrameTooLarge,
+    FrameTruncated,
+    InvalidColumn,
+    InvalidFrame,
+    UnknownMagic,
+    UnsupportedVersion,
+)
+from penstock.limits import DEFAULT_LIMITS, Limits
+from penstock.message import Message
+
+MAGIC = b"PNS\x01"
+HEADER_BYTES = 88
+_STAMP_END = 36
+
+HAS_DELAYS, HAS_TTL, HAS_HIGH, HAS_LOW = 1, 2, 4, 8
+CONTROL = 16  # not messages: written by the broker for itself
+SPARSE = 32  # has an offset_delta column
+MERGED = 64  # has an append_time column
+_FLAGS_ALL = 127
+_FLAGS_FROM_OUTSIDE = HAS_DELAYS | HAS_TTL | HAS_HIGH | HAS_LOW
+
+NONE, LZ4, ZSTD = 0, 1, 2
+CODECS = {"none": NONE, "lz4": LZ4, "zstd": ZSTD}
+_ARROW_CODECS = {LZ4: pa.Codec("lz4"), ZSTD: pa.Codec("zstd")}
+
+_STAMP = struct.Struct("<qqIII")
+_HEAD = struct.Struct("<4sI")
+_STABLE = struct.Struct("<IIIIHBxqqqiHxx")
+_WALK = struct.Struct("<4sIqqIIIIIII")
+_U32 = struct.Struct("<I")
+_PADDING = [b"\0" * n for n in range(8)]
+assert _HEAD.size + _STAMP.size == _STAMP_END
+assert _STAMP_END + _STABLE.size == HEADER_BYTES
+
+
+class Producer(NamedTuple):
+    """Who made a frame, and the sequence number of its first message: what makes a retry recognisable."""
+
+    id: int
+    epoch: int
+    sequence: int
+
+
+NO_PRODUCER = Producer(0, 0, 0)
+
+
+class FrameInfo(NamedTuple):
+    """What one look at a header tells, without the body."""
+
+    base_offset: int
+    next_offset: int
+    append_time: int
+    leader_epoch: int
+    synced: int
+    count: int
+    size: int
+
+
+class Frame:
+    """One frame over a read-only buffer. Fields are read from the bytes when asked for."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: memoryview) -> None:
+        """Trusts `data`: for frames of our own log. For bytes from outside there is `accept`."""
+        self.data = data
+
+    # --- making frames -----------------------------------------------------------------------------------
+
+    @classmethod
+    def of(
+        cls,
+        batch: Batch,
+        *,
+        codec: int = NONE,
+        producer: Producer = NO_PRODUCER,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> Frame:
+        check_limits(batch, limits)
+        frame = _build(
+            batch.encode(), batch.count, batch.count, flags_of(batch), batch.timestamp_range(), codec, producer
+        )
+        if len(frame.data) > limits.frame_bytes_max:
+            raise FrameTooLarge(f"a frame of {len(frame.data)} bytes; the limit is {limits.frame_bytes_max}")
+        return frame
+
+    @classmethod
+    def of_message(
+        cls, message: Message, *, now_us: int, producer: Producer = NO_PRODUCER, limits: Limits = DEFAULT_LIMITS
+    ) -> Frame:
+        """A frame of one message, without going through columns."""
+        message.check()
+        _check_message(message, limits)
+        timestamp = message.timestamp or now_us
+        flags = (
+            (HAS_DELAYS if message.deliver_at else 0)
+            | (HAS_TTL if message.expires_at else 0)
+            | (0, HAS_HIGH, HAS_LOW)[message.priority]
+        )
+        return _build(encode_message(message), 1, 1, flags, (timestamp, timestamp), NONE, producer)
+
+    @classmethod
+    def accept(cls, data: Bytes, limits: Limits = DEFAULT_LIMITS) -> Frame:
+        """A frame from outside, checked to the last column; raises InvalidFrame or BatchTooLarge."""
+        view = memoryview(data).toreadonly()
+        size = frame_size(view, limits.frame_bytes_max)
+        if size != len(view):
+            raise FrameTruncated(f"the header says {size} bytes, {len(view)} came", header=size, got=len(view))
+        frame = cls(view)
+        _check_header(frame, limits)
+        frame.check_body()
+        batch = frame._decode(_decompressed_from_outside(frame), limits)
+        if flags_of(batch) != frame.flags:
+            raise InvalidColumn(f"flags are {frame.flags:#x}, the columns say {flags_of(batch):#x}")
+        return frame
+
+    # --- reading frames ----------------------------------------------------------------------------------
+
+    def batch(self, *, verify: bool = True) -> Batch:
+        """The messages, as views on this frame (or on a decompressed copy)."""
+        if verify:
+            self.check_body()
+        body = self.data[HEADER_BYTES : HEADER_BYTES + self.body_length]
+        if self.codec != NONE:
+            body = memoryview(_decompress(self.codec, body, self.raw_length))
+        return self._decode(body, None)
+
+    def _decode(self, body: memoryview, limits: Limits | None) -> Batch:
+        _, _, count, _, _, _, min_timestamp, max_timestamp, _, _, _ = self._stable()
+        return Batch.decode(body, count=count, timestamps=(min_timestamp, max_timestamp), limits=limits)
+
+    def check_body(self) -> None:
+        if crc32c(self.data[_STAMP_END:]) != _U32.unpack_from(self.data, 32)[0]:
+            raise ChecksumMismatch("the body does not match its checksum")
+
+    def offsets(self, batch: Batch) -> npt.NDArray[np.int64]:
+        """The offset of each message of `batch`, which must be this frame's."""
+        return self.base_offset + batch.offset_deltas.astype(np.int64)
+
+    def append_times(self, batch: Batch) -> npt.NDArray[np.int64]:
+        if batch.append_time is None:
+            return np.full(batch.count, self.append_time, np.int64)
+        return batch.append_time
+
+    # --- fields ------------------------------------------------------------------------------------------
+
+    def _stable(self) -> tuple[Any, ...]:
+        return _STABLE.unpack_from(self.data, _STAMP_END)
+
+    @property
+    def base_offset(self) -> int:
+        return int(_STAMP.unpack_from(self.data, 8)[0])
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.span
+
+    @property
+    def append_time(self) -> int:
+        return int(_STAMP.unpack_from(self.data, 8)[1])
+
+    @property
+    def leader_epoch(self) -> int:
+        return int(_STAMP.unpack_from(self.data, 8)[2])
+
+    @property
+    def body_length(self) -> int:
+        return int(self._stable()[0])
+
+    @property
+    def raw_length(self) -> int:
+        return int(self._stable()[1])
+
+    @property
+    def count(self) -> int:
+        return int(self._stable()[2])
+
+    @property
+    def span(self) -> int:
+        return int(self._stable()[3])
+
+    @property
+    def flags(self) -> int:
+        return int(self._stable()[4])
+
+    @property
+    def codec(self) -> int:
+        return int(self._stable()[5])
+
+    @property
+    def timestamps(self) -> tuple[int, int]:
+        fields = self._stable()
+        return fields[6], fields[7]
+
+    @property
+    def producer(self) -> Producer:
+        fields = self._stable()
+        return Producer(id=fields[8], sequence=fields[9], epoch=fields[10])
+
+
+class FrameRun:
+    """Whole frames, one after the other, as they lie on disk. Iterates as frames; costs nothing until then."""
+
+    __slots__ = ("bounds", "data", "next_offset")
+
+    def __init__(self, data: memoryview, bounds: Sequence[int], next_offset: int) -> None:
+        """Frame i is data[bounds[i]:bounds[i+1]]; `next_offset` is where to read on."""
+        self.data = data
+        self.bounds = bounds
+        self.next_offset = next_offset
+
+    def __len__(self) -> int:
+        return max(len(self.bounds) - 1, 0)
+
+    def __iter__(self) -> Iterator[Frame]:
+        for start, end in zip(self.bounds, self.bounds[1:], strict=False):
+            yield Frame(self.data[start:end])
+
+
+def flags_of(batch: Batch) -> int:
+    flags = 0
+    if batch.deliver_at is not None:
+        flags |= HAS_DELAYS
+    if batch.expires_at is not None:
+        flags |= HAS_TTL
+    if batch.priority is not None:
+        window = batch.priority[batch.start : batch.start + batch.count]
+        flags |= (HAS_HIGH if (window > 0).any() else 0) | (HAS_LOW if (window < 0).any() else 0)
+    if batch.offset_delta is not None:
+        flags |= SPARSE
+    if batch.append_time is not None:
+        flags |= MERGED
+    return flags
+
+
+def stamp(frame: Frame, base_offset: int, append_time: int, leader_epoch: int, synced: int) -> bytes:
+    """The first 36 bytes of `frame` as it goes to disk: those a log decides. The frame itself is not touched."""
+    (body_crc,) = _U32.unpack_from(frame.data, 32)
+    stamped = _STAMP.pack(base_offset, append_time, leader_epoch, synced, body_crc)
+    head_crc = crc32c(frame.data[_STAMP_END:HEADER_BYTES], crc32c(stamped))
+    return _HEAD.pack(MAGIC, head_crc) + stamped
+
+
+def payload(frame: Frame) -> memoryview:
+    """What follows the stamp."""
+    return frame.data[_STAMP_END:]
+
+
+def rewrite(frame: Frame, batch: Batch, span: int, append_time: int) -> Frame:
+    """`frame` with other messages inside, covering `span` offsets: for sealed segments only."""
+    built = _build(
+        batch.encode(), batch.count, span, flags_of(batch), batch.timestamp_range(), frame.codec, frame.producer
+    )
+    head = stamp(built, frame.base_offset, append_time, frame.leader_epoch, 0)
+    return Frame(memoryview(head + payload(built)))
+
+
+def frame_size(data: memoryview, bytes_max: int) -> int:
+    """How long the frame that starts here says it is: to be asked before its body is read or allocated for."""
+    if len(data) < HEADER_BYTES:
+        raise FrameTruncated(f"{len(data)} bytes are less than a header", got=len(data))
+    _check_magic(bytes(data[:4]))
+    (body_length,) = _U32.unpack_from(data, _STAMP_END)
+    size: int = HEADER_BYTES + body_length + (-body_length % 8)
+    if size > bytes_max:
+        raise FrameTooLarge(f"a frame of {size} bytes; the limit is {bytes_max}", size=size, limit=bytes_max)
+    return size
+
+
+def look(data: memoryview, at: int) -> FrameInfo:
+    """Reads the header at `at` of a segment's bytes and checks it; the body may lie beyond the buffer."""
+    if len(data) - at < HEADER_BYTES:
+        raise FrameTruncated(f"{len(data) - at} bytes are less than a header")
+    magic, head_crc, base_offset, append_time, epoch, synced, _, body_length, _, count, span = _WALK.unpack_from(
+        data, at
+    )
+    if magic != MAGIC:
+        _check_magic(magic)
+    if crc32c(data[at + 8 : at + HEADER_BYTES]) != head_crc:
+        raise ChecksumMismatch("the header does not match its checksum")
+    size = HEADER_BYTES + body_length + (-body_length % 8)
+    return FrameInfo(base_offset, base_offset + span, append_time, epoch, synced, count, size)
+
+
+def _check_magic(magic: bytes) -> None:
+    if magic[:3] != MAGIC[:3]:
+        raise UnknownMagic(f"not a frame: it starts with {magic!r}")
+    if magic != MAGIC:
+        raise UnsupportedVersion(f"frame version {magic[3]}; this build reads version {MAGIC[3]}", version=magic[3])
+
+
+def _build(
+    parts: Sequence[Any],
+    count: int,
+    span: int,
+    flags: int,
+    timestamps: tuple[int, int],
+    codec: int,
+    producer: Producer,
+) -> Frame:
+    data = bytearray().join((bytes(HEADER_BYTES), *parts))
+    raw_length = len(data) - HEADER_BYTES
+    body_length = raw_length
+    if codec != NONE:
+        compressed = _ARROW_CODECS[codec].compress(memoryview(data)[HEADER_BYTES:])
+        # What does not shrink is stored as it is: it would only cost the readers.
+        if len(compressed) < raw_length:
+            body_length = len(compressed)
+            padding = _PADDING[-body_length % 8]
+            data = bytearray().join((bytes(HEADER_BYTES), compressed, padding))
+        else:
+            codec = NONE
+    _STABLE.pack_into(
+        data,
+        _STAMP_END,
+        body_length,
+        raw_length,
+        count,
+        span,
+        flags,
+        codec,
+        *timestamps,
+        producer.id,
+        producer.sequence,
+        producer.epoch,
+    )
+    view = memoryview(data)
+    _U32.pack_into(data, 32, crc32c(view[_STAMP_END:]))
+    data[:4] = MAGIC
+    return Frame(view.toreadonly())
+
+
+def _check_message(message: Message, limits: Limits) -> None:
+    header_bytes = sum(len(name.encode()) + len(value) for name, value in message.headers)
+    size = len(message.value or b"") + len(message.key or b"") + header_bytes
+    if size > limits.message_bytes_max:
+        raise BatchTooLarge(f"a message of {size} bytes; the limit is {limits.message_bytes_max}", size=size)
+    if header_bytes > limits.header_bytes_max:
+        raise BatchTooLarge(f"headers of {header_bytes} bytes; the limit is {limits.header_bytes_max}")
+    if len(message.headers) > limits.headers_max:
+        raise BatchTooLarge(f"more than {limits.headers_max} headers on a message")
+
+
+def _check_header(frame: Frame, limits: Limits) -> None:
+    body_length, raw_length, count, span, flags, codec, _, _, producer_id, sequence, _ = frame._stable()
+    if count == 0 or span != count:
+        raise InvalidFrame(f"{count} messages over {span} offsets")
+    if flags & ~_FLAGS_FROM_OUTSIDE:
+        raise InvalidFrame(f"flags that are not a producer's: {flags & ~_FLAGS_FROM_OUTSIDE:#x}")
+    if frame.data[55] or frame.data[86] or frame.data[87]:
+        raise InvalidFrame("reserved bytes are not zero")
+    if producer_id < 0 or sequence < 0:
+        raise InvalidFrame(f"producer id {producer_id}, sequence {sequence}: neither may be negative")
+    if codec not in (NONE, LZ4, ZSTD):
+        raise DecompressionRefused(f"codec {codec} is unknown")
+    if codec == NONE and raw_length != body_length:
+        raise InvalidFrame(f"raw length {raw_length} of an uncompressed body of {body_length} bytes")
+    if raw_length > limits.decompressed_bytes_max:
+        raise DecompressionRefused(f"{raw_length} bytes when decompressed", limit=limits.decompressed_bytes_max)
+    if raw_length > limits.decompression_ratio_max * max(body_length, 1):
+        raise DecompressionRefused(
+            f"{body_length} bytes claim to decompress to {raw_length}", limit=limits.decompression_ratio_max
+        )
+
+
+def _decompress(codec: int, body: memoryview, raw_length: int) -> pa.Buffer:
+    try:
+        return _ARROW_CODECS[codec].decompress(body, raw_length)
+    except (OSError, pa.ArrowException) as error:
+        raise DecompressionRefused(f"the body does not decompress: {error}") from error
+
+
+def _decompressed_from_outside(frame: Frame) -> memoryview:
+    body = frame.data[HEADER_BYTES : HEADER_BYTES + frame.body_length]
+    if frame.codec == NONE:
+        return body
+    if frame.codec == LZ4:
+        # Arrow's one-shot LZ4 does not say when the body is shorter than claimed; it hands out what the memory
+        # held before. The stream does.
+        try:
+            stream = pa.CompressedInputStream(pa.BufferReader(body), "lz4")
+            raw = stream.read(frame.raw_length + 1)
+        except (OSError, pa.ArrowException) as error:
+            raise DecompressionRefused(f"the body does not decompress: {error}") from error
+        if len(raw) != frame.raw_length:
+            raise DecompressionRefused(f"the body does not decompress to the {frame.raw_length} bytes it claims")
+        return memoryview(raw)
+    return memoryview(_decompress(frame.codec, body, frame.raw_length))

@@ -1,0 +1,59 @@
+"""Sealed segments that are open for reading: a bounded number, the least recently read is closed first.
+
+One cache may serve many logs, so that file handles and index memory are bounded for a whole broker and not for
+each of its partitions.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+
+from penstock.storage.files import Files
+from penstock.storage.segment import Opened, Segment, read_indexes, scan_to_damage
+
+
+class SegmentCache:
+    def __init__(self, segments_max: int = 256) -> None:
+        assert segments_max > 0
+        self._segments_max = segments_max
+        self._opened: OrderedDict[int, tuple[Segment, Opened]] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def open(self, files: Files, segment: Segment) -> Opened:
+        opened = segment.opened
+        if opened is not None:
+            return opened
+        key = id(segment)
+        with self._lock:
+            held = self._opened.get(key)
+            if held is not None:
+                self._opened.move_to_end(key)
+                return held[1]
+        opened = _open_sealed(files, segment)
+        with self._lock:
+            # The segment is held too, so that its id stays its own for as long as it is a key here.
+            self._opened[key] = (segment, opened)
+            while len(self._opened) > self._segments_max:
+                self._opened.popitem(last=False)
+        return opened
+
+    def forget(self, segment: Segment) -> None:
+        """A reader in the middle of the segment keeps its file until it is done."""
+        with self._lock:
+            self._opened.pop(id(segment), None)
+
+
+def _open_sealed(files: Files, segment: Segment) -> Opened:
+    file = files.open(segment.name, "read")
+    indexes = read_indexes(files, segment.base_offset)
+    if indexes is not None and indexes[2] == segment.coverage():
+        return Opened(file, indexes[0], indexes[1])
+    # Damaged since the log was opened: the segment itself is all that is needed.
+    scanned = scan_to_damage(segment, file)
+    if scanned.damage is not None:
+        raise scanned.damage
+    return scanned.opened

@@ -1,0 +1,140 @@
+"""Key compaction: of all messages with the same key in the sealed segments, only the last one is kept.
+
+Messages without a key are kept: nothing replaces them. A tombstone (null value) removes the messages before it and
+is itself removed once it is older than `tombstone_age_us`, so that readers have that long to see it. The newest
+message of a key keeps its offset; offsets of removed messages are never given out again.
+
+Two passes, both over columns: the first gathers the last offset of every key in the segments that were not compacted
+before; the second rewrites the segments from the oldest on, dropping what a later message replaced. A crash in
+between leaves some segments compacted and some not, which is a log like any other: the next run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.batch import Batch
+from penstock.frame import CONTROL, Frame, rewrite
+from penstock.limits import MIB
+from penstock.storage.log import Log
+from penstock.storage.merge import merged
+from penstock.storage.segment import COMPACTED, SEGMENT_HEADER_BYTES, Segment
+
+KEYS_BYTES_MAX = 128 * MIB
+
+Protected = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+
+
+def compact(
+    log: Log,
+    *,
+    now_us: int,
+    tombstone_age_us: int,
+    segment_bytes_max: int,
+    keys_bytes_max: int = KEYS_BYTES_MAX,
+    protected: Protected | None = None,
+) -> int:
+    """Compacts what is sealed; returns the bytes gained.
+
+    Memory: keys of at most about `keys_bytes_max` bytes at a time; what does not fit waits for the next run.
+    `protected` tells of offsets which must stay (delayed messages not yet delivered): true where they must.
+    """
+    sealed = log.segments[:-1]
+    dirty = [segment for segment in sealed if not _is_compacted(segment)]
+    if not dirty:
+        return 0
+    newest, reached = _newest_by_key(log, dirty, keys_bytes_max)
+    cleaned = [segment for segment in sealed if segment.base_offset < reached]
+    before = log.size
+    for group in _groups(cleaned, segment_bytes_max):
+        frames = (
+            kept
+            for segment in group
+            for frame in log.scan(segment)
+            for kept in _kept(frame, newest, now_us - tombstone_age_us, protected)
+        )
+        if not log.rewrite(group, merged(frames), flags=COMPACTED):
+            break
+    return before - log.size
+
+
+def _is_compacted(segment: Segment) -> bool:
+    # A segment that was compacted may have been appended to since, if a truncation made it the active one.
+    return bool(segment.header.flags & COMPACTED) and segment.next_offset == segment.header.end_offset
+
+
+class Newest:
+    """The last offset of every key seen."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.keys = table.column("key").combine_chunks()
+        self.offsets = table.column("offset_max").to_numpy()
+
+    def replaced(self, keys: pa.Array, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """True where a later message has the same key."""
+        found = pc.index_in(keys, value_set=self.keys, skip_nulls=True)
+        rows = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+        replaced: npt.NDArray[np.bool_] = (rows >= 0) & (self.offsets[rows] > offsets)
+        return replaced
+
+
+def _newest_by_key(log: Log, dirty: Sequence[Segment], keys_bytes_max: int) -> tuple[Newest, int]:
+    """Over as many of the dirty segments as fit, at least one; and the offset reached."""
+    newest = pa.table({"key": pa.array([], pa.binary()), "offset_max": pa.array([], pa.int64())})
+    reached = dirty[0].base_offset
+    for segment in dirty:
+        if segment is not dirty[0] and newest.nbytes > keys_bytes_max:
+            break
+        chunks = [newest.rename_columns(["key", "offset"])]
+        for frame in log.scan(segment):
+            if not frame.flags & CONTROL:
+                batch = frame.batch(verify=False)
+                offsets = pa.array(frame.offsets(batch))
+                chunks.append(pa.table({"key": batch.key_array(), "offset": offsets}))
+        grouped = pa.concat_tables(chunks).group_by("key").aggregate([("offset", "max")])
+        newest = grouped.filter(pc.is_valid(grouped.column("key"))).select(["key", "offset_max"])
+        reached = segment.next_offset
+    return Newest(newest), reached
+
+
+def _groups(cleaned: Sequence[Segment], segment_bytes_max: int) -> Iterator[list[Segment]]:
+    """Neighbours that fit into one segment together, so that many small ones do not stay many."""
+    group: list[Segment] = []
+    size = 0
+    for segment in cleaned:
+        content = segment.size - SEGMENT_HEADER_BYTES
+        if group and size + content > segment_bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += content
+    if group:
+        yield group
+
+
+def _kept(frame: Frame, newest: Newest, tombstones_from: int, protected: Protected | None) -> Iterator[Frame]:
+    """The frame with what stays of it; nothing if nothing does."""
+    if frame.flags & CONTROL:
+        yield frame
+        return
+    batch = frame.batch(verify=False)
+    offsets = frame.offsets(batch)
+    keys = batch.key_array()
+    dropped = newest.replaced(keys, offsets)
+    expired = batch.tombstones() & (frame.append_times(batch) < tombstones_from)
+    dropped |= expired & pc.is_valid(keys).to_numpy(zero_copy_only=False)
+    if protected is not None:
+        dropped &= ~protected(offsets)
+    if not dropped.any():
+        yield frame
+    elif not dropped.all():
+        yield _without(frame, batch, dropped)
+
+
+def _without(frame: Frame, batch: Batch, dropped: npt.NDArray[np.bool_]) -> Frame:
+    return rewrite(frame, batch.take(~dropped), frame.span, frame.append_time)

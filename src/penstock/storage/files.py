@@ -1,0 +1,214 @@
+"""The disk, as storage sees it. The only module that touches `os`, and the only place where an OSError is met.
+
+`Files` is one directory, `File` one file in it. Two rules of durability live here and nowhere else: bytes are on
+disk after `File.sync`, and a created, renamed or removed name is on disk after `Files.sync`. Nothing else is
+promised: not that writes reach the disk in order, nor whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NoReturn, Protocol
+
+from penstock.errors import DeviceFailed, DirectoryLocked, DiskFull, StorageError, StorageReadOnly, SyncFailed
+
+Buffer = bytes | bytearray | memoryview
+Mode = Literal["read", "append", "create"]
+
+
+class File(Protocol):
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Appends all of them; on an error some may have been written."""
+
+    def write_at(self, position: int, data: Buffer) -> None: ...
+    def read_at(self, position: int, length: int) -> bytes:
+        """Fewer bytes only at the end of the file."""
+
+    def size(self) -> int: ...
+    def truncate(self, size: int) -> None: ...
+    def sync(self) -> None:
+        """Contents and size are on disk when this returns. SyncFailed is final: never call it again."""
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    def names(self) -> list[str]: ...
+    def open(self, name: str, mode: Mode) -> File:
+        """`create` refuses a name that exists, `read` and `append` one that does not (StorageError)."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Replaces `new` if it exists."""
+
+    def remove(self, name: str) -> None: ...
+    def sync(self) -> None:
+        """Names created, renamed and removed are on disk when this returns."""
+
+    def lock(self) -> None:
+        """Keeps the directory for this process; DirectoryLocked if another has it. `close` gives it up."""
+
+    def close(self) -> None: ...
+
+
+# Linux refuses more buffers than this in one writev.
+_BUFFERS_MAX = 1024
+_FLAGS = {
+    "read": os.O_RDONLY,
+    "append": os.O_RDWR,
+    "create": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+}
+
+
+class DiskFiles:
+    """A real directory."""
+
+    def __init__(self, path: str | Path, *, create: bool = True) -> None:
+        self.path = str(path)
+        self._fd = -1
+        try:
+            if create and not os.path.isdir(path):
+                os.makedirs(path)
+                _sync_path(os.path.dirname(os.path.abspath(path)))
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            _fail(error, self.path)
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self._fd))
+
+    def open(self, name: str, mode: Mode) -> DiskFile:
+        try:
+            fd = os.open(name, _FLAGS[mode] | os.O_CLOEXEC, 0o644, dir_fd=self._fd)
+        except OSError as error:
+            _fail(error, os.path.join(self.path, name))
+        return DiskFile(fd, os.path.join(self.path, name))
+
+    def rename(self, old: str, new: str) -> None:
+        try:
+            os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except OSError as error:
+            _fail(error, os.path.join(self.path, new))
+
+    def remove(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self._fd)
+        except OSError as error:
+            _fail(error, os.path.join(self.path, name))
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise SyncFailed(f"fsync of {self.path}: {error.strerror}", file=self.path) from error
+
+    def lock(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DirectoryLocked(f"{self.path} is open in another process", directory=self.path) from error
+        except OSError as error:
+            _fail(error, self.path)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class DiskFile:
+    """A real file. Closed when nobody refers to it, so a reader may keep one that has been replaced on disk."""
+
+    __slots__ = ("_end", "_fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._end = os.fstat(fd).st_size
+        self.path = path
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        try:
+            for start in range(0, len(buffers), _BUFFERS_MAX):
+                self._write_all(buffers[start : start + _BUFFERS_MAX])
+        except OSError as error:
+            _fail(error, self.path)
+
+    def _write_all(self, buffers: Sequence[Buffer]) -> None:
+        written = os.pwritev(self._fd, buffers, self._end)
+        self._end += written
+        if written < sum(map(len, buffers)):
+            rest = memoryview(b"".join(buffers))[written:]
+            while rest:
+                written = os.pwrite(self._fd, rest, self._end)
+                self._end += written
+                rest = rest[written:]
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        try:
+            os.pwrite(self._fd, data, position)
+        except OSError as error:
+            _fail(error, self.path)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        try:
+            data = os.pread(self._fd, length, position)
+            if len(data) < length:
+                while more := os.pread(self._fd, length - len(data), position + len(data)):
+                    data += more
+        except OSError as error:
+            _fail(error, self.path)
+        return data
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._fd, size)
+            self._end = size
+        except OSError as error:
+            _fail(error, self.path)
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise SyncFailed(f"fdatasync of {self.path}: {error.strerror}", file=self.path) from error
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def random_id() -> bytes:
+    """Sixteen bytes nobody else has."""
+    return os.urandom(16)
+
+
+def _sync_path(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _fail(error: OSError, path: str) -> NoReturn:
+    details = {"file": path, "errno": errno.errorcode.get(error.errno or 0, str(error.errno))}
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise DiskFull(f"no space left for {path}", **details) from error
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        raise StorageReadOnly(f"{path}: {error.strerror}", **details) from error
+    if error.errno == errno.EIO:
+        raise DeviceFailed(f"{path}: {error.strerror}", **details) from error
+    raise StorageError(f"{path}: {error.strerror}", **details) from error

@@ -1,0 +1,424 @@
+"""An append-only log of frames over a directory of segments.
+
+    append ─► active segment ─ roll ─► sealed segments ─ retention, compaction ─► fewer or smaller ones
+                   │                         │
+                 read                      read, one frame run at a time, as the bytes lie on disk
+
+Knows offsets and bytes; not topics, groups or what a message means. Synchronous. One writer at a time (a lock sees
+to it); readers on any thread, at any time, without a lock: they take the tuple of segments as it is at that moment.
+
+Invariants: start_offset ≤ synced_offset ≤ end_offset; segments cover [first base, end) without overlap; append
+times never run backwards; after a failed sync nothing is written any more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock, RLock
+
+from penstock.clock import Clock
+from penstock.errors import Fatal, InvalidInput, LogClosed, OffsetOutOfRange, StorageError
+from penstock.frame import MERGED, Frame, FrameInfo, FrameRun, payload, stamp
+from penstock.limits import MIB
+from penstock.storage import segment as segments
+from penstock.storage.cache import SegmentCache
+from penstock.storage.files import Buffer, Files, random_id
+from penstock.storage.manifest import Manifest, write_manifest
+from penstock.storage.mark import Mark, MarkFile
+from penstock.storage.recovery import recover
+from penstock.storage.rewrite import Rewritten, replace_segments, write_rewritten, write_truncated
+from penstock.storage.segment import SEGMENT_HEADER_BYTES, Opened, Segment, SegmentHeader
+
+HOUR_US = 3_600_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Kafka rolls at 1 GiB or 7 days; ours are smaller, since retention and recovery work on whole segments."""
+
+    segment_bytes_max: int = 128 * MIB
+    segment_age_us_max: int = 24 * HOUR_US
+
+    def __post_init__(self) -> None:
+        # Positions in an index are 32 bits wide.
+        if not 4096 <= self.segment_bytes_max <= 2048 * MIB:
+            raise InvalidInput(f"segment_bytes_max must be 4 KiB to 2 GiB, not {self.segment_bytes_max}")
+        if self.segment_age_us_max < 1:
+            raise InvalidInput(f"segment_age_us_max must be positive, not {self.segment_age_us_max}")
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where frames went: base_offsets[i] is that of the i-th frame given."""
+
+    base_offsets: list[int]
+    next_offset: int
+    append_time: int
+
+
+class Log:
+    """Opened with `Log.open`."""
+
+    def __init__(
+        self, files: Files, clock: Clock, settings: LogSettings, manifest: Manifest, cache: SegmentCache
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._settings = settings
+        self._manifest = manifest
+        self._cache = cache
+        self._segments: tuple[Segment, ...] = ()
+        self._mark: MarkFile
+        self._synced_position = 0
+        self._synced_offset = 0
+        self._lock = RLock()
+        self._rewriting = Lock()
+        self._stopped: StorageError | None = None
+        self.recovery_notes: list[str] = []
+        self.recovered_cleanly = True
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        *,
+        clock: Clock,
+        settings: LogSettings | None = None,
+        cache: SegmentCache | None = None,
+        new_log_id: Callable[[], bytes] = random_id,
+    ) -> Log:
+        """Opens the log in this directory, or makes one; the directory is this process's until `close`."""
+        files.lock()
+        recovered = recover(files)
+        if recovered is None:
+            write_manifest(files, Manifest(new_log_id(), 0))
+            recovered = recover(files)
+            assert recovered is not None
+        log = cls(files, clock, settings or LogSettings(), recovered.manifest, cache or SegmentCache())
+        log._segments = tuple(recovered.segments)
+        if not log._segments:
+            log._segments = (log._create_segment(recovered.manifest.start_offset, 0),)
+        log._mark = MarkFile(files, recovered.manifest.log_id)
+        log._note_synced()
+        log.recovery_notes = recovered.notes
+        log.recovered_cleanly = recovered.is_clean
+        return log
+
+    # --- what there is -----------------------------------------------------------------------------------
+
+    @property
+    def log_id(self) -> bytes:
+        return self._manifest.log_id
+
+    @property
+    def start_offset(self) -> int:
+        return self._manifest.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset the next message will get."""
+        return self._segments[-1].next_offset
+
+    @property
+    def synced_offset(self) -> int:
+        """Messages below it are on disk."""
+        return self._synced_offset
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """In order, the active one last."""
+        return self._segments
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    # --- writing -----------------------------------------------------------------------------------------
+
+    def append(self, frames: Sequence[Frame], *, leader_epoch: int = 0) -> Appended:
+        """Writes frames at the end, all or none. They are on disk only after `sync`."""
+        with self._lock:
+            self._check_writable()
+            assert frames
+            size = sum(len(frame.data) for frame in frames)
+            if self._is_full(size):
+                self.roll()
+            active = self._segments[-1]
+            offset = active.next_offset
+            append_time = max(self._clock.now_us(), active.last_append_time)
+            buffers: list[Buffer] = []
+            infos: list[FrameInfo] = []
+            for frame in frames:
+                buffers.append(stamp(frame, offset, append_time, leader_epoch, self._synced_position))
+                buffers.append(payload(frame))
+                count = frame.count
+                infos.append(
+                    FrameInfo(offset, offset + count, append_time, leader_epoch, 0, count, len(frame.data))
+                )
+                offset += count
+            try:
+                segments.append(active, buffers, infos)
+            except Fatal as error:
+                self._stopped = error
+                raise
+            return Appended([info.base_offset for info in infos], offset, append_time)
+
+    def _is_full(self, more: int) -> bool:
+        active = self._segments[-1]
+        if active.is_empty:
+            return False
+        age = self._clock.now_us() - active.header.created
+        return (
+            active.size + more > self._settings.segment_bytes_max or age >= self._settings.segment_age_us_max
+        )
+
+    def sync(self) -> None:
+        """What was appended before this call is on disk when it returns. A failure is final."""
+        with self._lock:
+            self._check_writable()
+            active = self._segments[-1]
+            assert active.opened is not None
+            if self._synced_position == active.size:
+                return
+            try:
+                active.opened.file.sync()
+                self._note_synced()
+            except Fatal as error:
+                self._stopped = error
+                raise
+
+    def _note_synced(self) -> None:
+        active = self._segments[-1]
+        self._synced_position = active.size
+        self._synced_offset = active.next_offset
+        self._mark.write(Mark(active.base_offset, active.size, active.next_offset))
+
+    def roll(self) -> None:
+        """Seals the active segment and starts the next one; nothing happens if the active one is empty."""
+        with self._lock:
+            self.sync()
+            active = self._segments[-1]
+            if active.is_empty:
+                return
+            assert active.opened is not None
+            segments.write_indexes(self._files, active, active.opened)
+            following = self._create_segment(active.next_offset, active.last_append_time)
+            self._segments = (*self._segments, following)
+            active.opened = None
+            self._note_synced()
+
+    def _create_segment(self, base_offset: int, last_append_time: int) -> Segment:
+        header = SegmentHeader(self._manifest.log_id, base_offset, 0, 0, 0, self._clock.now_us())
+        return segments.create_segment(self._files, header, last_append_time)
+
+    def truncate(self, offset: int) -> None:
+        """Removes the messages from `offset` on. For replication: nobody else may take back what was written."""
+        with self._lock:
+            self._check_writable()
+            self._check_range(offset)
+            if offset == self.end_offset:
+                return
+            self.sync()
+            target = self._segment_of(offset)
+            keeps_target = offset > target.base_offset
+            kept = [s for s in self._segments if s.base_offset < offset]
+            position = SEGMENT_HEADER_BYTES
+            if keeps_target:
+                position = self._position_of(target, offset)
+            # From here on a crash must find nothing that vouches for what is being removed.
+            last = kept[-1] if kept else None
+            claimed = Mark(last.base_offset, position if keeps_target else last.size, offset) if last else Mark(-1, 0, 0)
+            self._mark.write(claimed)
+            self._mark.sync()
+            for segment in reversed(self._segments[len(kept) :]):
+                self._remove_segment(segment)
+                self._files.sync()
+            if keeps_target:
+                kept[-1] = self._shorten(target, offset, position)
+            if not kept or not keeps_target:
+                time = kept[-1].last_append_time if kept else 0
+                kept.append(self._create_segment(offset, time))
+            self._segments = tuple(kept)
+            self._note_synced()
+
+    def delete_prefix(self, offset: int) -> None:
+        """Messages below `offset` are gone: segments wholly below it from the disk, the rest from sight."""
+        with self._lock:
+            self._check_writable()
+            self._check_range(offset)
+            if offset == self.start_offset:
+                return
+            if offset == self.end_offset:
+                self.roll()
+            self._manifest = self._manifest._replace(start_offset=offset)
+            write_manifest(self._files, self._manifest)
+            removed = [s for s in self._segments[:-1] if s.next_offset <= offset]
+            self._segments = self._segments[len(removed) :]
+            for segment in removed:
+                self._remove_segment(segment)
+            self._files.sync()
+
+    def scan(self, segment: Segment) -> Iterator[Frame]:
+        """Every frame of a sealed segment, all of it checked."""
+        opened = self._cache.open(self._files, segment)
+        for _, frame in segments.scan(segment, opened.file):
+            yield frame
+
+    def rewrite(self, old: Sequence[Segment], frames: Iterable[Frame], *, flags: int = 0) -> bool:
+        """Replaces sealed neighbours by one segment with these frames; False if they were removed meanwhile.
+
+        Appends and reads go on while the frames are written; one rewrite at a time.
+        """
+        header = SegmentHeader(
+            log_id=self.log_id,
+            base_offset=old[0].base_offset,
+            end_offset=old[-1].next_offset,
+            generation=max(segment.header.generation for segment in old) + 1,
+            flags=flags,
+            created=old[0].header.created,
+        )
+        with self._rewriting:
+            rewritten = write_rewritten(self._files, header, frames)
+            with self._lock:
+                self._check_writable()
+                if not set(old) <= set(self._segments[:-1]):
+                    rewritten.discard(self._files)
+                    return False
+                self._replace(old, rewritten)
+        return True
+
+    def _replace(self, old: Sequence[Segment], rewritten: Rewritten) -> None:
+        first = self._segments.index(old[0])
+        assert self._segments[first : first + len(old)] == tuple(old)
+        for segment in old:
+            # Readers that hold the old segment go on reading the old file.
+            segment.opened = self._cache.open(self._files, segment)
+        replacement = replace_segments(self._files, old, rewritten)
+        self._segments = (*self._segments[:first], replacement, *self._segments[first + len(old) :])
+        for segment in old:
+            self._cache.forget(segment)
+        for segment in old[1:]:
+            self._remove_segment(segment)
+        self._files.sync()
+
+    def close(self) -> None:
+        """Syncs, writes the indexes of the active segment, and gives up the directory."""
+        with self._lock:
+            if isinstance(self._stopped, LogClosed):
+                return
+            try:
+                if self._stopped is None:
+                    self.sync()
+                    active = self._segments[-1]
+                    assert active.opened is not None
+                    segments.write_indexes(self._files, active, active.opened)
+                    self._mark.sync()
+            finally:
+                for segment in self._segments:
+                    self._cache.forget(segment)
+                self._segments[-1].opened = None
+                self._mark.close()
+                self._files.close()
+                self._stopped = LogClosed("the log is closed")
+
+    # --- reading -----------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, *, bytes_max: int = MIB, count_max: int = 1 << 62, until: int | None = None
+    ) -> FrameRun:
+        """Whole frames from `offset` on, as they lie on disk, at least one if there is any below `until`.
+
+        The first frame may start before `offset` and the last may end behind `until`; bounds are on whole frames.
+        Without `until`, what is on disk can be read. Headers are checked here, bodies by whoever decodes them.
+        """
+        if isinstance(self._stopped, LogClosed):
+            raise self._stopped
+        end = self._synced_offset if until is None else min(until, self.end_offset)
+        self._check_range(offset)
+        while True:
+            held = self._segments
+            try:
+                return self._read(held, offset, bytes_max, count_max, end)
+            except StorageError:
+                # The segment may have been removed or replaced in the meantime.
+                if held is self._segments:
+                    raise
+                self._check_range(offset)
+
+    def _read(
+        self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, end: int
+    ) -> FrameRun:
+        first = max(bisect_right(held, offset, key=lambda s: s.base_offset) - 1, 0)
+        for segment in held[first:]:
+            if segment.base_offset >= end:
+                break
+            opened = self._cache.open(self._files, segment)
+            run = segments.read(segment, opened, offset, until=end, bytes_max=bytes_max, count_max=count_max)
+            if run is not None:
+                return run
+        return FrameRun(memoryview(b""), [], max(offset, end))
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset appended at or after `time_us`; the end offset if there is none."""
+        if isinstance(self._stopped, LogClosed):
+            raise self._stopped
+        for segment in self._segments:
+            if segment.last_append_time < time_us or segment.is_empty:
+                continue
+            opened = self._cache.open(self._files, segment)
+            found = segments.find_time(segment, opened, time_us)
+            if found is not None:
+                return max(self._offset_within(opened, found, time_us), self.start_offset)
+        return self.end_offset
+
+    def _offset_within(self, opened: Opened, found: segments.Found, time_us: int) -> int:
+        """A merged frame is stamped with its last message's time; earlier ones may be before `time_us`."""
+        frame = Frame(memoryview(opened.file.read_at(found.position, found.info.size)))
+        if not frame.flags & MERGED:
+            return found.info.base_offset
+        batch = frame.batch()
+        row = int(frame.append_times(batch).searchsorted(time_us))
+        return int(frame.offsets(batch)[row]) if row < batch.count else found.info.next_offset
+
+    # --- helpers -----------------------------------------------------------------------------------------
+
+    def _check_writable(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+
+    def _check_range(self, offset: int) -> None:
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} is not within {self.start_offset} to {self.end_offset}",
+                offset=offset,
+                start=self.start_offset,
+                end=self.end_offset,
+            )
+
+    def _segment_of(self, offset: int) -> Segment:
+        return self._segments[max(bisect_right(self._segments, offset, key=lambda s: s.base_offset) - 1, 0)]
+
+    def _position_of(self, segment: Segment, offset: int) -> int:
+        """Where the frame of `offset` starts."""
+        opened = self._cache.open(self._files, segment)
+        at = opened.offsets.at_or_before(offset) or SEGMENT_HEADER_BYTES
+        for found in segments.headers(segment, opened.file, at):
+            if found.info.next_offset > offset:
+                return found.position
+        return segment.size
+
+    def _shorten(self, segment: Segment, offset: int, position: int) -> Segment:
+        """Cuts a segment at `offset`, which makes it the active one."""
+        opened = self._cache.open(self._files, segment)
+        self._cache.forget(segment)
+        segments.remove_indexes(self._files, segment.base_offset)
+        self._files.sync()
+        return write_truncated(self._files, segment, opened, offset, position)
+
+    def _remove_segment(self, segment: Segment) -> None:
+        self._cache.forget(segment)
+        segments.remove_indexes(self._files, segment.base_offset)
+        self._files.remove(segment.name)

@@ -1,0 +1,61 @@
+"""What a log must know before it looks at its segments: who it is, and where it starts.
+
+    file "manifest", 48 bytes, replaced as a whole (write, sync, rename, sync of the directory)
+
+       0    4   magic "PNM", version 1
+       4    4   CRC-32C of bytes 8–47
+       8   16   log id          also in every segment and index, so that files of two logs can't be mixed up
+      24    8   start offset    nothing below it exists any more; leftovers below it may be removed
+      32   16   zero
+
+A log whose manifest is missing or damaged is refused: without it, segments that are missing at the front could
+not be told from segments that retention removed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from penstock.errors import LogCorrupt, UnknownFormat
+from penstock.storage.files import Files
+
+NAME = "manifest"
+_TEMPORARY = "manifest.new"
+_MAGIC = b"PNM\x01"
+_BODY = struct.Struct("<16sq16x")
+_HEAD = struct.Struct("<4sI")
+_SIZE = _HEAD.size + _BODY.size
+
+
+class Manifest(NamedTuple):
+    log_id: bytes
+    start_offset: int
+
+
+def read_manifest(files: Files) -> Manifest | None:
+    """None when there is none; LogCorrupt when it can't be believed."""
+    if NAME not in files.names():
+        return None
+    file = files.open(NAME, "read")
+    data = file.read_at(0, _SIZE + 1)
+    file.close()
+    if data[:3] == _MAGIC[:3] and len(data) > 3 and data[3] != _MAGIC[3]:
+        raise UnknownFormat(f"manifest version {data[3]}; this build reads version {_MAGIC[3]}", file=NAME)
+    if len(data) != _SIZE or data[:4] != _MAGIC or crc32c(data[8:]) != _HEAD.unpack_from(data)[1]:
+        raise LogCorrupt("the manifest is damaged", file=NAME, position=0)
+    return Manifest(*_BODY.unpack_from(data, 8))
+
+
+def write_manifest(files: Files, manifest: Manifest) -> None:
+    body = _BODY.pack(*manifest)
+    if _TEMPORARY in files.names():
+        files.remove(_TEMPORARY)
+    file = files.open(_TEMPORARY, "create")
+    file.write([_HEAD.pack(_MAGIC, crc32c(body)), body])
+    file.sync()
+    file.close()
+    files.rename(_TEMPORARY, NAME)
+    files.sync()

@@ -1,0 +1,269 @@
+"""From the files of a log to its state, after a clean stop, a crash or a power loss.
+
+What is trusted, and why:
+- A sealed segment was synced before the next one was created, so it is whole or damaged; never torn.
+- The active segment may end in a torn tail: bytes written but not synced reach the disk in any order, or not at
+  all. The tail is cut at the first frame that is not whole, provided nothing says that this place had been synced:
+  neither the mark, nor an index, nor any later frame (each records how far its segment was synced when it was
+  written). If anything does, it is damage, and the log is refused with the place named.
+- Nothing is removed because something else is missing. Removed are: temporary files, segments below the start
+  offset, segments that a rewritten one says it replaces, and a last segment whose creation was cut short.
+
+Reads whole segments only if they were not sealed or closed cleanly, or if their indexes are damaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from penstock.errors import InvalidFrame, LogCorrupt, UnknownFormat, UnsupportedVersion
+from penstock.frame import MAGIC, look
+from penstock.storage.files import File, Files
+from penstock.storage.index import Coverage
+from penstock.storage.manifest import Manifest, read_manifest
+from penstock.storage.mark import Mark, read_mark
+from penstock.storage.rewrite import REWRITE_SUFFIX
+from penstock.storage.segment import (
+    SEGMENT_HEADER_BYTES,
+    Opened,
+    Segment,
+    SegmentHeader,
+    corrupt,
+    index_name,
+    log_name,
+    read_indexes,
+    remove_indexes,
+    scan_to_damage,
+    time_index_name,
+    write_indexes,
+)
+
+
+@dataclass
+class Recovered:
+    """The segments in order, the last one open for appending; empty for a log that was never written to."""
+
+    manifest: Manifest
+    segments: list[Segment]
+    notes: list[str] = field(default_factory=list)
+    is_clean: bool = True
+
+
+def recover(files: Files) -> Recovered | None:
+    """None when there is no log here. Mends what a crash may leave; raises LogCorrupt for anything else."""
+    manifest = read_manifest(files)
+    bases = segment_bases(files)
+    if manifest is None:
+        if bases:
+            raise LogCorrupt("the manifest is missing, but there are segments", file="manifest", position=0)
+        return None
+    found = Recovered(manifest, [])
+    mark = read_mark(files, manifest.log_id)
+    _remove_temporary_files(files, found)
+    headers = _read_headers(files, bases, manifest, mark, found)
+    headers = _remove_replaced(files, headers, found)
+    headers = _remove_below(files, headers, manifest.start_offset, found)
+    _check_no_segment_is_missing(headers, manifest, mark)
+    for header, following in pairwise(headers):
+        found.segments.append(_sealed(files, header, following.base_offset, found))
+    if headers:
+        found.segments.append(_active(files, headers[-1], mark, found))
+        # Append times never run backwards, also when the active segment is still empty.
+        found.segments[-1].last_append_time = max(segment.last_append_time for segment in found.segments)
+        if mark is None:
+            found.notes.append("the mark was missing or damaged and is made anew")
+    _remove_orphaned_indexes(files, found)
+    return found
+
+
+def segment_bases(files: Files) -> list[int]:
+    """Base offsets by file name; files with other names are none of ours and are left alone."""
+    stems = [name.removesuffix(".log") for name in files.names() if name.endswith(".log")]
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
+
+
+def _remove_temporary_files(files: Files, found: Recovered) -> None:
+    for name in files.names():
+        if name.endswith(REWRITE_SUFFIX):
+            files.remove(name)
+            found.notes.append(f"removed {name}, a rewrite that was not finished")
+
+
+def _read_headers(
+    files: Files, bases: list[int], manifest: Manifest, mark: Mark | None, found: Recovered
+) -> list[SegmentHeader]:
+    headers = []
+    for base in bases:
+        file = files.open(log_name(base), "read")
+        data = file.read_at(0, SEGMENT_HEADER_BYTES)
+        size = file.size()
+        file.close()
+        try:
+            header = SegmentHeader.decode(data)
+        except UnsupportedVersion as error:
+            raise UnknownFormat(f"{log_name(base)}: {error.message}", file=log_name(base), position=0) from error
+        except InvalidFrame as error:
+            # Frames are written only after the header was synced, and the mark moves only after that.
+            was_synced = size > SEGMENT_HEADER_BYTES or (mark is not None and mark.base_offset >= base)
+            if base == bases[-1] and not was_synced:
+                files.remove(log_name(base))
+                files.sync()
+                found.notes.append(f"removed {log_name(base)}, whose creation was cut short")
+                found.is_clean = False
+                continue
+            raise LogCorrupt(
+                f"{log_name(base)}: {error.message}", file=log_name(base), position=0, offset=base
+            ) from error
+        if header.log_id != manifest.log_id:
+            raise LogCorrupt(f"{log_name(base)} belongs to another log", file=log_name(base), position=8, offset=base)
+        if header.base_offset != base:
+            raise LogCorrupt(
+                f"{log_name(base)} is the segment of offset {header.base_offset}, renamed",
+                file=log_name(base),
+                position=24,
+                offset=base,
+            )
+        headers.append(header)
+    return headers
+
+
+def _remove_replaced(files: Files, headers: list[SegmentHeader], found: Recovered) -> list[SegmentHeader]:
+    kept: list[SegmentHeader] = []
+    for header in headers:
+        if kept and header.base_offset < kept[-1].end_offset:
+            _remove_segment(files, header.base_offset)
+            found.notes.append(f"removed {log_name(header.base_offset)}, replaced by a rewritten segment")
+        else:
+            kept.append(header)
+    return kept
+
+
+def _remove_below(
+    files: Files, headers: list[SegmentHeader], start_offset: int, found: Recovered
+) -> list[SegmentHeader]:
+    while len(headers) > 1 and headers[1].base_offset <= start_offset:
+        _remove_segment(files, headers[0].base_offset)
+        found.notes.append(f"removed {log_name(headers[0].base_offset)}, below the start offset {start_offset}")
+        headers = headers[1:]
+    return headers
+
+
+def _remove_segment(files: Files, base_offset: int) -> None:
+    remove_indexes(files, base_offset)
+    files.remove(log_name(base_offset))
+
+
+def _check_no_segment_is_missing(headers: list[SegmentHeader], manifest: Manifest, mark: Mark | None) -> None:
+    if headers and headers[0].base_offset > manifest.start_offset:
+        name = log_name(headers[0].base_offset)
+        raise LogCorrupt(
+            f"segments are missing before {name}: the log starts at offset {manifest.start_offset}",
+            file=name,
+            position=0,
+            offset=manifest.start_offset,
+        )
+    last = headers[-1].base_offset if headers else -1
+    if mark is not None and mark.base_offset > last:
+        name = log_name(mark.base_offset)
+        raise LogCorrupt(f"{name} is missing", file=name, position=0, offset=mark.base_offset)
+
+
+def _sealed(files: Files, header: SegmentHeader, following: int, found: Recovered) -> Segment:
+    name = log_name(header.base_offset)
+    file = files.open(name, "read")
+    segment = Segment(header, file.size(), following, 0)
+    indexes = read_indexes(files, header.base_offset)
+    if indexes is not None:
+        coverage = indexes[2]
+        segment.next_offset, segment.last_append_time = coverage.next_offset, coverage.last_append_time
+    if indexes is None or indexes[2] != segment.coverage():
+        scanned = scan_to_damage(segment, file)
+        if scanned.damage is not None:
+            raise scanned.damage
+        segment.next_offset, segment.last_append_time = scanned.next_offset, scanned.last_append_time
+        if header.end_offset:
+            segment.next_offset = header.end_offset
+        write_indexes(files, segment, scanned.opened)
+        found.notes.append(f"rebuilt the indexes of {name}")
+    if segment.next_offset != following:
+        raise LogCorrupt(
+            f"{name} ends at offset {segment.next_offset}, the next segment starts at {following}: "
+            "frames or segments between them are missing",
+            file=name,
+            position=segment.size,
+            offset=segment.next_offset,
+        )
+    return segment
+
+
+def _active(files: Files, header: SegmentHeader, mark: Mark | None, found: Recovered) -> Segment:
+    file = files.open(log_name(header.base_offset), "append")
+    segment = Segment(header, file.size(), header.base_offset, 0)
+    indexes = read_indexes(files, header.base_offset)
+    claimed = _claimed(header, mark, indexes[2] if indexes else None)
+    if indexes is not None:
+        segment.next_offset, segment.last_append_time = indexes[2].next_offset, indexes[2].last_append_time
+        if indexes[2] == segment.coverage() and claimed <= segment.size:
+            segment.opened = Opened(file, indexes[0], indexes[1])
+            return segment
+        segment.next_offset = header.base_offset
+    found.is_clean = False
+    scanned = scan_to_damage(segment, file)
+    if scanned.damage is not None:
+        claimed = max(claimed, _synced_by_later_frames(segment, file, scanned.size, scanned.next_offset))
+    if claimed > scanned.size:
+        if scanned.damage is not None:
+            raise scanned.damage
+        raise corrupt(segment, scanned.size, scanned.next_offset, f"bytes up to {claimed} had been synced and are gone")
+    if scanned.size < segment.size:
+        found.notes.append(f"cut a torn tail of {segment.size - scanned.size} bytes off {segment.name}")
+        file.truncate(scanned.size)
+    # What a crash left in the operating system's cache must be on disk before anybody is told of it.
+    file.sync()
+    segment.size, segment.opened = scanned.size, scanned.opened
+    segment.next_offset = max(scanned.next_offset, header.end_offset)
+    segment.last_append_time = scanned.last_append_time
+    return segment
+
+
+def _claimed(header: SegmentHeader, mark: Mark | None, index: Coverage | None) -> int:
+    """How many bytes of the segment had been synced, by what stands beside it."""
+    claimed = SEGMENT_HEADER_BYTES
+    if mark is not None and mark.base_offset == header.base_offset:
+        claimed = max(claimed, mark.position)
+    identity = (header.log_id, header.base_offset, header.generation)
+    if index is not None and (index.log_id, index.base_offset, index.generation) == identity:
+        claimed = max(claimed, index.size)
+    return claimed
+
+
+def _synced_by_later_frames(segment: Segment, file: File, position: int, next_offset: int) -> int:
+    """How far the frames behind a damaged place say the segment had been synced.
+
+    A payload may contain bytes that look like a frame, so one counts only if it could stand where it is found:
+    its offset is beyond the damage and it claims no more than what lies before it.
+    """
+    data = file.read_at(position, segment.size - position)
+    synced = 0
+    at = data.find(MAGIC, 8)
+    while at >= 0:
+        if at % 8 == 0:
+            try:
+                info = look(memoryview(data), at)
+            except InvalidFrame:
+                pass
+            else:
+                if info.base_offset > next_offset and info.synced <= position + at:
+                    synced = max(synced, info.synced)
+        at = data.find(MAGIC, at + 1)
+    return synced
+
+
+def _remove_orphaned_indexes(files: Files, found: Recovered) -> None:
+    bases = [segment.base_offset for segment in found.segments]
+    ours = {name for base in bases for name in (index_name(base), time_index_name(base))}
+    for name in files.names():
+        stem, _, suffix = name.partition(".")
+        if suffix in ("index", "timeindex") and len(stem) == 20 and stem.isdecimal() and name not in ours:
+            files.remove(name)

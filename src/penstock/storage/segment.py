@@ -1,0 +1,364 @@
+"""One segment of a log: a file of frames, and what is needed to find a frame in it.
+
+    file "%020d.log", named by its base offset
+
+       0    4   magic "PNG", version 1
+       4    4   CRC-32C of bytes 8–63
+       8   16   log id
+      24    8   base offset
+      32    8   end offset      0, or: this file replaces everything up to here (it was rewritten)
+      40    4   generation      0 as appended, one more at each rewrite; indexes must match it
+      44    4   flags           1: holds one message a key
+      48    8   created         µs
+      56    8   zero
+      64        frames, one after the other
+
+Frames are in offset order. As appended they follow each other without a gap; a rewrite may leave gaps. Every
+segment but the last is sealed: wholly synced, never written to again, only replaced.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from penstock.errors import (
+    DeviceFailed,
+    FrameTruncated,
+    InvalidFrame,
+    LogCorrupt,
+    StorageError,
+    UnknownFormat,
+    UnknownMagic,
+    UnsupportedVersion,
+)
+from penstock.frame import HEADER_BYTES, Frame, FrameInfo, FrameRun, look
+from penstock.storage.files import Buffer, File, Files
+from penstock.storage.index import OFFSETS_MAGIC, TIMES_MAGIC, Coverage, SparseIndex
+
+SEGMENT_HEADER_BYTES = 64
+COMPACTED = 1
+# A point read loads and walks at most this much more than it returns; 24 bytes of index for each of it.
+INDEX_INTERVAL_BYTES = 16 << 10
+
+_MAGIC = b"PNG\x01"
+_HEAD = struct.Struct("<4sI")
+_BODY = struct.Struct("<16sqqIIq8x")
+_SCAN_BYTES = 4 << 20
+_WALK_BYTES = 16 << 10
+assert _HEAD.size + _BODY.size == SEGMENT_HEADER_BYTES
+
+
+class SegmentHeader(NamedTuple):
+    log_id: bytes
+    base_offset: int
+    end_offset: int
+    generation: int
+    flags: int
+    created: int
+
+    def encode(self) -> bytes:
+        body = _BODY.pack(*self)
+        return _HEAD.pack(_MAGIC, crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> SegmentHeader:
+        if len(data) < SEGMENT_HEADER_BYTES:
+            raise FrameTruncated("the segment's header is cut short")
+        if data[:3] == _MAGIC[:3] and data[3] != _MAGIC[3]:
+            raise UnsupportedVersion(f"segment version {data[3]}; this build reads version {_MAGIC[3]}")
+        if data[:4] != _MAGIC or crc32c(data[8:SEGMENT_HEADER_BYTES]) != _HEAD.unpack_from(data)[1]:
+            raise UnknownMagic("the segment's header is damaged")
+        return cls(*_BODY.unpack_from(data, 8))
+
+
+def log_name(base_offset: int) -> str:
+    return f"{base_offset:020d}.log"
+
+
+def index_name(base_offset: int) -> str:
+    return f"{base_offset:020d}.index"
+
+
+def time_index_name(base_offset: int) -> str:
+    return f"{base_offset:020d}.timeindex"
+
+
+class Opened(NamedTuple):
+    """A segment's file and indexes while somebody uses them."""
+
+    file: File
+    offsets: SparseIndex
+    times: SparseIndex
+
+
+class Found(NamedTuple):
+    position: int
+    info: FrameInfo
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """What the log keeps in memory of a segment, sealed or active.
+
+    Invariant: the frames in the first `size` bytes are whole, in order, and end before `next_offset`.
+    `opened` is set while the segment is active; a sealed one is opened when it is read (`cache.py`).
+    """
+
+    header: SegmentHeader
+    size: int
+    next_offset: int
+    last_append_time: int
+    opened: Opened | None = None
+
+    @property
+    def base_offset(self) -> int:
+        return self.header.base_offset
+
+    @property
+    def name(self) -> str:
+        return log_name(self.header.base_offset)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.size == SEGMENT_HEADER_BYTES
+
+    def coverage(self) -> Coverage:
+        header = self.header
+        return Coverage(
+            header.log_id, header.base_offset, header.generation, self.size, self.next_offset, self.last_append_time
+        )
+
+
+def create_segment(files: Files, header: SegmentHeader, last_append_time: int) -> Segment:
+    """A new file with a header, durable under its name."""
+    name = log_name(header.base_offset)
+    if name in files.names():
+        # Left by a creation that failed, on a disk so full that it could not be removed either.
+        files.remove(name)
+    file = files.open(name, "create")
+    try:
+        file.write([header.encode()])
+        file.sync()
+        files.sync()
+    except StorageError:
+        file.close()
+        files.remove(name)
+        raise
+    opened = Opened(file, SparseIndex(), SparseIndex())
+    return Segment(header, SEGMENT_HEADER_BYTES, header.base_offset, last_append_time, opened)
+
+
+def append(segment: Segment, buffers: Sequence[Buffer], infos: Sequence[FrameInfo]) -> None:
+    """Writes whole frames at the end; all of them or, with an error raised, none."""
+    assert segment.opened is not None
+    file, offsets, times = segment.opened
+    try:
+        file.write(buffers)
+    except StorageError:
+        try:
+            file.truncate(segment.size)
+        except StorageError as error:
+            raise DeviceFailed(f"{segment.name}: a failed write could not be undone", file=segment.name) from error
+        raise
+    position = segment.size
+    for info in infos:
+        add_to_indexes(offsets, times, position, info)
+        position += info.size
+    segment.last_append_time = infos[-1].append_time
+    segment.next_offset = infos[-1].next_offset
+    segment.size = position
+
+
+def add_to_indexes(offsets: SparseIndex, times: SparseIndex, position: int, info: FrameInfo) -> None:
+    if not offsets.positions or position - offsets.positions[-1] >= INDEX_INTERVAL_BYTES:
+        offsets.add(info.base_offset, position)
+        times.add(info.append_time, position)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def read(
+    segment: Segment, opened: Opened, offset: int, *, until: int, bytes_max: int, count_max: int
+) -> FrameRun | None:
+    """Frames from the one that holds `offset` (or the first after it) on, up to the bounds; at least one."""
+    size = segment.size
+    at = opened.offsets.at_or_before(offset) or SEGMENT_HEADER_BYTES
+    if at >= size:
+        return None
+    # The frame may lie up to an index interval behind its entry; one read from disk should reach it.
+    length = min(bytes_max + INDEX_INTERVAL_BYTES, size - at)
+    loaded_from, loaded = at, memoryview(opened.file.read_at(at, length))
+    bounds: list[int] = []
+    next_offset, count = offset, 0
+    while at < size:
+        start = at - loaded_from
+        if start + HEADER_BYTES > len(loaded):
+            if bounds:
+                break
+            loaded_from, loaded, start = at, memoryview(opened.file.read_at(at, min(bytes_max, size - at))), 0
+        info = _look(segment, loaded, start, at)
+        if info.base_offset >= until:
+            break
+        if info.next_offset <= offset:
+            at += info.size
+            continue
+        if not bounds:
+            if start + info.size > len(loaded):
+                length = min(max(bytes_max, info.size), size - at)
+                loaded_from, loaded, start = at, memoryview(opened.file.read_at(at, length)), 0
+                if len(loaded) < info.size:
+                    raise corrupt(segment, at, info.base_offset, "the frame runs out of the file")
+            bounds.append(start)
+        elif start + info.size > len(loaded) or start + info.size - bounds[0] > bytes_max:
+            break
+        at += info.size
+        bounds.append(start + info.size)
+        next_offset = info.next_offset
+        count += info.count
+        if count >= count_max:
+            break
+    if not bounds:
+        return None
+    first = bounds[0]
+    return FrameRun(loaded[first : bounds[-1]], [bound - first for bound in bounds], next_offset)
+
+
+def find_time(segment: Segment, opened: Opened, time_us: int) -> Found | None:
+    """The first frame stamped at or after `time_us`."""
+    for found in headers(segment, opened.file, opened.times.before(time_us) or SEGMENT_HEADER_BYTES):
+        if found.info.append_time >= time_us:
+            return found
+    return None
+
+
+def headers(segment: Segment, file: File, at: int) -> Iterator[Found]:
+    """Frame by frame, without their bodies."""
+    loaded_from, loaded = at, memoryview(b"")
+    while at < segment.size:
+        if at - loaded_from + HEADER_BYTES > len(loaded):
+            loaded_from, loaded = at, memoryview(file.read_at(at, min(_WALK_BYTES, segment.size - at)))
+        info = _look(segment, loaded, at - loaded_from, at)
+        yield Found(at, info)
+        at += info.size
+
+
+def scan(segment: Segment, file: File, at: int = SEGMENT_HEADER_BYTES) -> Iterator[tuple[Found, Frame]]:
+    """Frame by frame with their bodies, everything checked: checksums, order, and that they follow each other.
+
+    Raises LogCorrupt at the first frame that is not as it was written.
+    """
+    loaded_from, loaded = at, memoryview(b"")
+    expected, last_append_time = segment.base_offset, 0
+    while at < segment.size:
+        if at - loaded_from + HEADER_BYTES > len(loaded):
+            loaded_from, loaded = at, memoryview(file.read_at(at, min(_SCAN_BYTES, segment.size - at)))
+        info = _look(segment, loaded, at - loaded_from, at, expected)
+        if at - loaded_from + info.size > len(loaded):
+            length = min(max(_SCAN_BYTES, info.size), segment.size - at)
+            loaded_from, loaded = at, memoryview(file.read_at(at, length))
+            if len(loaded) < info.size:
+                raise corrupt(segment, at, expected, "the frame runs out of the file")
+        start = at - loaded_from
+        frame = Frame(loaded[start : start + info.size])
+        try:
+            frame.check_body()
+        except InvalidFrame as error:
+            raise corrupt(segment, at, expected, error.message) from error
+        is_dense = segment.header.generation == 0
+        if info.base_offset != expected and (is_dense or info.base_offset < expected):
+            raise corrupt(segment, at, expected, f"offset {info.base_offset} where {expected} was due")
+        if info.append_time < last_append_time:
+            raise corrupt(segment, at, expected, "its append time runs backwards")
+        yield Found(at, info), frame
+        expected, last_append_time = info.next_offset, info.append_time
+        at += info.size
+
+
+def _look(segment: Segment, loaded: memoryview, start: int, at: int, offset: int | None = None) -> FrameInfo:
+    try:
+        return look(loaded, start)
+    except UnsupportedVersion as error:
+        raise UnknownFormat(f"{segment.name} at byte {at}: {error.message}", file=segment.name, position=at) from error
+    except InvalidFrame as error:
+        raise corrupt(segment, at, offset, error.message) from error
+
+
+def corrupt(segment: Segment, position: int, offset: int | None, why: str) -> LogCorrupt:
+    place = f"{segment.name} at byte {position}" + ("" if offset is None else f", offset {offset}")
+    return LogCorrupt(f"{place}: {why}", file=segment.name, position=position, offset=offset)
+
+
+class Scanned(NamedTuple):
+    """A segment as its bytes tell it, up to the first damage or to the end."""
+
+    opened: Opened
+    size: int
+    next_offset: int
+    last_append_time: int
+    damage: LogCorrupt | None
+
+
+def scan_to_damage(segment: Segment, file: File) -> Scanned:
+    offsets, times = SparseIndex(), SparseIndex()
+    size, next_offset, last_append_time = SEGMENT_HEADER_BYTES, segment.base_offset, 0
+    damage = None
+    try:
+        for (position, info), _ in scan(segment, file):
+            add_to_indexes(offsets, times, position, info)
+            size, next_offset, last_append_time = position + info.size, info.next_offset, info.append_time
+    except LogCorrupt as error:
+        damage = error
+    return Scanned(Opened(file, offsets, times), size, next_offset, last_append_time, damage)
+
+
+# --- indexes on disk ----------------------------------------------------------------------------------------
+
+
+def write_indexes(files: Files, segment: Segment, opened: Opened) -> None:
+    """Replaces both; durable when this returns. A torn one is noticed by its checksum and rebuilt."""
+    base, coverage = segment.base_offset, segment.coverage()
+    remove_indexes(files, base)
+    for name, index, magic in (
+        (index_name(base), opened.offsets, OFFSETS_MAGIC),
+        (time_index_name(base), opened.times, TIMES_MAGIC),
+    ):
+        file = files.open(name, "create")
+        try:
+            file.write([index.encode(magic, coverage)])
+            file.sync()
+        finally:
+            file.close()
+    files.sync()
+
+
+def remove_indexes(files: Files, base_offset: int) -> None:
+    names = files.names()
+    for name in (index_name(base_offset), time_index_name(base_offset)):
+        if name in names:
+            files.remove(name)
+
+
+def read_indexes(files: Files, base_offset: int) -> tuple[SparseIndex, SparseIndex, Coverage] | None:
+    """Both indexes of a segment if both are whole and speak of the same bytes."""
+    offsets = _read_index(files, index_name(base_offset), OFFSETS_MAGIC)
+    times = _read_index(files, time_index_name(base_offset), TIMES_MAGIC)
+    if offsets is None or times is None or offsets[1] != times[1]:
+        return None
+    return offsets[0], times[0], offsets[1]
+
+
+def _read_index(files: Files, name: str, magic: bytes) -> tuple[SparseIndex, Coverage] | None:
+    try:
+        file = files.open(name, "read")
+    except StorageError:
+        return None
+    try:
+        return SparseIndex.decode(magic, file.read_at(0, file.size()))
+    finally:
+        file.close()
