@@ -104,7 +104,7 @@ class FrameInfo(NamedTuple):
     append_time: int
     leader_epoch: int
     synced: int
-    count: int
+    messages: int
     size: int
 
 

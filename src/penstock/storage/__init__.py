@@ -1,17 +1,17 @@
 """Bytes on disk. Synchronous; knows offsets, not topics.
 
-    files       the disk: the only module that touches `os`
-    manifest    who a log is and where it starts
-    mark        how far it is known to be on disk
-    segment     one file of frames: append, read, scan
-    index       sparse offset and time index of a segment
-    cache       sealed segments open for reading, a bounded number
-    log         append, sync, read, roll, truncate, delete a prefix, rewrite
-    recovery    from files to state after a crash; tells a torn tail from damage
-    rewrite     replacing sealed segments safely
-    merge       small frames to large ones
-    compaction  the last message of every key
-    retention   which segments have had their time
-    commit      many appends, one sync
-    inspect     what is in a directory, and where it is damaged
+files       the disk: the only module that touches `os`
+manifest    who a log is and where it starts
+mark        how far it is known to be on disk
+segment     one file of frames: append, read, scan
+index       sparse offset and time index of a segment
+cache       sealed segments open for reading, a bounded number
+log         append, sync, read, roll, truncate, delete a prefix, rewrite
+recovery    from files to state after a crash; tells a torn tail from damage
+rewrite     replacing sealed segments safely
+merge       small frames to large ones
+compaction  the last message of every key
+retention   which segments have had their time
+commit      many appends, one sync
+inspect     what is in a directory, and where it is damaged
 """

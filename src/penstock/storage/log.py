@@ -29,7 +29,7 @@ from penstock.storage.manifest import Manifest, write_manifest
 from penstock.storage.mark import Mark, MarkFile
 from penstock.storage.recovery import recover
 from penstock.storage.rewrite import Rewritten, replace_segments, write_rewritten, write_truncated
-from penstock.storage.segment import SEGMENT_HEADER_BYTES, Opened, Segment, SegmentHeader
+from penstock.storage.segment import SEGMENT_HEADER_BYTES, Found, Opened, Segment, SegmentHeader
 
 HOUR_US = 3_600_000_000
 
@@ -155,9 +155,7 @@ class Log:
                 buffers.append(stamp(frame, offset, append_time, leader_epoch, self._synced_position))
                 buffers.append(payload(frame))
                 count = frame.count
-                infos.append(
-                    FrameInfo(offset, offset + count, append_time, leader_epoch, 0, count, len(frame.data))
-                )
+                infos.append(FrameInfo(offset, offset + count, append_time, leader_epoch, 0, count, len(frame.data)))
                 offset += count
             try:
                 segments.append(active, buffers, infos)
@@ -171,9 +169,7 @@ class Log:
         if active.is_empty:
             return False
         age = self._clock.now_us() - active.header.created
-        return (
-            active.size + more > self._settings.segment_bytes_max or age >= self._settings.segment_age_us_max
-        )
+        return active.size + more > self._settings.segment_bytes_max or age >= self._settings.segment_age_us_max
 
     def sync(self) -> None:
         """What was appended before this call is on disk when it returns. A failure is final."""
@@ -230,7 +226,9 @@ class Log:
                 position = self._position_of(target, offset)
             # From here on a crash must find nothing that vouches for what is being removed.
             last = kept[-1] if kept else None
-            claimed = Mark(last.base_offset, position if keeps_target else last.size, offset) if last else Mark(-1, 0, 0)
+            claimed = (
+                Mark(last.base_offset, position if keeps_target else last.size, offset) if last else Mark(-1, 0, 0)
+            )
             self._mark.write(claimed)
             self._mark.sync()
             for segment in reversed(self._segments[len(kept) :]):
@@ -348,9 +346,7 @@ class Log:
                     raise
                 self._check_range(offset)
 
-    def _read(
-        self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, end: int
-    ) -> FrameRun:
+    def _read(self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, end: int) -> FrameRun:
         first = max(bisect_right(held, offset, key=lambda s: s.base_offset) - 1, 0)
         for segment in held[first:]:
             if segment.base_offset >= end:
@@ -374,11 +370,11 @@ class Log:
                 return max(self._offset_within(opened, found, time_us), self.start_offset)
         return self.end_offset
 
-    def _offset_within(self, opened: Opened, found: segments.Found, time_us: int) -> int:
+    def _offset_within(self, opened: Opened, found: Found, time_us: int) -> int:
         """A merged frame is stamped with its last message's time; earlier ones may be before `time_us`."""
         frame = Frame(memoryview(opened.file.read_at(found.position, found.info.size)))
         if not frame.flags & MERGED:
-            return found.info.base_offset
+            return int(found.info.base_offset)
         batch = frame.batch()
         row = int(frame.append_times(batch).searchsorted(time_us))
         return int(frame.offsets(batch)[row]) if row < batch.count else found.info.next_offset

@@ -52,6 +52,8 @@ class Recovered:
 
 def recover(files: Files) -> Recovered | None:
     """None when there is no log here. Mends what a crash may leave; raises LogCorrupt for anything else."""
+    # A process that was killed may have left names that are not on disk yet; what is done below relies on them.
+    files.sync()
     manifest = read_manifest(files)
     bases = segment_bases(files)
     if manifest is None:

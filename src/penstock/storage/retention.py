@@ -29,13 +29,17 @@ def expired(segments: Sequence[Segment], retention: Retention, *, now_us: int, k
     size = sum(segment.size for segment in segments)
     count = 0
     for segment in segments[:-1]:
-        too_old = retention.age_us_max is not None and segment.last_append_time < now_us - retention.age_us_max
+        too_old = _is_too_old(segment, retention, now_us)
         too_much = retention.bytes_max is not None and size - segment.size >= retention.bytes_max
         if segment.next_offset > keep_from or not (too_old or too_much):
             break
         size -= segment.size
         count += 1
     return count
+
+
+def _is_too_old(segment: Segment, retention: Retention, now_us: int) -> bool:
+    return retention.age_us_max is not None and segment.last_append_time < now_us - retention.age_us_max
 
 
 def apply_retention(log: Log, retention: Retention, *, now_us: int, keep_from: int | None = None) -> int:
@@ -45,9 +49,8 @@ def apply_retention(log: Log, retention: Retention, *, now_us: int, keep_from: i
     An active segment that has wholly expired is sealed first: a log that nobody writes to empties all the same.
     """
     active = log.segments[-1]
-    if retention.age_us_max is not None and not active.is_empty:
-        if active.last_append_time < now_us - retention.age_us_max:
-            log.roll()
+    if _is_too_old(active, retention, now_us) and not active.is_empty:
+        log.roll()
     segments = log.segments
     keep = log.end_offset if keep_from is None else keep_from
     count = expired(segments, retention, now_us=now_us, keep_from=keep)

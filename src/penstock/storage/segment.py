@@ -220,7 +220,7 @@ def read(
         at += info.size
         bounds.append(start + info.size)
         next_offset = info.next_offset
-        count += info.count
+        count += info.messages
         if count >= count_max:
             break
     if not bounds:

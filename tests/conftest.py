@@ -1,0 +1,15 @@
+"""Options and fixtures every test may use."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--scale", type=float, default=1.0, help="multiply the number of simulated states and examples")
+    parser.addoption("--seed", type=int, default=None, help="replay one seed of a simulation")
+
+
+@pytest.fixture
+def scale(request: pytest.FixtureRequest) -> float:
+    return float(request.config.getoption("--scale"))

@@ -1,0 +1,162 @@
+"""One suite for every implementation of the `Files` port: the real disk, the disk in memory, the faulty one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import DirectoryLocked, StorageError
+from penstock.storage.files import DiskFiles, Files
+from penstock.testing import FaultyFiles, MemoryDisk, MemoryFiles
+
+Open = Callable[[], Files]
+
+
+@pytest.fixture(params=["disk", "memory", "faulty"])
+def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Opens the same directory each time it is called."""
+    disk = MemoryDisk()
+    return {
+        "disk": lambda: DiskFiles(tmp_path / "files"),
+        "memory": lambda: MemoryFiles(disk),
+        "faulty": lambda: FaultyFiles(MemoryFiles(disk), before=lambda operation: None),
+    }[request.param]
+
+
+@pytest.fixture
+def files(open_again: Open) -> Files:
+    return open_again()
+
+
+def write(files: Files, name: str, data: bytes) -> None:
+    file = files.open(name, "create")
+    file.write([data])
+    file.close()
+
+
+def read(files: Files, name: str) -> bytes:
+    file = files.open(name, "read")
+    try:
+        return file.read_at(0, file.size())
+    finally:
+        file.close()
+
+
+def test_a_new_directory_is_empty(files: Files) -> None:
+    assert files.names() == []
+
+
+def test_writes_are_appended_in_order(files: Files) -> None:
+    file = files.open("a", "create")
+    file.write([b"one", memoryview(b"two")])
+    file.write([b"three"])
+    assert file.read_at(0, 100) == b"onetwothree"
+    assert file.size() == 11
+
+
+def test_more_buffers_than_one_system_call_takes_are_all_written(files: Files) -> None:
+    file = files.open("a", "create")
+    file.write([b"%04d" % i for i in range(5000)])
+    assert file.read_at(0, 20_000) == b"".join(b"%04d" % i for i in range(5000))
+
+
+def test_a_file_opened_for_append_goes_on_at_its_end(files: Files) -> None:
+    write(files, "a", b"one")
+    file = files.open("a", "append")
+    file.write([b"two"])
+    assert read(files, "a") == b"onetwo"
+
+
+def test_write_at_replaces_bytes_in_the_middle(files: Files) -> None:
+    file = files.open("a", "create")
+    file.write([b"abcdef"])
+    file.write_at(2, b"XY")
+    file.write([b"g"])
+    assert read(files, "a") == b"abXYefg"
+
+
+def test_reads_beyond_the_end_are_short(files: Files) -> None:
+    write(files, "a", b"abc")
+    file = files.open("a", "read")
+    assert file.read_at(1, 10) == b"bc"
+    assert file.read_at(9, 10) == b""
+
+
+def test_truncate_shortens_and_later_writes_follow(files: Files) -> None:
+    file = files.open("a", "create")
+    file.write([b"abcdef"])
+    file.truncate(2)
+    file.write([b"Z"])
+    assert read(files, "a") == b"abZ"
+
+
+def test_create_refuses_a_name_that_exists(files: Files) -> None:
+    write(files, "a", b"")
+    with pytest.raises(StorageError):
+        files.open("a", "create")
+
+
+@pytest.mark.parametrize("mode", ["read", "append"])
+def test_open_refuses_a_name_that_does_not_exist(files: Files, mode: str) -> None:
+    with pytest.raises(StorageError) as caught:
+        files.open("a", mode)  # type: ignore[arg-type]
+    assert caught.value.details["errno"] == "ENOENT"
+
+
+def test_a_file_opened_for_reading_can_not_be_written(files: Files) -> None:
+    write(files, "a", b"abc")
+    with pytest.raises(StorageError):
+        files.open("a", "read").write([b"x"])
+    assert read(files, "a") == b"abc"
+
+
+def test_rename_replaces_the_target(files: Files) -> None:
+    write(files, "a", b"new")
+    write(files, "b", b"old")
+    files.rename("a", "b")
+    assert files.names() == ["b"]
+    assert read(files, "b") == b"new"
+
+
+def test_a_reader_keeps_the_file_it_opened_when_the_name_is_replaced(files: Files) -> None:
+    write(files, "a", b"old")
+    reader = files.open("a", "read")
+    write(files, "b", b"new")
+    files.rename("b", "a")
+    assert reader.read_at(0, 10) == b"old"
+    files.remove("a")
+    assert reader.read_at(0, 10) == b"old"
+
+
+def test_removing_what_is_not_there_is_an_error(files: Files) -> None:
+    with pytest.raises(StorageError):
+        files.remove("a")
+    with pytest.raises(StorageError):
+        files.rename("a", "b")
+
+
+def test_what_one_opening_wrote_another_one_sees(open_again: Open) -> None:
+    first = open_again()
+    write(first, "a", b"abc")
+    first.sync()
+    first.close()
+    assert read(open_again(), "a") == b"abc"
+
+
+def test_the_directory_can_be_locked_once(open_again: Open) -> None:
+    first, second = open_again(), open_again()
+    first.lock()
+    with pytest.raises(DirectoryLocked):
+        second.lock()
+    first.close()
+    second.lock()
+
+
+def test_sync_changes_nothing_a_reader_sees(files: Files) -> None:
+    file = files.open("a", "create")
+    file.write([b"abc"])
+    file.sync()
+    files.sync()
+    assert read(files, "a") == b"abc"
