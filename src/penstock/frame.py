@@ -24,7 +24,7 @@
       80    4    sequence          of the first message, within (producer id, partition)
       84    2    producer epoch
       86    2    zero
-      88         body (`batch.py` draws it), then zeros to a multiple of 8
+      88         body (`body.py` draws it), then zeros to a multiple of 8
 
 The body CRC covers what nobody rewrites, so a leader stamps a frame without touching the payload; the head CRC
 covers the whole header, so a reader can walk a segment without touching the bodies. Not protected: nothing. The
@@ -45,7 +45,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from penstock.batch import Batch, Bytes, check_limits, encode_message
+from penstock.batch import Batch
+from penstock.body import Bytes, check_limits, decode, encode, encode_message
 from penstock.errors import (
     BatchTooLarge,
     ChecksumMismatch,
@@ -130,7 +131,7 @@ class Frame:
     ) -> Frame:
         check_limits(batch, limits)
         frame = _build(
-            batch.encode(), batch.count, batch.count, flags_of(batch), batch.timestamp_range(), codec, producer
+            encode(batch), batch.count, batch.count, flags_of(batch), batch.timestamp_range(), codec, producer
         )
         if len(frame.data) > limits.frame_bytes_max:
             raise FrameTooLarge(f"a frame of {len(frame.data)} bytes; the limit is {limits.frame_bytes_max}")
@@ -179,7 +180,7 @@ class Frame:
 
     def _decode(self, body: memoryview, limits: Limits | None) -> Batch:
         _, _, count, _, _, _, min_timestamp, max_timestamp, _, _, _ = self._stable()
-        return Batch.decode(body, count=count, timestamps=(min_timestamp, max_timestamp), limits=limits)
+        return decode(body, count=count, timestamps=(min_timestamp, max_timestamp), limits=limits)
 
     def check_body(self) -> None:
         if crc32c(self.data[_STAMP_END:]) != _U32.unpack_from(self.data, 32)[0]:
@@ -301,7 +302,7 @@ def payload(frame: Frame) -> memoryview:
 def rewrite(frame: Frame, batch: Batch, span: int, append_time: int) -> Frame:
     """`frame` with other messages inside, covering `span` offsets: for sealed segments only."""
     built = _build(
-        batch.encode(), batch.count, span, flags_of(batch), batch.timestamp_range(), frame.codec, frame.producer
+        encode(batch), batch.count, span, flags_of(batch), batch.timestamp_range(), frame.codec, frame.producer
     )
     head = stamp(built, frame.base_offset, append_time, frame.leader_epoch, 0)
     return Frame(memoryview(head + payload(built)))

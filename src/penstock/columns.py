@@ -1,0 +1,143 @@
+"""Columns of messages, and how they are made of what users have: Python sequences, numpy and Arrow arrays."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.clock import TIME_MAX_US
+from penstock.errors import InvalidMessage
+
+Ints = npt.NDArray[np.int64]
+
+TIME = pa.timestamp("us", tz="UTC")
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+        ("timestamp", TIME),
+        ("deliver_at", TIME),
+        ("expires_at", TIME),
+        ("priority", pa.int8()),
+    ]
+)
+
+
+class Binary(NamedTuple):
+    """One column of byte strings: row i is data[offsets[i]:offsets[i+1]]; null where its validity bit is 0."""
+
+    offsets: npt.NDArray[np.int32]
+    data: memoryview
+    validity: npt.NDArray[np.uint8] | None = None
+
+
+class Headers(NamedTuple):
+    """Row i has the pairs offsets[i] to offsets[i+1] of `names` and `values`."""
+
+    offsets: npt.NDArray[np.int32]
+    names: Binary
+    values: Binary
+
+
+def _arrow(name: str, values: Any, target: pa.DataType) -> pa.Array:
+    try:
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        if isinstance(values, pa.Array):
+            return values if values.type == target else values.cast(target)
+        return pa.array(values, type=target)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidMessage(f"{name}: {error}", column=name) from error
+
+
+def binary_column(name: str, values: Any) -> Binary | None:
+    if values is None:
+        return None
+    array = _arrow(name, values, pa.binary())
+    if array.null_count == len(array):
+        return None
+    return _binary_of(array)
+
+
+def _binary_of(array: pa.Array) -> Binary:
+    _, offsets, data = array.buffers()
+    validity = None
+    if array.null_count:
+        validity = np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
+    return Binary(
+        np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset),
+        memoryview(data if data is not None else b""),
+        validity,
+    )
+
+
+def headers_column(values: Any) -> Headers | None:
+    """From rows of pairs or dicts, or an Arrow list of (key, value) structs or map."""
+    if values is None:
+        return None
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        array = _arrow("headers", _list_of_map(values), HEADERS)
+    else:
+        if not any(values):
+            return None
+        rows = [list(row.items() if isinstance(row, dict) else row or ()) for row in values]
+        try:
+            dicts = [[{"key": name, "value": value} for name, value in row] for row in rows]
+        except (TypeError, ValueError) as error:
+            raise InvalidMessage(f"headers: {error}", column="headers") from error
+        array = _arrow("headers", dicts, HEADERS)
+    if array.null_count:
+        array = pc.fill_null(array, pa.scalar([], HEADERS))
+    offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
+    pairs = array.values
+    names, contents = pairs.flatten()
+    if pairs.null_count or names.null_count or contents.null_count:
+        raise InvalidMessage("headers: a name or value is null", column="headers")
+    if offsets[0] == offsets[-1]:
+        return None
+    return Headers(offsets, _binary_of(names), _binary_of(contents))
+
+
+def _list_of_map(values: Any) -> Any:
+    """Spark and Arrow users often hold headers as a map, which Arrow does not cast to a list of structs."""
+    if not pa.types.is_map(values.type):
+        return values
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    pairs = pa.StructArray.from_arrays([values.keys, values.items], names=["key", "value"])
+    return pa.ListArray.from_arrays(values.offsets, pairs)
+
+
+def time_column(name: str, values: Any) -> Ints | None:
+    if values is None:
+        return None
+    if isinstance(values, np.ndarray) and values.dtype == np.int64:
+        times: Ints = values
+    else:
+        if isinstance(values, pa.Array | pa.ChunkedArray) and pa.types.is_timestamp(values.type):
+            values = _arrow(name, values, TIME)
+        array = _arrow(name, values, pa.int64())
+        times = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+    if int(times.min()) < 0 or int(times.max()) > TIME_MAX_US:
+        raise InvalidMessage(f"{name} must be microseconds within 1970–9999", column=name)
+    return times
+
+
+def priority_column(values: Any) -> npt.NDArray[np.int8] | None:
+    if values is None:
+        return None
+    array = _arrow("priorities", values, pa.int8())
+    priorities: npt.NDArray[np.int8] = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+    if int(priorities.min()) < -1 or int(priorities.max()) > 1:
+        raise InvalidMessage("priorities must be -1, 0 or 1", column="priorities")
+    return priorities
+
+
+def none_if_zero(column: Any) -> Any:
+    return column if column is not None and column.any() else None
