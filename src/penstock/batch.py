@@ -89,14 +89,15 @@ class Batch:
         rows = list(messages)
         for row in rows:
             row.check()
+        # A column nobody uses is not even looked at a second time.
         return cls.from_columns(
             [m.value for m in rows],
             keys=[m.key for m in rows],
-            headers=[m.headers for m in rows],
-            timestamps=[m.timestamp or now_us for m in rows],
-            deliver_at=[m.deliver_at for m in rows],
-            expires_at=[m.expires_at for m in rows],
-            priorities=[m.priority for m in rows],
+            headers=[m.headers for m in rows] if any(m.headers for m in rows) else None,
+            timestamps=[m.timestamp or now_us for m in rows] if any(m.timestamp for m in rows) else None,
+            deliver_at=[m.deliver_at for m in rows] if any(m.deliver_at for m in rows) else None,
+            expires_at=[m.expires_at for m in rows] if any(m.expires_at for m in rows) else None,
+            priorities=[m.priority for m in rows] if any(m.priority for m in rows) else None,
             now_us=now_us,
         )
 

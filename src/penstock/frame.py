@@ -142,8 +142,7 @@ class Frame:
         cls, message: Message, *, now_us: int, producer: Producer = NO_PRODUCER, limits: Limits = DEFAULT_LIMITS
     ) -> Frame:
         """A frame of one message, without going through columns."""
-        message.check()
-        _check_message(message, limits)
+        check_message(message, limits)
         timestamp = message.timestamp or now_us
         flags = (
             (HAS_DELAYS if message.deliver_at else 0)
@@ -383,15 +382,18 @@ def _build(
     return Frame(view.toreadonly())
 
 
-def _check_message(message: Message, limits: Limits) -> None:
-    header_bytes = sum(len(name.encode()) + len(value) for name, value in message.headers)
-    size = len(message.value or b"") + len(message.key or b"") + header_bytes
-    if size > limits.message_bytes_max:
-        raise BatchTooLarge(f"a message of {size} bytes; the limit is {limits.message_bytes_max}", size=size)
-    if header_bytes > limits.header_bytes_max:
-        raise BatchTooLarge(f"headers of {header_bytes} bytes; the limit is {limits.header_bytes_max}")
-    if len(message.headers) > limits.headers_max:
-        raise BatchTooLarge(f"more than {limits.headers_max} headers on a message")
+def check_message(message: Message, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Raises InvalidMessage or BatchTooLarge for a message no frame could hold."""
+    message.check()
+    if message.headers:
+        if len(message.headers) > limits.headers_max:
+            raise BatchTooLarge(f"more than {limits.headers_max} headers on a message")
+        if message.header_size > limits.header_bytes_max:
+            raise BatchTooLarge(f"headers of {message.header_size} bytes; the limit is {limits.header_bytes_max}")
+    if message.size > limits.message_bytes_max:
+        raise BatchTooLarge(
+            f"a message of {message.size} bytes; the limit is {limits.message_bytes_max}", size=message.size
+        )
 
 
 def _check_header(frame: Frame, limits: Limits) -> None:

@@ -35,11 +35,30 @@ class Message:
     expires_at: int = 0
     priority: int = Priority.NORMAL
 
+    @property
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        size = (len(self.value) if self.value else 0) + (len(self.key) if self.key else 0)
+        if self.headers:
+            size += self.header_size
+        return size
+
+    @property
+    def header_size(self) -> int:
+        return sum(len(name.encode()) + len(value) for name, value in self.headers)
+
     def check(self) -> None:
         """Raises InvalidMessage when a field could not be stored and read back as it is."""
-        if self.priority not in (-1, 0, 1):
+        if not -1 <= self.priority <= 1:
             raise InvalidMessage(f"priority must be -1, 0 or 1, not {self.priority!r}", field="priority")
-        for name in ("timestamp", "deliver_at", "expires_at"):
-            value = getattr(self, name)
-            if not 0 <= value <= TIME_MAX_US:
-                raise InvalidMessage(f"{name} must be microseconds within 1970–9999, not {value!r}", field=name)
+        # Spelled out: this runs for every message that is published alone.
+        if not 0 <= self.timestamp <= TIME_MAX_US:
+            raise _out_of_range("timestamp", self.timestamp)
+        if not 0 <= self.deliver_at <= TIME_MAX_US:
+            raise _out_of_range("deliver_at", self.deliver_at)
+        if not 0 <= self.expires_at <= TIME_MAX_US:
+            raise _out_of_range("expires_at", self.expires_at)
+
+
+def _out_of_range(name: str, value: int) -> InvalidMessage:
+    return InvalidMessage(f"{name} must be microseconds within 1970–9999, not {value!r}", field=name)

@@ -1,4 +1,4 @@
-"""The way into a log for code on an event loop: `await commit(frame)`, and it is on disk.
+"""The way into a log for code on an event loop: `await commit(…)`, and it is on disk.
 
 `async` ends here. Below is plain Python; the disk is written and synced on a thread, and the loop hears of a whole
 group of commits at once.
@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
+from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.frame import Frame
+from penstock.message import Message
 from penstock.storage.commit import Committed, GroupCommit, Outcome
 from penstock.storage.log import Log
 
@@ -21,14 +23,14 @@ _Waiter = asyncio.Future[Committed]
 class Journal:
     """Belongs to the loop it is made on."""
 
-    def __init__(self, log: Log, executor: Executor) -> None:
+    def __init__(self, log: Log, *, clock: Clock, executor: Executor) -> None:
         self._loop = asyncio.get_running_loop()
-        self._commits: GroupCommit[_Waiter] = GroupCommit(log, run=executor.submit, tell=self._tell)
+        self._commits: GroupCommit[_Waiter] = GroupCommit(log, clock=clock, run=executor.submit, tell=self._tell)
 
-    def commit(self, frame: Frame) -> _Waiter:
-        """Done when the frame is on disk; raises DiskFull if it could not be written, Fatal if nobody knows."""
+    def commit(self, item: Frame | Message) -> _Waiter:
+        """Done when it is on disk; raises DiskFull if it could not be written, Fatal if nobody knows."""
         waiter: _Waiter = self._loop.create_future()
-        self._commits.commit(waiter, frame)
+        self._commits.commit(waiter, item)
         return waiter
 
     def _tell(self, outcomes: Sequence[tuple[_Waiter, Outcome]]) -> None:

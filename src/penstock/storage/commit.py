@@ -1,11 +1,11 @@
-"""Group commit: frames that arrive while the disk is busy are written and synced together.
+"""Group commit: what arrives while the disk is busy is written and synced together.
 
-    commit(frame) ─► waiting ─┐
-    commit(frame) ─► waiting ─┤  one at a time, on a thread of the caller's pool:
-    commit(frame) ─► waiting ─┴► append all ─► one fdatasync ─► tell all
+    commit(frame)   ─► waiting ─┐
+    commit(message) ─► waiting ─┤  one at a time, on a thread of the caller's pool:
+    commit(message) ─► waiting ─┴► append all ─► one fdatasync ─► tell all
 
-Nobody waits on a timer: a lone frame is written at once, and the groups grow by themselves with the load. What is
-told "committed" is on disk. Frames keep the order in which they were handed in.
+Single messages that follow each other become one frame. Nobody waits on a timer: a lone message is written at once,
+and the groups grow by themselves with the load. What is told "committed" is on disk, in the order handed in.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
+from penstock.batch import Batch
+from penstock.clock import Clock
 from penstock.errors import PenstockError
-from penstock.frame import Frame
-from penstock.limits import MIB
+from penstock.frame import Frame, check_message
+from penstock.limits import DEFAULT_LIMITS, MIB, Limits
+from penstock.message import Message
 from penstock.storage.log import Log
 
 Token = TypeVar("Token")
@@ -41,21 +44,27 @@ class GroupCommit(Generic[Token]):
         self,
         log: Log,
         *,
+        clock: Clock,
         run: Callable[[Callable[[], None]], object],
         tell: Callable[[Sequence[tuple[Token, Outcome]]], None],
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         """`run` starts a function on another thread; `tell` is called there, once for each group."""
         self._log = log
+        self._clock = clock
         self._run = run
         self._tell = tell
-        self._waiting: list[tuple[Token, Frame]] = []
+        self._limits = limits
+        self._waiting: list[tuple[Token, Frame | Message]] = []
         self._is_running = False
         self._lock = Lock()
 
-    def commit(self, token: Token, frame: Frame) -> None:
-        """Hands in a frame. Its outcome is told under `token`."""
+    def commit(self, token: Token, item: Frame | Message) -> None:
+        """Hands in a frame or a single message. Its outcome is told under `token`."""
+        if isinstance(item, Message):
+            check_message(item, self._limits)
         with self._lock:
-            self._waiting.append((token, frame))
+            self._waiting.append((token, item))
             if self._is_running:
                 return
             self._is_running = True
@@ -69,11 +78,11 @@ class GroupCommit(Generic[Token]):
             self._tell(self._write(group))
         self._run(self._write_groups)
 
-    def _next_group(self) -> list[tuple[Token, Frame]]:
+    def _next_group(self) -> list[tuple[Token, Frame | Message]]:
         with self._lock:
             size = taken = 0
-            for _, frame in self._waiting:
-                size += len(frame.data)
+            for _, item in self._waiting:
+                size += len(item.data) if isinstance(item, Frame) else item.size
                 if taken and size > GROUP_BYTES_MAX:
                     break
                 taken += 1
@@ -82,14 +91,44 @@ class GroupCommit(Generic[Token]):
             self._is_running = bool(group)
             return group
 
-    def _write(self, group: list[tuple[Token, Frame]]) -> list[tuple[Token, Outcome]]:
+    def _write(self, group: list[tuple[Token, Frame | Message]]) -> list[tuple[Token, Outcome]]:
         try:
-            appended = self._log.append([frame for _, frame in group])
+            frames = self._frames([item for _, item in group])
+            appended = self._log.append(frames)
             self._log.sync()
         except PenstockError as error:
             return [(token, error) for token, _ in group]
-        time = appended.append_time
-        return [
-            (token, Committed(base_offset, time))
-            for (token, _), base_offset in zip(group, appended.base_offsets, strict=True)
-        ]
+        outcomes: list[tuple[Token, Outcome]] = []
+        offset = appended.base_offsets[0]
+        for token, item in group:
+            outcomes.append((token, Committed(offset, appended.append_time)))
+            offset += item.count if isinstance(item, Frame) else 1
+        assert offset == appended.next_offset
+        return outcomes
+
+    def _frames(self, items: Sequence[Frame | Message]) -> list[Frame]:
+        """Frames as they are; messages between them gathered, as many as a frame may hold."""
+        frames: list[Frame] = []
+        gathered: list[Message] = []
+        size = 0
+
+        def close() -> None:
+            nonlocal size
+            if gathered:
+                batch = Batch.from_messages(gathered, self._clock.now_us())
+                frames.append(Frame.of(batch, limits=self._limits))
+                gathered.clear()
+                size = 0
+
+        for item in items:
+            if isinstance(item, Frame):
+                close()
+                frames.append(item)
+                continue
+            # Half of the limit leaves room for the columns around the bytes.
+            if size + item.size > self._limits.frame_bytes_max // 2 or len(gathered) == self._limits.batch_messages_max:
+                close()
+            gathered.append(item)
+            size += item.size
+        close()
+        return frames
