@@ -159,8 +159,8 @@ class Frame:
         if size != len(view):
             raise FrameTruncated(f"the header says {size} bytes, {len(view)} came", header=size, got=len(view))
         frame = cls(view)
-        _check_header(frame, limits)
         frame.check_body()
+        _check_header(frame, limits)
         batch = frame._decode(_decompressed_from_outside(frame), limits)
         if flags_of(batch) != frame.flags:
             raise InvalidColumn(f"flags are {frame.flags:#x}, the columns say {flags_of(batch):#x}")

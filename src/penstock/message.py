@@ -49,6 +49,11 @@ class Message:
 
     def check(self) -> None:
         """Raises InvalidMessage when a field could not be stored and read back as it is."""
+        for name, value in (("value", self.value), ("key", self.key)):
+            if value is not None and not isinstance(value, bytes):
+                raise InvalidMessage(f"{name} must be bytes or None, not {type(value).__name__}", field=name)
+        if self.headers:
+            _check_headers(self.headers)
         if not -1 <= self.priority <= 1:
             raise InvalidMessage(f"priority must be -1, 0 or 1, not {self.priority!r}", field="priority")
         # Spelled out: this runs for every message that is published alone.
@@ -58,6 +63,16 @@ class Message:
             raise _out_of_range("deliver_at", self.deliver_at)
         if not 0 <= self.expires_at <= TIME_MAX_US:
             raise _out_of_range("expires_at", self.expires_at)
+
+
+def _check_headers(headers: tuple[tuple[str, bytes], ...]) -> None:
+    try:
+        for name, value in headers:
+            name.encode()
+            if not isinstance(value, bytes):
+                raise InvalidMessage(f"header {name!r} must be bytes, not {type(value).__name__}", field="headers")
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidMessage(f"headers must be pairs of text and bytes: {error}", field="headers") from error
 
 
 def _out_of_range(name: str, value: int) -> InvalidMessage:

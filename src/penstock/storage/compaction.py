@@ -12,13 +12,13 @@ between leaves some segments compacted and some not, which is a log like any oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.batch import Batch
 from penstock.frame import CONTROL, Frame, rewrite
 from penstock.limits import MIB
 from penstock.storage.log import Log
@@ -51,13 +51,9 @@ def compact(
     newest, reached = _newest_by_key(log, dirty, keys_bytes_max)
     cleaned = [segment for segment in sealed if segment.base_offset < reached]
     before = log.size
+    rule = _Rule(newest, tombstones_from=now_us - tombstone_age_us, protected=protected)
     for group in _groups(cleaned, segment_bytes_max):
-        frames = (
-            kept
-            for segment in group
-            for frame in log.scan(segment)
-            for kept in _kept(frame, newest, now_us - tombstone_age_us, protected)
-        )
+        frames = (frame for segment in group for frame in _kept_frames(log, segment, rule))
         if not log.rewrite(group, merged(frames), flags=COMPACTED):
             break
     return before - log.size
@@ -68,22 +64,32 @@ def _is_compacted(segment: Segment) -> bool:
     return bool(segment.header.flags & COMPACTED) and segment.next_offset == segment.header.end_offset
 
 
-class Newest:
+class _Newest:
     """The last offset of every key seen."""
 
     def __init__(self, table: pa.Table) -> None:
         self.keys = table.column("key").combine_chunks()
-        self.offsets = table.column("offset_max").to_numpy()
+        # One more, for the messages whose key is not among them.
+        self.offsets = np.append(table.column("offset_max").to_numpy(), -1)
 
-    def replaced(self, keys: pa.Array, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def replaced(self, keys: pa.ChunkedArray, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """True where a later message has the same key."""
         found = pc.index_in(keys, value_set=self.keys, skip_nulls=True)
-        rows = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
-        replaced: npt.NDArray[np.bool_] = (rows >= 0) & (self.offsets[rows] > offsets)
+        rows = pc.fill_null(found, -1).to_numpy()
+        replaced: npt.NDArray[np.bool_] = self.offsets[rows] > offsets
         return replaced
 
 
-def _newest_by_key(log: Log, dirty: Sequence[Segment], keys_bytes_max: int) -> tuple[Newest, int]:
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """Which messages go."""
+
+    newest: _Newest
+    tombstones_from: int
+    protected: Protected | None
+
+
+def _newest_by_key(log: Log, dirty: Sequence[Segment], keys_bytes_max: int) -> tuple[_Newest, int]:
     """Over as many of the dirty segments as fit, at least one; and the offset reached."""
     newest = pa.table({"key": pa.array([], pa.binary()), "offset_max": pa.array([], pa.int64())})
     reached = dirty[0].base_offset
@@ -99,7 +105,7 @@ def _newest_by_key(log: Log, dirty: Sequence[Segment], keys_bytes_max: int) -> t
         grouped = pa.concat_tables(chunks).group_by("key").aggregate([("offset", "max")])
         newest = grouped.filter(pc.is_valid(grouped.column("key"))).select(["key", "offset_max"])
         reached = segment.next_offset
-    return Newest(newest), reached
+    return _Newest(newest), reached
 
 
 def _groups(cleaned: Sequence[Segment], segment_bytes_max: int) -> Iterator[list[Segment]]:
@@ -117,24 +123,38 @@ def _groups(cleaned: Sequence[Segment], segment_bytes_max: int) -> Iterator[list
         yield group
 
 
-def _kept(frame: Frame, newest: Newest, tombstones_from: int, protected: Protected | None) -> Iterator[Frame]:
-    """The frame with what stays of it; nothing if nothing does."""
-    if frame.flags & CONTROL:
-        yield frame
-        return
-    batch = frame.batch(verify=False)
-    offsets = frame.offsets(batch)
-    keys = batch.key_array()
-    dropped = newest.replaced(keys, offsets)
-    expired = batch.tombstones() & (frame.append_times(batch) < tombstones_from)
-    dropped |= expired & pc.is_valid(keys).to_numpy(zero_copy_only=False)
-    if protected is not None:
-        dropped &= ~protected(offsets)
-    if not dropped.any():
-        yield frame
-    elif not dropped.all():
-        yield _without(frame, batch, dropped)
+def _kept_frames(log: Log, segment: Segment, rule: _Rule) -> Iterator[Frame]:
+    """The frames of a segment with what stays of them; those of which nothing stays are left out."""
+    dropped = _dropped(log, segment, rule)
+    row = 0
+    for frame in log.scan(segment):
+        if frame.flags & CONTROL:
+            yield frame
+            continue
+        gone = dropped[row : row + frame.count]
+        row += frame.count
+        if not gone.any():
+            yield frame
+        elif not gone.all():
+            yield rewrite(frame, frame.batch(verify=False).take(~gone), frame.span, frame.append_time)
 
 
-def _without(frame: Frame, batch: Batch, dropped: npt.NDArray[np.bool_]) -> Frame:
-    return rewrite(frame, batch.take(~dropped), frame.span, frame.append_time)
+def _dropped(log: Log, segment: Segment, rule: _Rule) -> npt.NDArray[np.bool_]:
+    """For every message of a segment whether it goes. All keys at once: the table of keys is hashed at each look-up."""
+    keys: list[pa.Array] = []
+    offsets: list[npt.NDArray[np.int64]] = []
+    expired: list[npt.NDArray[np.bool_]] = []
+    for frame in log.scan(segment):
+        if not frame.flags & CONTROL:
+            batch = frame.batch(verify=False)
+            keys.append(batch.key_array())
+            offsets.append(frame.offsets(batch))
+            expired.append(batch.tombstones() & (frame.append_times(batch) < rule.tombstones_from))
+    if not keys:
+        return np.zeros(0, np.bool_)
+    all_keys, all_offsets = pa.chunked_array(keys), np.concatenate(offsets)
+    dropped = rule.newest.replaced(all_keys, all_offsets)
+    dropped |= np.concatenate(expired) & pc.is_valid(all_keys).to_numpy()
+    if rule.protected is not None:
+        dropped &= ~rule.protected(all_offsets)
+    return dropped

@@ -27,7 +27,7 @@ from penstock.storage.cache import SegmentCache
 from penstock.storage.files import Buffer, Files, random_id
 from penstock.storage.manifest import Manifest, write_manifest
 from penstock.storage.mark import Mark, MarkFile
-from penstock.storage.recovery import recover
+from penstock.storage.recovery import Recovered, recover
 from penstock.storage.rewrite import Rewritten, replace_segments, write_rewritten, write_truncated
 from penstock.storage.segment import SEGMENT_HEADER_BYTES, Found, Opened, Segment, SegmentHeader
 
@@ -89,14 +89,24 @@ class Log:
         cache: SegmentCache | None = None,
         new_log_id: Callable[[], bytes] = random_id,
     ) -> Log:
-        """Opens the log in this directory, or makes one; the directory is this process's until `close`."""
+        """Opens the log in this directory, or makes one; `files` belongs to the log from here on."""
         files.lock()
+        try:
+            return cls._open(files, clock, settings or LogSettings(), cache or SegmentCache(), new_log_id)
+        except StorageError:
+            files.close()
+            raise
+
+    @classmethod
+    def _open(
+        cls, files: Files, clock: Clock, settings: LogSettings, cache: SegmentCache, new_log_id: Callable[[], bytes]
+    ) -> Log:
         recovered = recover(files)
         if recovered is None:
-            write_manifest(files, Manifest(new_log_id(), 0))
-            recovered = recover(files)
-            assert recovered is not None
-        log = cls(files, clock, settings or LogSettings(), recovered.manifest, cache or SegmentCache())
+            manifest = Manifest(new_log_id(), 0)
+            write_manifest(files, manifest)
+            recovered = Recovered(manifest, [])
+        log = cls(files, clock, settings, recovered.manifest, cache)
         log._segments = tuple(recovered.segments)
         if not log._segments:
             log._segments = (log._create_segment(recovered.manifest.start_offset, 0),)

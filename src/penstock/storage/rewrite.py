@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from penstock.errors import PenstockError
 from penstock.frame import Frame, look, rewrite
 from penstock.limits import MIB
-from penstock.storage.files import Buffer, Files
+from penstock.storage.files import Buffer, File, Files
 from penstock.storage.index import SparseIndex
 from penstock.storage.segment import (
     SEGMENT_HEADER_BYTES,
@@ -52,6 +53,15 @@ def write_rewritten(files: Files, header: SegmentHeader, frames: Iterable[Frame]
     if name in files.names():
         files.remove(name)
     file = files.open(name, "create")
+    try:
+        return _write(name, file, header, frames)
+    except PenstockError:
+        file.close()
+        files.remove(name)
+        raise
+
+
+def _write(name: str, file: File, header: SegmentHeader, frames: Iterable[Frame]) -> Rewritten:
     offsets, times = SparseIndex(), SparseIndex()
     position, next_offset, last_append_time = SEGMENT_HEADER_BYTES, header.base_offset, 0
     buffers: list[Buffer] = [header.encode()]

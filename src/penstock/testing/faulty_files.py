@@ -42,7 +42,7 @@ class FaultyFiles:
         return self._inner.names()
 
     def open(self, name: str, mode: Mode) -> FaultyFile:
-        self._step(mode, name)
+        self._step("create" if mode == "create" else "open", name)
         return FaultyFile(self._inner.open(name, mode), name, self._before)
 
     def rename(self, old: str, new: str) -> None:

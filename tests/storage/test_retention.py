@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+from support import fill, open_log, values_of
+
+from penstock.errors import InvalidInput
+from penstock.storage.log import Log
+from penstock.storage.retention import Retention, apply_retention
+from penstock.testing import ManualClock, MemoryFiles
+
+HOUR = 3_600_000_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def log(clock: ManualClock) -> Log:
+    log = open_log(MemoryFiles(), clock)
+    for _ in range(5):
+        fill(log, 20)
+        log.roll()
+        clock.advance_us(HOUR)
+    return log
+
+
+def retain(log: Log, clock: ManualClock, keep_from: int | None = None, **bounds: int) -> int:
+    return apply_retention(log, Retention(**bounds), now_us=clock.now_us(), keep_from=keep_from)
+
+
+def test_without_bounds_everything_stays(log: Log, clock: ManualClock) -> None:
+    assert retain(log, clock) == 0
+
+
+def test_segments_older_than_the_bound_go(log: Log, clock: ManualClock) -> None:
+    assert retain(log, clock, age_us_max=3 * HOUR) == 40
+    assert len(values_of(log)) == 60
+
+
+def test_a_segment_goes_when_its_newest_message_is_too_old(clock: ManualClock) -> None:
+    log = open_log(MemoryFiles(), clock)
+    fill(log, 1)
+    clock.advance_us(2 * HOUR)
+    fill(log, 1)
+    log.roll()
+    assert retain(log, clock, age_us_max=HOUR) == 0
+
+
+def test_segments_go_until_the_rest_fits_into_the_bytes(log: Log, clock: ManualClock) -> None:
+    one = log.segments[0].size
+    assert retain(log, clock, bytes_max=2 * one) == 60
+    assert log.size >= 2 * one, "whole segments: never less than the bound while there was more"
+
+
+def test_the_oldest_offset_still_needed_stays(log: Log, clock: ManualClock) -> None:
+    assert retain(log, clock, keep_from=25, age_us_max=1, bytes_max=1) == 20
+
+
+def test_a_log_that_nobody_writes_to_empties(clock: ManualClock) -> None:
+    log = open_log(MemoryFiles(), clock)
+    fill(log, 3)
+    clock.advance_us(2 * HOUR)
+    assert retain(log, clock, age_us_max=HOUR) == 3
+    assert values_of(log) == []
+    assert fill(log, 1) == values_of(log)
+
+
+def test_the_start_does_not_go_back(log: Log, clock: ManualClock) -> None:
+    log.delete_prefix(45)
+    assert retain(log, clock, age_us_max=4 * HOUR) == 45
+
+
+@pytest.mark.parametrize("bounds", [{"age_us_max": 0}, {"bytes_max": 0}, {"bytes_max": -1}])
+def test_a_bound_that_is_not_positive_is_refused(bounds: dict[str, int]) -> None:
+    with pytest.raises(InvalidInput):
+        Retention(**bounds)
