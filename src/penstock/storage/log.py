@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock, RLock
 
 from penstock.clock import Clock
-from penstock.errors import Fatal, InvalidInput, LogClosed, OffsetOutOfRange, StorageError
+from penstock.errors import DeviceFailed, Fatal, InvalidInput, LogClosed, OffsetOutOfRange, StorageError
 from penstock.frame import MERGED, Frame, FrameInfo, FrameRun, payload, stamp
 from penstock.limits import MIB
 from penstock.storage import segment as segments
@@ -167,11 +168,8 @@ class Log:
                 count = frame.count
                 infos.append(FrameInfo(offset, offset + count, append_time, leader_epoch, 0, count, len(frame.data)))
                 offset += count
-            try:
+            with self._stop_if_fatal():
                 segments.append(active, buffers, infos)
-            except Fatal as error:
-                self._stopped = error
-                raise
             return Appended([info.base_offset for info in infos], offset, append_time)
 
     def _is_full(self, more: int) -> bool:
@@ -189,18 +187,16 @@ class Log:
             assert active.opened is not None
             if self._synced_position == active.size:
                 return
-            try:
+            with self._stop_if_fatal():
                 active.opened.file.sync()
-                self._note_synced()
-            except Fatal as error:
-                self._stopped = error
-                raise
+            self._note_synced()
 
     def _note_synced(self) -> None:
         active = self._segments[-1]
         self._synced_position = active.size
         self._synced_offset = active.next_offset
-        self._mark.write(Mark(active.base_offset, active.size, active.next_offset))
+        with self._stop_if_fatal():
+            self._mark.write(Mark(active.base_offset, active.size, active.next_offset))
 
     def roll(self) -> None:
         """Seals the active segment and starts the next one; nothing happens if the active one is empty."""
@@ -210,8 +206,9 @@ class Log:
             if active.is_empty:
                 return
             assert active.opened is not None
-            segments.write_indexes(self._files, active, active.opened)
-            following = self._create_segment(active.next_offset, active.last_append_time)
+            with self._stop_if_fatal():
+                segments.write_indexes(self._files, active, active.opened)
+                following = self._create_segment(active.next_offset, active.last_append_time)
             self._segments = (*self._segments, following)
             active.opened = None
             self._note_synced()
@@ -234,23 +231,26 @@ class Log:
             position = SEGMENT_HEADER_BYTES
             if keeps_target:
                 position = self._position_of(target, offset)
-            # From here on a crash must find nothing that vouches for what is being removed.
-            last = kept[-1] if kept else None
-            claimed = (
-                Mark(last.base_offset, position if keeps_target else last.size, offset) if last else Mark(-1, 0, 0)
-            )
-            self._mark.write(claimed)
-            self._mark.sync()
-            for segment in reversed(self._segments[len(kept) :]):
-                self._remove_segment(segment)
-                self._files.sync()
-            if keeps_target:
-                kept[-1] = self._shorten(target, offset, position)
-            if not kept or not keeps_target:
-                time = kept[-1].last_append_time if kept else 0
-                kept.append(self._create_segment(offset, time))
-            self._segments = tuple(kept)
-            self._note_synced()
+            with self._all_or_stop():
+                self._truncate(kept, target if keeps_target else None, offset, position)
+
+    def _truncate(self, kept: list[Segment], target: Segment | None, offset: int, position: int) -> None:
+        """Removes the segments behind `kept`, of which the last is `target` if that must be cut at `position`."""
+        # A crash from here on must find nothing that vouches for what is being removed.
+        mark = Mark(-1, 0, 0)
+        if kept:
+            mark = Mark(kept[-1].base_offset, position if target else kept[-1].size, offset)
+        self._mark.write(mark)
+        self._mark.sync()
+        for segment in reversed(self._segments[len(kept) :]):
+            self._remove_segment(segment)
+            self._files.sync()
+        if target is not None:
+            kept[-1] = self._shorten(target, offset, position)
+        else:
+            kept.append(self._create_segment(offset, kept[-1].last_append_time if kept else 0))
+        self._segments = tuple(kept)
+        self._note_synced()
 
     def delete_prefix(self, offset: int) -> None:
         """Messages below `offset` are gone: segments wholly below it from the disk, the rest from sight."""
@@ -261,13 +261,16 @@ class Log:
                 return
             if offset == self.end_offset:
                 self.roll()
-            self._manifest = self._manifest._replace(start_offset=offset)
-            write_manifest(self._files, self._manifest)
+            manifest = self._manifest._replace(start_offset=offset)
+            with self._stop_if_fatal():
+                write_manifest(self._files, manifest)
+            self._manifest = manifest
             removed = [s for s in self._segments[:-1] if s.next_offset <= offset]
             self._segments = self._segments[len(removed) :]
-            for segment in removed:
-                self._remove_segment(segment)
-            self._files.sync()
+            with self._all_or_stop():
+                for segment in removed:
+                    self._remove_segment(segment)
+                self._files.sync()
 
     def scan(self, segment: Segment) -> Iterator[Frame]:
         """Every frame of a sealed segment, all of it checked."""
@@ -289,13 +292,15 @@ class Log:
             created=old[0].header.created,
         )
         with self._rewriting:
-            rewritten = write_rewritten(self._files, header, frames)
+            with self._stop_if_fatal():
+                rewritten = write_rewritten(self._files, header, frames)
             with self._lock:
                 self._check_writable()
                 if not set(old) <= set(self._segments[:-1]):
                     rewritten.discard(self._files)
                     return False
-                self._replace(old, rewritten)
+                with self._all_or_stop():
+                    self._replace(old, rewritten)
         return True
 
     def _replace(self, old: Sequence[Segment], rewritten: Rewritten) -> None:
@@ -390,6 +395,27 @@ class Log:
         return int(frame.offsets(batch)[row]) if row < batch.count else found.info.next_offset
 
     # --- helpers -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _stop_if_fatal(self) -> Iterator[None]:
+        """What is on disk is not known after a fatal error: nothing is written any more."""
+        try:
+            yield
+        except Fatal as error:
+            self._stopped = error
+            raise
+
+    @contextmanager
+    def _all_or_stop(self) -> Iterator[None]:
+        """For steps that leave disk and memory apart when they fail half-way. Recovery reads the disk."""
+        try:
+            yield
+        except Fatal as error:
+            self._stopped = error
+            raise
+        except StorageError as error:
+            self._stopped = DeviceFailed(f"the log stopped half-way: {error.message}", **error.details)
+            raise self._stopped from error
 
     def _check_writable(self) -> None:
         if self._stopped is not None:
