@@ -106,7 +106,7 @@ def decode(body: memoryview, *, count: int, timestamps: tuple[int, int], limits:
     if reader.at != len(body):
         raise InvalidColumn(f"columns end at {reader.at}, the body at {len(body)}")
     if limits is not None:
-        _check(batch, columns, timestamps, limits)
+        _check(batch, len(body), columns, timestamps, limits)
     return batch
 
 
@@ -225,7 +225,7 @@ class _Reader:
             raise InvalidColumn("bytes between two columns are not zero")
 
 
-def _check(batch: Batch, columns: int, timestamps: tuple[int, int], limits: Limits) -> None:
+def _check(batch: Batch, size: int, columns: int, timestamps: tuple[int, int], limits: Limits) -> None:
     """What a frame from outside must keep beyond its layout: ranges, limits, and columns left out when default."""
     if batch.count > limits.batch_messages_max:
         raise BatchTooLarge(f"{batch.count} messages in a batch; the limit is {limits.batch_messages_max}")
@@ -234,18 +234,18 @@ def _check(batch: Batch, columns: int, timestamps: tuple[int, int], limits: Limi
             raise InvalidColumn("validity bits without a column")
     if batch.timestamp_range() != timestamps:
         raise InvalidColumn(f"timestamps are {batch.timestamp_range()}, the header says {timestamps}")
-    for name, times in (
-        ("timestamp", np.array(timestamps)),
-        ("deliver_at", batch.deliver_at),
-        ("expires_at", batch.expires_at),
-    ):
+    if not 0 <= timestamps[0] <= timestamps[1] <= TIME_MAX_US:
+        raise InvalidColumn("timestamp is not within 1970–9999", column="timestamp")
+    for name, times in (("deliver_at", batch.deliver_at), ("expires_at", batch.expires_at)):
         if times is not None and (int(times.min()) < 0 or int(times.max()) > TIME_MAX_US):
             raise InvalidColumn(f"{name} is not within 1970–9999", column=name)
     if batch.priority is not None and (int(batch.priority.min()) < -1 or int(batch.priority.max()) > 1):
         raise InvalidColumn("priority is not -1, 0 or 1", column="priority")
     if batch.headers is not None:
         _check_headers(batch.headers, limits)
-    _check_message_sizes(batch, limits)
+    # A body that is smaller than the largest message allowed holds none that is larger.
+    if size > limits.message_bytes_max:
+        _check_message_sizes(batch, limits)
 
 
 def _check_headers(headers: Headers, limits: Limits) -> None:

@@ -70,9 +70,8 @@ class DiskFiles:
         self.path = str(path)
         self._fd = -1
         try:
-            if create and not os.path.isdir(path):
-                os.makedirs(path)
-                _sync_path(os.path.dirname(os.path.abspath(path)))
+            if create:
+                _make_directories(os.path.abspath(path))
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             _fail(error, self.path)
@@ -193,6 +192,16 @@ class DiskFile:
 def random_id() -> bytes:
     """Sixteen bytes nobody else has."""
     return os.urandom(16)
+
+
+def _make_directories(path: str) -> None:
+    """Makes what is missing of a path, each name durable in the directory above it."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    _make_directories(above)
+    os.mkdir(path)
+    _sync_path(above)
 
 
 def _sync_path(path: str) -> None:

@@ -1,0 +1,72 @@
+"""What users may rely on is listed here; adding a name is a decision, removing one is a break."""
+
+from __future__ import annotations
+
+import penstock
+import penstock.testing
+from penstock import errors
+
+
+def test_the_package_exports_these_names_and_no_others() -> None:
+    assert sorted(penstock.__all__) == ["Message", "PenstockError", "Priority", "__version__"]
+    assert all(hasattr(penstock, name) for name in penstock.__all__)
+
+
+def test_the_testing_package_exports_these_names_and_no_others() -> None:
+    assert sorted(penstock.testing.__all__) == [
+        "Fault",
+        "FaultyFiles",
+        "ManualClock",
+        "MemoryDisk",
+        "MemoryFiles",
+        "Operation",
+    ]
+
+
+def all_errors(root: type[errors.PenstockError] = errors.PenstockError) -> list[type[errors.PenstockError]]:
+    return [root, *(error for child in root.__subclasses__() for error in all_errors(child))]
+
+
+def test_error_codes_never_change() -> None:
+    assert {error.__name__: error.code for error in all_errors()} == {
+        "PenstockError": "error",
+        "InvalidInput": "invalid_input",
+        "InvalidMessage": "invalid_message",
+        "BatchTooLarge": "batch_too_large",
+        "InvalidFrame": "invalid_frame",
+        "UnknownMagic": "unknown_magic",
+        "UnsupportedVersion": "unsupported_version",
+        "FrameTooLarge": "frame_too_large",
+        "FrameTruncated": "frame_truncated",
+        "ChecksumMismatch": "checksum_mismatch",
+        "CountMismatch": "count_mismatch",
+        "UnknownColumn": "unknown_column",
+        "InvalidColumn": "invalid_column",
+        "DecompressionRefused": "decompression_refused",
+        "OffsetOutOfRange": "offset_out_of_range",
+        "StorageError": "storage_error",
+        "DiskFull": "disk_full",
+        "StorageReadOnly": "storage_read_only",
+        "DirectoryLocked": "directory_locked",
+        "LogClosed": "log_closed",
+        "UnknownFormat": "unknown_format",
+        "LogCorrupt": "log_corrupt",
+        "Fatal": "fatal",
+        "SyncFailed": "sync_failed",
+        "DeviceFailed": "device_failed",
+    }
+
+
+def test_the_tree_at_the_top_of_the_errors_names_every_error() -> None:
+    assert errors.__doc__
+    assert all(error.__name__ in errors.__doc__ for error in all_errors())
+
+
+def test_an_error_is_a_code_a_sentence_and_details() -> None:
+    error = errors.OffsetOutOfRange("offset 9 is not within 0 to 3", offset=9)
+    assert str(error) == "offset 9 is not within 0 to 3"
+    assert error.as_dict() == {
+        "code": "offset_out_of_range",
+        "message": "offset 9 is not within 0 to 3",
+        "details": {"offset": 9},
+    }
