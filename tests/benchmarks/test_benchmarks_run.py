@@ -1,0 +1,52 @@
+"""The benchmarks run to their end and say what they found. How fast is not a question for a test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+SCRIPTS = ("append", "commit", "encode", "open", "point_read", "read")
+
+
+def run(name: str, *arguments: str) -> str:
+    command = [sys.executable, "-W", "error", str(BENCHMARKS / f"{name}.py"), "--quick", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_line_of_a_benchmark_is_a_figure_and_nothing_is_left_behind(script: str, tmp_path: Path) -> None:
+    lines = run(script, "--json", "--dir", str(tmp_path)).splitlines()
+
+    figures = [json.loads(line) for line in lines]
+    assert figures
+    for figure in figures:
+        assert list(figure) == ["name", "value", "unit", "target", "holds"]
+        assert isinstance(figure["name"], str)
+        assert isinstance(figure["value"], float)
+        assert isinstance(figure["unit"], str)
+        assert (figure["target"] is None) == (figure["holds"] is None)
+        if figure["target"] is not None:
+            assert figure["target"][:3] in ("<= ", ">= ")
+            assert isinstance(figure["holds"], bool)
+    assert len({figure["name"] for figure in figures}) == len(figures)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_runner_knows_every_script_and_keeps_the_figures(tmp_path: Path) -> None:
+    helpers = {"harness", "run"}
+    assert {path.stem for path in BENCHMARKS.glob("*.py")} - helpers == set(SCRIPTS)
+
+    results = tmp_path / "results"
+    shown = run("run", "encode", "--dir", str(tmp_path / "data"), "--results", str(results))
+
+    kept = json.loads((results / "encode.json").read_text())
+    assert kept["script"] == "encode"
+    assert kept["figures"]
+    assert kept["figures"][0]["name"] in shown

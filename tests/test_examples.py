@@ -1,0 +1,68 @@
+"""The examples run, and print what the README says they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def demo(temporary: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(ROOT / "examples/durable_log.py")]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    assert match is not None, f"{pattern} not in:\n{text}"
+    return int(match[1])
+
+
+def test_the_demo_ends_well(demo: subprocess.CompletedProcess[str]) -> None:
+    assert (demo.returncode, demo.stderr) == (0, ""), demo.stdout
+
+
+def test_the_demo_finds_every_acknowledged_message_after_the_kill(demo: subprocess.CompletedProcess[str]) -> None:
+    acknowledged = number(r"acknowledged before it died: (\d+) messages", demo.stdout)
+    assert acknowledged > 3_000
+    assert number(r"all (\d+) acknowledged messages are there", demo.stdout) == acknowledged
+    assert "recovery: cut a torn tail of 100 bytes" in demo.stdout
+
+
+def test_the_demo_names_the_damage_where_it_was_done(demo: subprocess.CompletedProcess[str]) -> None:
+    damaged = re.search(r"byte \d+ of (\d{20}\.log)", demo.stdout)
+    assert damaged is not None
+    place = re.escape(f"{damaged[1]} at byte 64, offset {int(damaged[1][:20])}")
+    assert re.search(rf"^  {place}: the body does not match its checksum", demo.stdout, re.MULTILINE)
+    assert re.search(rf"LogCorrupt, code 'log_corrupt': {place}", demo.stdout)
+    assert "ChecksumMismatch, code 'checksum_mismatch'" in demo.stdout
+    assert "exit code 1" in demo.stdout
+
+
+def test_the_demo_leaves_nothing_behind(demo: subprocess.CompletedProcess[str], temporary: Path) -> None:
+    assert demo.returncode == 0
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_demo_prints_what_the_readme_shows(demo: subprocess.CompletedProcess[str]) -> None:
+    """Numbers may differ: the writer is killed at a moment nobody chose."""
+    readme = (ROOT / "README.md").read_text()
+    match = re.search(r"^```sh\nmake demo\n```$.*?^```text\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
+    assert match is not None
+    printed = iter(re.sub(r"\d+", "#", demo.stdout).splitlines())
+    for line in re.sub(r"\d+", "#", match[1]).splitlines():
+        start = line.removesuffix(" …")
+        assert any(p == line or (start != line and p.startswith(start)) for p in printed), f"not printed: {line}"

@@ -1,0 +1,115 @@
+"""Every block of the README is run, and prints what the README shows below it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+# What differs from run to run: ids and times.
+_VARIABLE = re.compile(r"\b[0-9a-f]{32}\b|\b\d{4}-\d\d-\d\dT[0-9:.]+Z")
+_CUT_SHORT = "…"
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+
+
+BLOCKS = [Block(*match) for match in re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)]
+
+
+def shown_below(block: Block) -> str | None:
+    """The output block that follows, if the next block is one."""
+    for this, following in pairwise(BLOCKS):
+        if this is block and following.language == "text":
+            return following.text
+    return None
+
+
+def assert_shown(printed: str, shown: str) -> None:
+    """Line by line; a line that ends in … shows only how the printed one starts."""
+    printed_lines = [_VARIABLE.sub("#", line.rstrip()) for line in printed.rstrip().splitlines()]
+    shown_lines = [_VARIABLE.sub("#", line.rstrip()) for line in shown.rstrip().splitlines()]
+    assert len(printed_lines) == len(shown_lines), printed
+    for printed_line, shown_line in zip(printed_lines, shown_lines, strict=True):
+        if shown_line.endswith(_CUT_SHORT):
+            assert printed_line.startswith(shown_line.removesuffix(_CUT_SHORT).rstrip())
+        else:
+            assert printed_line == shown_line
+
+
+def run(command: list[str], directory: Path) -> str:
+    wide = {**os.environ, "COLUMNS": "200"}
+    result = subprocess.run(command, cwd=directory, env=wide, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the blocks run, one after the other as a reader would; with the clone's .venv in it."""
+    path = tmp_path_factory.mktemp("readme")
+    (path / ".venv").mkdir()
+    (path / ".venv/bin").symlink_to(Path(sys.executable).parent)
+    for block in BLOCKS:
+        if block.language == "python":
+            (path / "block.py").write_text(block.text)
+            shown = shown_below(block)
+            assert shown is not None, "a python block without the output it prints"
+            assert_shown(run([sys.executable, "-W", "error", "block.py"], path), shown)
+    return path
+
+
+def commands() -> list[tuple[str, str | None]]:
+    return [
+        (line, shown_below(block) if block.text.count("\n") == 1 else None)
+        for block in BLOCKS
+        if block.language == "sh"
+        for line in block.text.splitlines()
+        if line.strip()
+    ]
+
+
+def test_the_python_blocks_print_what_is_shown(directory: Path) -> None:
+    assert any(block.language == "python" for block in BLOCKS)
+    assert (directory / "orders/manifest").exists()
+
+
+@pytest.mark.parametrize(("command", "shown"), [c for c in commands() if c[0].startswith(".venv/bin/penstock ")])
+def test_a_penstock_command_prints_what_is_shown(command: str, shown: str | None, directory: Path) -> None:
+    assert shown is not None, "a command without the output it prints"
+    assert_shown(run(shlex.split(command), directory), shown)
+
+
+@pytest.mark.parametrize("command", [line for line, _ in commands() if line.startswith("make ")])
+def test_a_make_command_names_a_target(command: str) -> None:
+    for target in command.split()[1:]:
+        assert re.search(rf"^{re.escape(target)}:", MAKEFILE, re.MULTILINE), target
+
+
+def test_every_command_is_of_a_kind_that_is_checked() -> None:
+    assert {line.split()[0] for line, _ in commands()} <= {"make", ".venv/bin/penstock"}
+    assert {block.language for block in BLOCKS} <= {"sh", "python", "text"}
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not target.startswith(("https://", "#")):
+            assert (page.parent / target.split("#")[0]).exists(), target
