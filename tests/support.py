@@ -35,7 +35,6 @@ def rows_of(log: Log, offset: int | None = None, *, bytes_max: int = 3000, until
     """Every message from `offset` on, as a consumer would see them: decoded and trimmed to the bounds."""
     at = log.start_offset if offset is None else offset
     end = log.synced_offset if until is None else until
-    first = at
     rows = []
     while at < end:
         run = log.read(at, bytes_max=bytes_max, until=until)
@@ -48,7 +47,9 @@ def rows_of(log: Log, offset: int | None = None, *, bytes_max: int = 3000, until
                 frame.append_times(batch).tolist(),
                 strict=True,
             )
-            rows += [Row(*row) for row in columns if first <= row[0] < end]
+            rows += [Row(*row) for row in columns if at <= row[0] < end]
+        if not run:
+            break
         assert run.next_offset > at, "a read must get on"
         at = run.next_offset
     return rows

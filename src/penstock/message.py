@@ -5,8 +5,9 @@ Inside, messages live in columns (`batch.py`); rows exist at the edges only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 from penstock.clock import TIME_MAX_US
 from penstock.errors import InvalidMessage
@@ -20,8 +21,7 @@ class Priority(IntEnum):
     HIGH = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, gc=False):
     """Times are microseconds since the epoch; `deliver_at` and `expires_at` are 0 for "at once" and "never".
 
     A value of None is a tombstone: under key compaction it deletes its key.

@@ -163,7 +163,8 @@ def test_a_read_only_file_system_is_refused_whether_there_is_a_log_or_not(tmp_pa
     small = tmp_path / "small"
     write = f"{sys.executable} {WRITER} {small}"
     process = in_small_file_system(
-        small, f"{write}/log a 1 no >/dev/null && mount -o remount,ro {small} && {{ {write}/log b 1; {write}/new c 1; }}"
+        small,
+        f"{write}/log a 1 no >/dev/null && mount -o remount,ro {small} && {{ {write}/log b 1; {write}/new c 1; }}",
     )
     assert list(lines_of(process)) == [{"stopped": "storage_read_only"}] * 2
     assert process.wait() == 1

@@ -103,6 +103,15 @@ def test_protected_offsets_stay(log: Log, clock: ManualClock) -> None:
     assert values_of(log) == [b"2", b"3"]
 
 
+def test_a_tombstone_outlives_a_protected_message_of_its_key(log: Log, clock: ManualClock) -> None:
+    put(log, (b"a", b"1"), (b"b", b"1"))
+    log.roll()
+    put(log, (b"a", None), (b"b", None))
+    clock.advance_us(DAY + 1)
+    compact_all(log, clock, protected=lambda offsets: offsets == 0)
+    assert [(row.key, row.value) for row in rows_of(log)] == [(b"a", b"1"), (b"a", None)]
+
+
 def test_many_small_segments_become_few(log: Log, clock: ManualClock) -> None:
     fill(log, 400, key_count=3)
     before = len(log.segments)

@@ -22,8 +22,11 @@ from penstock.errors import (
 )
 from penstock.frame import Frame
 from penstock.message import Message
+from penstock.storage.cache import SegmentCache
+from penstock.storage.compaction import compact
 from penstock.storage.files import DiskFiles, Files
 from penstock.storage.log import Log, LogSettings
+from penstock.storage.merge import merge_small_frames
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
 
@@ -311,6 +314,77 @@ def test_truncate_and_delete_refuse_offsets_out_of_range(log: Log, offset: int) 
         with pytest.raises(OffsetOutOfRange):
             action(offset)
     assert len(values_of(log)) == 10
+
+
+def test_truncate_inside_a_gap_does_not_give_offsets_out_again_after_a_crash() -> None:
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(MemoryFiles(disk), clock)
+    fill(log, 10)
+    log.append([frame_of(*[b"x"] * 10, keys=[b"k"] * 10)])
+    log.append([frame_of(b"last", keys=[b"k"])])
+    log.roll()
+    compact(log, now_us=clock.now_us(), tombstone_age_us=1, segment_bytes_max=4096)
+    assert [row.offset for row in rows_of(log)][-1] == 20
+    log.truncate(18)
+    assert log.end_offset == 18
+    again = open_log(MemoryFiles(disk.after_kill()), clock)
+    assert again.end_offset == 18
+    assert again.append([frame_of(b"next")]).base_offsets == [18]
+
+
+def test_a_cache_given_to_several_logs_bounds_them_together(tmp_path: Path) -> None:
+    cache = SegmentCache(segments_max=3)
+    logs = [
+        Log.open(DiskFiles(tmp_path / name), clock=ManualClock(), settings=SMALL_SEGMENTS, cache=cache) for name in "ab"
+    ]
+    for log in logs:
+        values = fill(log, 100)
+        assert values_of(log) == values
+    assert len(cache) == 3
+
+
+def test_any_bound_on_bytes_gets_on(log: Log) -> None:
+    values = [b"x" * 16_200, b"y", b"z"]
+    log.append([frame_of(value) for value in values])
+    log.sync()
+    for bytes_max in (1, 10, 87, 88, 100):
+        assert [row.value for row in rows_of(log, 1, bytes_max=bytes_max)] == values[1:]
+
+
+def test_readers_are_not_disturbed_by_truncation_rewriting_and_deletion(tmp_path: Path) -> None:
+    """They see the messages as they were or as they are, or hear that the offset is gone; never an error of the disk."""
+    log = open_log(DiskFiles(tmp_path / "log"))
+    fill(log, 300, size=20)
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            while not stop.is_set():
+                try:
+                    rows = rows_of(log, log.start_offset, bytes_max=500)
+                    assert [row.offset for row in rows] == sorted(row.offset for row in rows)
+                    log.offset_at(1)
+                except OffsetOutOfRange:
+                    pass
+        except BaseException as error:
+            failures.append(error)
+
+    readers = [threading.Thread(target=follow) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(12):
+        for segment in log.segments[:-1]:
+            merge_small_frames(log, segment)
+        log.delete_prefix(min(log.start_offset + 10, log.end_offset))
+        compact(log, now_us=1, tombstone_age_us=1, segment_bytes_max=4096)
+        log.truncate(max(log.end_offset - 15, log.start_offset))
+        fill(log, 30, size=20)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    log.close()
+    assert not failures, failures
 
 
 def test_a_reader_of_a_segment_that_is_deleted_meanwhile_is_told_the_range(log: Log) -> None:

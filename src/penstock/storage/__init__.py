@@ -13,5 +13,7 @@ merge       small frames to large ones
 compaction  the last message of every key
 retention   which segments have had their time
 commit      many appends, one sync
+walk        a segment frame by frame, also over damage
 inspect     what is in a directory, and where it is damaged
+report      the nouns an inspection answers with
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
+from penstock.errors import StorageError
 from penstock.storage.files import Files
 from penstock.storage.segment import Opened, Segment, read_indexes, scan_to_damage
 
@@ -24,16 +25,23 @@ class SegmentCache:
         return len(self._opened)
 
     def open(self, files: Files, segment: Segment) -> Opened:
-        opened = segment.opened
-        if opened is not None:
-            return opened
+        if (held := segment.opened) is not None:
+            return held
         key = id(segment)
         with self._lock:
-            held = self._opened.get(key)
-            if held is not None:
+            if key in self._opened:
                 self._opened.move_to_end(key)
-                return held[1]
-        opened = _open_sealed(files, segment)
+                return self._opened[key][1]
+        try:
+            opened = _open_sealed(files, segment)
+        except StorageError:
+            if (held := segment.opened) is None:
+                raise
+        else:
+            held = segment.opened
+        if held is not None:
+            # Replaced in the meantime: what was opened may be its successor. The log keeps the old file for us.
+            return held
         with self._lock:
             # The segment is held too, so that its id stays its own for as long as it is a key here.
             self._opened[key] = (segment, opened)

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from penstock.batch import Batch
 from penstock.clock import Clock
-from penstock.errors import PenstockError
+from penstock.errors import Fatal, PenstockError
 from penstock.frame import Frame, check_message
 from penstock.limits import DEFAULT_LIMITS, MIB, Limits
 from penstock.message import Message
@@ -68,7 +68,17 @@ class GroupCommit(Generic[Token]):
             if self._is_running:
                 return
             self._is_running = True
-        self._run(self._write_groups)
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self._run(self._write_groups)
+        except BaseException:
+            # The pool is gone. Nobody will write; the next caller shall not believe that somebody does.
+            with self._lock:
+                self._is_running = False
+                self._waiting.clear()
+            raise
 
     def _write_groups(self) -> None:
         for _ in range(_GROUPS_IN_A_ROW):
@@ -76,7 +86,7 @@ class GroupCommit(Generic[Token]):
             if not group:
                 return
             self._tell(self._write(group))
-        self._run(self._write_groups)
+        self._start()
 
     def _next_group(self) -> list[tuple[Token, Frame | Message]]:
         with self._lock:
@@ -98,6 +108,11 @@ class GroupCommit(Generic[Token]):
             self._log.sync()
         except PenstockError as error:
             return [(token, error) for token, _ in group]
+        except Exception as error:
+            # A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal.
+            fatal = Fatal(f"unexpected {error!r}")
+            fatal.__cause__ = error
+            return [(token, fatal) for token, _ in group]
         outcomes: list[tuple[Token, Outcome]] = []
         offset = appended.base_offsets[0]
         for token, item in group:
@@ -115,7 +130,7 @@ class GroupCommit(Generic[Token]):
         def close() -> None:
             nonlocal size
             if gathered:
-                batch = Batch.from_messages(gathered, self._clock.now_us())
+                batch = Batch.from_messages(gathered, self._clock.now_us(), checked=True)
                 frames.append(Frame.of(batch, limits=self._limits))
                 gathered.clear()
                 size = 0

@@ -12,7 +12,7 @@ between leaves some segments compacted and some not, which is a log like any oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -80,13 +80,15 @@ class _Newest:
         return replaced
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Rule:
-    """Which messages go."""
+    """Which messages go. Segments are asked for from the oldest on."""
 
     newest: _Newest
     tombstones_from: int
     protected: Protected | None
+    # Keys of messages that stay only because they are protected: their tombstones must outlive them.
+    sheltered: list[pa.Array] = field(default_factory=list)
 
 
 def _newest_by_key(log: Log, dirty: Sequence[Segment], keys_bytes_max: int) -> tuple[_Newest, int]:
@@ -153,8 +155,12 @@ def _dropped(log: Log, segment: Segment, rule: _Rule) -> npt.NDArray[np.bool_]:
     if not keys:
         return np.zeros(0, np.bool_)
     all_keys, all_offsets = pa.chunked_array(keys), np.concatenate(offsets)
-    dropped = rule.newest.replaced(all_keys, all_offsets)
-    dropped |= np.concatenate(expired) & pc.is_valid(all_keys).to_numpy()
-    if rule.protected is not None:
-        dropped &= ~rule.protected(all_offsets)
-    return dropped
+    replaced = rule.newest.replaced(all_keys, all_offsets)
+    tombstones = np.concatenate(expired) & pc.is_valid(all_keys).to_numpy()
+    if rule.protected is None:
+        return replaced | tombstones
+    stays = rule.protected(all_offsets)
+    rule.sheltered += all_keys.filter(pa.array(replaced & stays)).chunks
+    sheltered = pa.chunked_array(rule.sheltered, pa.binary()).combine_chunks()
+    stays |= pc.is_in(all_keys, value_set=sheltered, skip_nulls=True).to_numpy() & tombstones
+    return (replaced | tombstones) & ~stays

@@ -77,7 +77,10 @@ class DiskFiles:
             _fail(error, self.path)
 
     def names(self) -> list[str]:
-        return sorted(os.listdir(self._fd))
+        try:
+            return sorted(os.listdir(self._fd))
+        except OSError as error:
+            _fail(error, self.path)
 
     def open(self, name: str, mode: Mode) -> DiskFile:
         try:
@@ -150,7 +153,8 @@ class DiskFile:
 
     def write_at(self, position: int, data: Buffer) -> None:
         try:
-            os.pwrite(self._fd, data, position)
+            if os.pwrite(self._fd, data, position) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             _fail(error, self.path)
 
@@ -196,11 +200,12 @@ def random_id() -> bytes:
 
 def _make_directories(path: str) -> None:
     """Makes what is missing of a path, each name durable in the directory above it."""
-    if os.path.isdir(path):
-        return
     above = os.path.dirname(path)
-    _make_directories(above)
-    os.mkdir(path)
+    if not os.path.isdir(path):
+        if not os.path.isdir(above):
+            _make_directories(above)
+        os.mkdir(path)
+    # Also when it was there: whoever made it may have been killed before this.
     _sync_path(above)
 
 

@@ -15,12 +15,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock, RLock
+from typing import TypeVar
 
 from penstock.clock import Clock
-from penstock.errors import DeviceFailed, Fatal, InvalidInput, LogClosed, OffsetOutOfRange, StorageError
+from penstock.errors import (
+    DeviceFailed,
+    DiskFull,
+    Fatal,
+    InvalidFrame,
+    InvalidInput,
+    LogClosed,
+    OffsetOutOfRange,
+    StorageError,
+)
 from penstock.frame import MERGED, Frame, FrameInfo, FrameRun, payload, stamp
 from penstock.limits import MIB
 from penstock.storage import segment as segments
@@ -29,10 +39,19 @@ from penstock.storage.files import Buffer, Files, random_id
 from penstock.storage.manifest import Manifest, write_manifest
 from penstock.storage.mark import Mark, MarkFile
 from penstock.storage.recovery import Recovered, recover
-from penstock.storage.rewrite import Rewritten, replace_segments, write_rewritten, write_truncated
+from penstock.storage.rewrite import (
+    Rewritten,
+    must_rewrite,
+    replace_segments,
+    truncated_by_rewrite,
+    truncated_in_place,
+    write_rewritten,
+)
 from penstock.storage.segment import SEGMENT_HEADER_BYTES, Found, Opened, Segment, SegmentHeader
 
 HOUR_US = 3_600_000_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +112,9 @@ class Log:
         """Opens the log in this directory, or makes one; `files` belongs to the log from here on."""
         files.lock()
         try:
-            return cls._open(files, clock, settings or LogSettings(), cache or SegmentCache(), new_log_id)
+            return cls._open(
+                files, clock, settings or LogSettings(), SegmentCache() if cache is None else cache, new_log_id
+            )
         except StorageError:
             files.close()
             raise
@@ -195,7 +216,8 @@ class Log:
         active = self._segments[-1]
         self._synced_position = active.size
         self._synced_offset = active.next_offset
-        with self._stop_if_fatal():
+        with self._stop_if_fatal(), suppress(DiskFull):
+            # The mark may lag behind; what it speaks of is on disk whether it says so or not.
             self._mark.write(Mark(active.base_offset, active.size, active.next_offset))
 
     def roll(self) -> None:
@@ -219,7 +241,7 @@ class Log:
 
     def truncate(self, offset: int) -> None:
         """Removes the messages from `offset` on. For replication: nobody else may take back what was written."""
-        with self._lock:
+        with self._rewriting, self._lock:
             self._check_writable()
             self._check_range(offset)
             if offset == self.end_offset:
@@ -247,7 +269,7 @@ class Log:
             self._files.sync()
         if target is not None:
             kept[-1] = self._shorten(target, offset, position)
-        else:
+        if not kept or kept[-1].opened is None:
             kept.append(self._create_segment(offset, kept[-1].last_append_time if kept else 0))
         self._segments = tuple(kept)
         self._note_synced()
@@ -292,16 +314,24 @@ class Log:
             created=old[0].header.created,
         )
         with self._rewriting:
-            with self._stop_if_fatal():
-                rewritten = write_rewritten(self._files, header, frames)
+            try:
+                with self._stop_if_fatal():
+                    rewritten = write_rewritten(self._files, header, frames)
+            except StorageError:
+                if self._has_sealed(old):
+                    raise
+                return False
             with self._lock:
                 self._check_writable()
-                if not set(old) <= set(self._segments[:-1]):
+                if not self._has_sealed(old):
                     rewritten.discard(self._files)
                     return False
                 with self._all_or_stop():
                     self._replace(old, rewritten)
         return True
+
+    def _has_sealed(self, old: Sequence[Segment]) -> bool:
+        return set(old) <= set(self._segments[:-1])
 
     def _replace(self, old: Sequence[Segment], rewritten: Rewritten) -> None:
         first = self._segments.index(old[0])
@@ -351,15 +381,21 @@ class Log:
             raise self._stopped
         end = self._synced_offset if until is None else min(until, self.end_offset)
         self._check_range(offset)
+        return self._reading(lambda held: self._read(held, offset, bytes_max, count_max, end), offset)
+
+    def _reading(self, look: Callable[[tuple[Segment, ...]], T], offset: int | None = None) -> T:
+        """Looks again if segments were removed or replaced under the look."""
         while True:
             held = self._segments
             try:
-                return self._read(held, offset, bytes_max, count_max, end)
+                return look(held)
             except StorageError:
-                # The segment may have been removed or replaced in the meantime.
-                if held is self._segments:
-                    raise
-                self._check_range(offset)
+                # Whoever is changing them may be in the middle of it.
+                with self._lock:
+                    if held is self._segments:
+                        raise
+                if offset is not None:
+                    self._check_range(offset)
 
     def _read(self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, end: int) -> FrameRun:
         first = max(bisect_right(held, offset, key=lambda s: s.base_offset) - 1, 0)
@@ -376,21 +412,27 @@ class Log:
         """The first offset appended at or after `time_us`; the end offset if there is none."""
         if isinstance(self._stopped, LogClosed):
             raise self._stopped
-        for segment in self._segments:
+        return self._reading(lambda held: self._offset_at(held, time_us))
+
+    def _offset_at(self, held: tuple[Segment, ...], time_us: int) -> int:
+        for segment in held:
             if segment.last_append_time < time_us or segment.is_empty:
                 continue
             opened = self._cache.open(self._files, segment)
             found = segments.find_time(segment, opened, time_us)
             if found is not None:
-                return max(self._offset_within(opened, found, time_us), self.start_offset)
+                return max(self._offset_within(segment, opened, found, time_us), self.start_offset)
         return self.end_offset
 
-    def _offset_within(self, opened: Opened, found: Found, time_us: int) -> int:
+    def _offset_within(self, segment: Segment, opened: Opened, found: Found, time_us: int) -> int:
         """A merged frame is stamped with its last message's time; earlier ones may be before `time_us`."""
         frame = Frame(memoryview(opened.file.read_at(found.position, found.info.size)))
         if not frame.flags & MERGED:
             return int(found.info.base_offset)
-        batch = frame.batch()
+        try:
+            batch = frame.batch()
+        except InvalidFrame as error:
+            raise segments.corrupt(segment, found.position, found.info.base_offset, error.message) from error
         row = int(frame.append_times(batch).searchsorted(time_us))
         return int(frame.offsets(batch)[row]) if row < batch.count else found.info.next_offset
 
@@ -443,12 +485,12 @@ class Log:
         return segment.size
 
     def _shorten(self, segment: Segment, offset: int, position: int) -> Segment:
-        """Cuts a segment at `offset`, which makes it the active one."""
         opened = self._cache.open(self._files, segment)
         self._cache.forget(segment)
         segments.remove_indexes(self._files, segment.base_offset)
         self._files.sync()
-        return write_truncated(self._files, segment, opened, offset, position)
+        shorten = truncated_by_rewrite if must_rewrite(segment, opened, offset, position) else truncated_in_place
+        return shorten(self._files, segment, opened, offset, position)
 
     def _remove_segment(self, segment: Segment) -> None:
         self._cache.forget(segment)

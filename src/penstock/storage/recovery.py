@@ -14,11 +14,11 @@ Reads whole segments only if they were not sealed or closed cleanly, or if their
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from penstock.errors import InvalidFrame, LogCorrupt, UnknownFormat, UnsupportedVersion
-from penstock.frame import MAGIC, look
 from penstock.storage.files import File, Files
 from penstock.storage.index import Coverage
 from penstock.storage.manifest import Manifest, read_manifest
@@ -30,6 +30,7 @@ from penstock.storage.segment import (
     Segment,
     SegmentHeader,
     corrupt,
+    frames_behind,
     index_name,
     log_name,
     read_indexes,
@@ -66,7 +67,8 @@ def recover(files: Files) -> Recovered | None:
     headers = _read_headers(files, bases, manifest, mark, found)
     headers = _remove_replaced(files, headers, found)
     headers = _remove_below(files, headers, manifest.start_offset, found)
-    _check_no_segment_is_missing(headers, manifest, mark)
+    for damage in missing_segments(headers, manifest.start_offset, mark):
+        raise damage
     for header, following in pairwise(headers):
         found.segments.append(_sealed(files, header, following.base_offset, found))
     if headers:
@@ -97,58 +99,91 @@ def _read_headers(
 ) -> list[SegmentHeader]:
     headers = []
     for base in bases:
-        file = files.open(log_name(base), "read")
-        data = file.read_at(0, SEGMENT_HEADER_BYTES)
-        size = file.size()
-        file.close()
         try:
-            header = SegmentHeader.decode(data)
-        except UnsupportedVersion as error:
-            raise UnknownFormat(f"{log_name(base)}: {error.message}", file=log_name(base), position=0) from error
-        except InvalidFrame as error:
-            # Frames are written only after the header was synced, and the mark moves only after that.
-            was_synced = size > SEGMENT_HEADER_BYTES or (mark is not None and mark.base_offset >= base)
-            if base == bases[-1] and not was_synced:
+            header = read_header(files, base)
+        except LogCorrupt:
+            if base == bases[-1] and was_cut_short(_size(files, base), base, mark):
                 files.remove(log_name(base))
                 files.sync()
                 found.notes.append(f"removed {log_name(base)}, whose creation was cut short")
                 found.is_clean = False
                 continue
-            raise LogCorrupt(
-                f"{log_name(base)}: {error.message}", file=log_name(base), position=0, offset=base
-            ) from error
-        if header.log_id != manifest.log_id:
-            raise LogCorrupt(f"{log_name(base)} belongs to another log", file=log_name(base), position=8, offset=base)
-        if header.base_offset != base:
-            raise LogCorrupt(
-                f"{log_name(base)} is the segment of offset {header.base_offset}, renamed",
-                file=log_name(base),
-                position=24,
-                offset=base,
-            )
+            raise
+        check_belongs(header, base, manifest.log_id)
         headers.append(header)
     return headers
 
 
+def read_header(files: Files, base: int) -> SegmentHeader:
+    """LogCorrupt when it can't be believed."""
+    name = log_name(base)
+    file = files.open(name, "read")
+    data = file.read_at(0, SEGMENT_HEADER_BYTES)
+    file.close()
+    try:
+        return SegmentHeader.decode(data)
+    except UnsupportedVersion as error:
+        raise UnknownFormat(f"{name}: {error.message}", file=name, position=0) from error
+    except InvalidFrame as error:
+        raise LogCorrupt(f"{name}: {error.message}", file=name, position=0, offset=base) from error
+
+
+def _size(files: Files, base: int) -> int:
+    file = files.open(log_name(base), "read")
+    size = file.size()
+    file.close()
+    return size
+
+
+def was_cut_short(size: int, base: int, mark: Mark | None) -> bool:
+    """Whether the last segment, whose header is not whole, may never have been synced."""
+    # Frames are written only after the header was synced, and the mark moves only after that.
+    return size <= SEGMENT_HEADER_BYTES and (mark is None or mark.base_offset < base)
+
+
+def check_belongs(header: SegmentHeader, base: int, log_id: bytes) -> None:
+    """That the file named by `base` is that segment, of that log."""
+    name = log_name(base)
+    if header.log_id != log_id:
+        raise LogCorrupt(f"{name} belongs to another log", file=name, position=8, offset=base)
+    if header.base_offset != base:
+        why = f"{name} is the segment of offset {header.base_offset}, renamed"
+        raise LogCorrupt(why, file=name, position=24, offset=base)
+
+
 def _remove_replaced(files: Files, headers: list[SegmentHeader], found: Recovered) -> list[SegmentHeader]:
-    kept: list[SegmentHeader] = []
+    gone = replaced(headers)
+    for header in gone:
+        _remove_segment(files, header.base_offset)
+        found.notes.append(f"removed {log_name(header.base_offset)}, replaced by a rewritten segment")
+    return [header for header in headers if header not in gone]
+
+
+def replaced(headers: list[SegmentHeader]) -> list[SegmentHeader]:
+    """Those that a rewritten segment ahead of them says it replaces."""
+    gone: list[SegmentHeader] = []
+    end_offset = 0
     for header in headers:
-        if kept and header.base_offset < kept[-1].end_offset:
-            _remove_segment(files, header.base_offset)
-            found.notes.append(f"removed {log_name(header.base_offset)}, replaced by a rewritten segment")
+        if header.base_offset < end_offset:
+            gone.append(header)
         else:
-            kept.append(header)
-    return kept
+            end_offset = header.end_offset
+    return gone
 
 
 def _remove_below(
     files: Files, headers: list[SegmentHeader], start_offset: int, found: Recovered
 ) -> list[SegmentHeader]:
-    while len(headers) > 1 and headers[1].base_offset <= start_offset:
-        _remove_segment(files, headers[0].base_offset)
-        found.notes.append(f"removed {log_name(headers[0].base_offset)}, below the start offset {start_offset}")
-        headers = headers[1:]
-    return headers
+    gone = below(headers, start_offset)
+    for header in gone:
+        _remove_segment(files, header.base_offset)
+        found.notes.append(f"removed {log_name(header.base_offset)}, below the start offset {start_offset}")
+    return headers[len(gone) :]
+
+
+def below(headers: list[SegmentHeader], start_offset: int) -> list[SegmentHeader]:
+    """The first ones, as far as they hold nothing from `start_offset` on."""
+    return [header for header, following in pairwise(headers) if following.base_offset <= start_offset]
 
 
 def _remove_segment(files: Files, base_offset: int) -> None:
@@ -156,19 +191,16 @@ def _remove_segment(files: Files, base_offset: int) -> None:
     files.remove(log_name(base_offset))
 
 
-def _check_no_segment_is_missing(headers: list[SegmentHeader], manifest: Manifest, mark: Mark | None) -> None:
-    if headers and headers[0].base_offset > manifest.start_offset:
+def missing_segments(headers: list[SegmentHeader], start_offset: int, mark: Mark | None) -> Iterator[LogCorrupt]:
+    """Missing at the front and at the end; `gap` finds those in between."""
+    if headers and headers[0].base_offset > start_offset:
         name = log_name(headers[0].base_offset)
-        raise LogCorrupt(
-            f"segments are missing before {name}: the log starts at offset {manifest.start_offset}",
-            file=name,
-            position=0,
-            offset=manifest.start_offset,
-        )
+        why = f"segments are missing before {name}: the log starts at offset {start_offset}"
+        yield LogCorrupt(why, file=name, position=0, offset=start_offset)
     last = headers[-1].base_offset if headers else -1
     if mark is not None and mark.base_offset > last:
         name = log_name(mark.base_offset)
-        raise LogCorrupt(f"{name} is missing", file=name, position=0, offset=mark.base_offset)
+        yield LogCorrupt(f"{name} is missing", file=name, position=0, offset=mark.base_offset)
 
 
 def _sealed(files: Files, header: SegmentHeader, following: int, found: Recovered) -> Segment:
@@ -180,44 +212,50 @@ def _sealed(files: Files, header: SegmentHeader, following: int, found: Recovere
         coverage = indexes[2]
         segment.next_offset, segment.last_append_time = coverage.next_offset, coverage.last_append_time
     if indexes is None or indexes[2] != segment.coverage():
+        claimed = _claimed(header, None, indexes[2] if indexes else None)
         scanned = scan_to_damage(segment, file)
         if scanned.damage is not None:
             raise scanned.damage
+        if claimed > scanned.size:
+            raise synced_but_gone(segment, scanned.size, scanned.next_offset, claimed)
         segment.next_offset, segment.last_append_time = scanned.next_offset, scanned.last_append_time
         if header.end_offset:
             segment.next_offset = header.end_offset
         write_indexes(files, segment, scanned.opened)
         found.notes.append(f"rebuilt the indexes of {name}")
-    if segment.next_offset != following:
-        raise LogCorrupt(
-            f"{name} ends at offset {segment.next_offset}, the next segment starts at {following}: "
-            "frames or segments between them are missing",
-            file=name,
-            position=segment.size,
-            offset=segment.next_offset,
-        )
+    damage = gap(segment, following)
+    if damage is not None:
+        raise damage
     return segment
+
+
+def gap(segment: Segment, following: int) -> LogCorrupt | None:
+    """What is wrong if the segment does not end where the `following` one starts."""
+    end = segment.next_offset
+    if end == following:
+        return None
+    missing = log_name(end)
+    why = f"{missing} is missing: {segment.name} ends at offset {end}, the next segment starts at {following}"
+    return LogCorrupt(why, file=missing, position=0, offset=end)
 
 
 def _active(files: Files, header: SegmentHeader, mark: Mark | None, found: Recovered) -> Segment:
     file = files.open(log_name(header.base_offset), "append")
     segment = Segment(header, file.size(), header.base_offset, 0)
     indexes = read_indexes(files, header.base_offset)
-    claimed = _claimed(header, mark, indexes[2] if indexes else None)
+    coverage = indexes[2] if indexes else None
     if indexes is not None:
         segment.next_offset, segment.last_append_time = indexes[2].next_offset, indexes[2].last_append_time
-        if indexes[2] == segment.coverage() and claimed <= segment.size:
+        if coverage == segment.coverage() and _claimed(header, mark, coverage) <= segment.size:
             segment.opened = Opened(file, indexes[0], indexes[1])
             return segment
         segment.next_offset = header.base_offset
     found.is_clean = False
+    found.notes.append(f"checked {segment.name} frame by frame: it was not closed cleanly, or its indexes are damaged")
     scanned = scan_to_damage(segment, file)
-    if scanned.damage is not None:
-        claimed = max(claimed, _synced_by_later_frames(segment, file, scanned.size, scanned.next_offset))
-    if claimed > scanned.size:
-        if scanned.damage is not None:
-            raise scanned.damage
-        raise corrupt(segment, scanned.size, scanned.next_offset, f"bytes up to {claimed} had been synced and are gone")
+    synced = synced_size(segment, file, mark, coverage, scanned.damage)
+    if synced > scanned.size:
+        raise scanned.damage or synced_but_gone(segment, scanned.size, scanned.next_offset, synced)
     if scanned.size < segment.size:
         found.notes.append(f"cut a torn tail of {segment.size - scanned.size} bytes off {segment.name}")
         file.truncate(scanned.size)
@@ -229,6 +267,25 @@ def _active(files: Files, header: SegmentHeader, mark: Mark | None, found: Recov
     return segment
 
 
+def synced_size(
+    segment: Segment, file: File, mark: Mark | None, index: Coverage | None, damage: LogCorrupt | None
+) -> int:
+    """How many bytes of the segment had been synced, by all there is to ask.
+
+    What is not whole from here on is a torn tail, what is not whole before is damage.
+    """
+    claimed = _claimed(segment.header, mark, index)
+    if damage is None:
+        return claimed
+    position, next_offset = damage.details["position"], damage.details["offset"]
+    later = (found.info.synced for found in frames_behind(file, position, segment.size, next_offset))
+    return max(claimed, max(later, default=0))
+
+
+def synced_but_gone(segment: Segment, size: int, next_offset: int, synced: int) -> LogCorrupt:
+    return corrupt(segment, size, next_offset, f"bytes up to {synced} had been synced and are gone")
+
+
 def _claimed(header: SegmentHeader, mark: Mark | None, index: Coverage | None) -> int:
     """How many bytes of the segment had been synced, by what stands beside it."""
     claimed = SEGMENT_HEADER_BYTES
@@ -238,28 +295,6 @@ def _claimed(header: SegmentHeader, mark: Mark | None, index: Coverage | None) -
     if index is not None and (index.log_id, index.base_offset, index.generation) == identity:
         claimed = max(claimed, index.size)
     return claimed
-
-
-def _synced_by_later_frames(segment: Segment, file: File, position: int, next_offset: int) -> int:
-    """How far the frames behind a damaged place say the segment had been synced.
-
-    A payload may contain bytes that look like a frame, so one counts only if it could stand where it is found:
-    its offset is beyond the damage and it claims no more than what lies before it.
-    """
-    data = file.read_at(position, segment.size - position)
-    synced = 0
-    at = data.find(MAGIC, 8)
-    while at >= 0:
-        if at % 8 == 0:
-            try:
-                info = look(memoryview(data), at)
-            except InvalidFrame:
-                pass
-            else:
-                if info.base_offset > next_offset and info.synced <= position + at:
-                    synced = max(synced, info.synced)
-        at = data.find(MAGIC, at + 1)
-    return synced
 
 
 def _remove_orphaned_indexes(files: Files, found: Recovered) -> None:

@@ -10,9 +10,10 @@ The new header's end offset says up to where it replaces; its generation tells i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.frame import Frame, look, rewrite
 from penstock.limits import MIB
 from penstock.storage.files import Buffer, File, Files
@@ -57,7 +58,8 @@ def write_rewritten(files: Files, header: SegmentHeader, frames: Iterable[Frame]
         return _write(name, file, header, frames)
     except PenstockError:
         file.close()
-        files.remove(name)
+        with suppress(StorageError):
+            files.remove(name)
         raise
 
 
@@ -93,24 +95,28 @@ def replace_segments(files: Files, old: Sequence[Segment], rewritten: Rewritten)
     return segment
 
 
-def write_truncated(files: Files, segment: Segment, opened: Opened, offset: int, position: int) -> Segment:
-    """The segment without what is at or beyond `offset`, whose frame starts at `position`; open for appending.
+def truncated_in_place(files: Files, segment: Segment, opened: Opened, offset: int, position: int) -> Segment:
+    """The segment cut at a frame's start, open for appending."""
+    file = files.open(segment.name, "append")
+    file.truncate(position)
+    file.sync()
+    opened = Opened(file, opened.offsets.cut(position), opened.times.cut(position))
+    return Segment(segment.header, position, offset, segment.last_append_time, opened)
 
-    Cut in place where that is enough. A segment that was rewritten says up to where it replaces others, and a
-    frame may hold messages on both sides of `offset`: then it is written anew.
+
+def truncated_by_rewrite(files: Files, segment: Segment, opened: Opened, offset: int, position: int) -> Segment:
+    """The segment up to `offset`, which may lie inside a frame or in a gap: sealed, since no frame may say where it ends."""
+    header = segment.header._replace(end_offset=offset, generation=segment.header.generation + 1)
+    frames = _frames_before(segment, opened, _frame_across(segment, opened, offset, position), offset, position)
+    return replace_segments(files, [segment], write_rewritten(files, header, frames))
+
+
+def must_rewrite(segment: Segment, opened: Opened, offset: int, position: int) -> bool:
+    """Whether cutting the file is not enough.
+
+    A segment that was rewritten says up to where it replaces others, and a frame may hold messages on both sides.
     """
-    frame = _frame_across(segment, opened, offset, position)
-    if frame is None and not segment.header.end_offset:
-        file = files.open(segment.name, "append")
-        file.truncate(position)
-        file.sync()
-        opened = Opened(file, opened.offsets.cut(position), opened.times.cut(position))
-        return Segment(segment.header, position, offset, segment.last_append_time, opened)
-    header = segment.header._replace(end_offset=0, flags=0, generation=segment.header.generation + 1)
-    rewritten = write_rewritten(files, header, _frames_before(segment, opened, frame, offset, position))
-    files.rename(rewritten.name, segment.name)
-    files.sync()
-    return Segment(header, rewritten.size, offset, segment.last_append_time, rewritten.opened)
+    return bool(segment.header.end_offset) or _frame_across(segment, opened, offset, position) is not None
 
 
 def _frame_across(segment: Segment, opened: Opened, offset: int, position: int) -> Frame | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ from penstock.errors import (
     UnknownMagic,
     UnsupportedVersion,
 )
-from penstock.frame import HEADER_BYTES, Frame, FrameInfo, FrameRun, look
+from penstock.frame import HEADER_BYTES, MAGIC, Frame, FrameInfo, FrameRun, look
 from penstock.storage.files import Buffer, File, Files
 from penstock.storage.index import OFFSETS_MAGIC, TIMES_MAGIC, Coverage, SparseIndex
 
@@ -147,7 +148,8 @@ def create_segment(files: Files, header: SegmentHeader, last_append_time: int) -
         files.sync()
     except StorageError:
         file.close()
-        files.remove(name)
+        with suppress(StorageError):
+            files.remove(name)
         raise
     opened = Opened(file, SparseIndex(), SparseIndex())
     return Segment(header, SEGMENT_HEADER_BYTES, header.base_offset, last_append_time, opened)
@@ -169,9 +171,10 @@ def append(segment: Segment, buffers: Sequence[Buffer], infos: Sequence[FrameInf
     for info in infos:
         add_to_indexes(offsets, times, position, info)
         position += info.size
+    # In this order: a reader on another thread that is told of an offset also finds its bytes.
+    segment.size = position
     segment.last_append_time = infos[-1].append_time
     segment.next_offset = infos[-1].next_offset
-    segment.size = position
 
 
 def add_to_indexes(offsets: SparseIndex, times: SparseIndex, position: int, info: FrameInfo) -> None:
@@ -188,6 +191,7 @@ def read(
 ) -> FrameRun | None:
     """Frames from the one that holds `offset` (or the first after it) on, up to the bounds; at least one."""
     size = segment.size
+    bytes_max = max(bytes_max, HEADER_BYTES)
     at = opened.offsets.at_or_before(offset) or SEGMENT_HEADER_BYTES
     if at >= size:
         return None
@@ -270,14 +274,48 @@ def scan(segment: Segment, file: File, at: int = SEGMENT_HEADER_BYTES) -> Iterat
             frame.check_body()
         except InvalidFrame as error:
             raise corrupt(segment, at, expected, error.message) from error
-        is_dense = segment.header.generation == 0
-        if info.base_offset != expected and (is_dense or info.base_offset < expected):
-            raise corrupt(segment, at, expected, f"offset {info.base_offset} where {expected} was due")
-        if info.append_time < last_append_time:
-            raise corrupt(segment, at, expected, "its append time runs backwards")
+        check_follows(segment, at, info, expected, last_append_time)
         yield Found(at, info), frame
         expected, last_append_time = info.next_offset, info.append_time
         at += info.size
+
+
+def check_follows(segment: Segment, at: int, info: FrameInfo, expected: int, last_append_time: int) -> None:
+    """That a frame goes on where the one before it ended; a rewrite may leave gaps, but never goes back."""
+    is_dense = segment.header.generation == 0
+    if info.base_offset != expected and (is_dense or info.base_offset < expected):
+        raise corrupt(segment, at, expected, f"offset {info.base_offset} where {expected} was due")
+    if info.append_time < last_append_time:
+        raise corrupt(segment, at, expected, "its append time runs backwards")
+
+
+def frames_behind(file: File, position: int, size: int, next_offset: int) -> Iterator[Found]:
+    """What reads as the header of a frame behind a damaged place, where `next_offset` was due.
+
+    A payload may contain bytes that look like a frame, so one counts only if it could stand where it is found:
+    its offset is beyond the damage and it claims no more than what lies before it.
+    """
+    at = position + 8
+    while at + HEADER_BYTES <= size:
+        data = file.read_at(at, min(_SCAN_BYTES, size - at))
+        last = len(data) - HEADER_BYTES
+        if last < 0:
+            return
+        start = data.find(MAGIC)
+        while 0 <= start <= last:
+            if start % 8 == 0:
+                info = _look_or_none(data, start)
+                if info is not None and info.base_offset > next_offset and info.synced <= at + start:
+                    yield Found(at + start, info)
+            start = data.find(MAGIC, start + 1)
+        at += last // 8 * 8 + 8
+
+
+def _look_or_none(data: bytes, start: int) -> FrameInfo | None:
+    try:
+        return look(memoryview(data), start)
+    except InvalidFrame:
+        return None
 
 
 def _look(segment: Segment, loaded: memoryview, start: int, at: int, offset: int | None = None) -> FrameInfo:
