@@ -143,6 +143,23 @@ def encode_message(message: Message) -> list[Bytes]:
     return parts
 
 
+def decode_message(body: memoryview) -> tuple[bytes | None, bytes | None] | None:
+    """Key and value of a trusted batch of one that has nothing else; None if this is not one."""
+    rows, columns = _DESCRIPTOR.unpack_from(body)
+    if rows != 1 or columns & ~(KEY | VALUE):
+        return None
+    key = value = None
+    at = 8
+    if columns & KEY:
+        size = _PAIR.unpack_from(body, at)[1]
+        key = bytes(body[at + 8 : at + 8 + size])
+        at += 8 + size + (-size % 8)
+    if columns & VALUE:
+        size = _PAIR.unpack_from(body, at)[1]
+        value = bytes(body[at + 8 : at + 8 + size])
+    return key, value
+
+
 def _encode_offsets(parts: list[Any], offsets: npt.NDArray[np.int32], start: int, stop: int) -> None:
     window = offsets[start : stop + 1]
     if window[0] != 0:

@@ -46,7 +46,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.batch import Batch
-from penstock.body import Bytes, check_limits, decode, encode, encode_message
+from penstock.body import Bytes, check_limits, decode, decode_message, encode, encode_message
 from penstock.errors import (
     BatchTooLarge,
     ChecksumMismatch,
@@ -107,6 +107,20 @@ class FrameInfo(NamedTuple):
     synced: int
     messages: int
     size: int
+
+
+class FrameFacts(NamedTuple):
+    """Every field of a stamped header that is not a checksum or a length."""
+
+    base_offset: int
+    append_time: int
+    leader_epoch: int
+    count: int
+    span: int
+    flags: int
+    codec: int
+    timestamps: tuple[int, int]
+    producer: Producer
 
 
 class Frame:
@@ -193,6 +207,17 @@ class Frame:
         if batch.append_time is None:
             return np.full(batch.count, self.append_time, np.int64)
         return batch.append_time
+
+    def facts(self) -> FrameFacts:
+        """All fields at once, for code that needs many of many frames."""
+        base_offset, append_time, leader_epoch, _, _ = _STAMP.unpack_from(self.data, 8)
+        _, _, count, span, flags, codec, first, last, producer_id, sequence, epoch = self._stable()
+        producer = Producer(producer_id, epoch, sequence)
+        return FrameFacts(base_offset, append_time, leader_epoch, count, span, flags, codec, (first, last), producer)
+
+    def message(self) -> tuple[bytes | None, bytes | None] | None:
+        """Key and value of a plain frame of one message, trusted and not compressed; None if this is not one."""
+        return decode_message(self.data[HEADER_BYTES:])
 
     # --- fields ------------------------------------------------------------------------------------------
 

@@ -9,11 +9,13 @@ still be found in the log by whoever rebuilds the state of idempotent producers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.batch import Batch
-from penstock.frame import CONTROL, Frame, rewrite
+from penstock.frame import CONTROL, NONE, Frame, FrameFacts, rewrite
 from penstock.limits import KIB
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment
@@ -24,61 +26,88 @@ MERGED_BYTES_MAX = 128 * KIB
 MERGED_MESSAGES_MAX = 10_000
 
 
+_SAMPLE = 64
+
+
 def merge_small_frames(log: Log, segment: Segment) -> bool:
-    """Rewrites a sealed segment as it was appended, if most of its frames are small; True if it did."""
+    """Rewrites a sealed segment as it was appended, if most of its first frames are small; True if it did."""
     if segment.header.generation > 0:
         return False
-    frames = small = 0
-    for frame in log.scan(segment):
-        frames += 1
-        small += len(frame.data) < SMALL_BYTES
-    if frames < 2 or small * 2 < frames:
+    sizes = [len(frame.data) for frame in islice(log.scan(segment), _SAMPLE)]
+    small = sum(size < SMALL_BYTES for size in sizes)
+    if len(sizes) < 2 or small * 2 < len(sizes):
         return False
     return log.rewrite([segment], merged(log.scan(segment)))
 
 
 def merged(frames: Iterable[Frame]) -> Iterator[Frame]:
     """The same messages in fewer frames."""
-    gathered: list[Frame] = []
+    gathered: list[tuple[Frame, FrameFacts]] = []
     size = count = 0
     for frame in frames:
-        fits = size + len(frame.data) <= MERGED_BYTES_MAX and count + frame.count <= MERGED_MESSAGES_MAX
-        if gathered and not (fits and _may_join(gathered[0], gathered[-1], frame)):
+        facts = frame.facts()
+        fits = size + len(frame.data) <= MERGED_BYTES_MAX and count + facts.count <= MERGED_MESSAGES_MAX
+        if gathered and not (fits and len(frame.data) < SMALL_BYTES and _may_join(gathered, facts)):
             yield _joined(gathered)
             gathered, size, count = [], 0, 0
-        gathered.append(frame)
+        gathered.append((frame, facts))
         size += len(frame.data)
-        count += frame.count
+        count += facts.count
     if gathered:
         yield _joined(gathered)
 
 
-def _may_join(first: Frame, last: Frame, frame: Frame) -> bool:
-    if len(frame.data) >= SMALL_BYTES or len(first.data) >= SMALL_BYTES:
+def _may_join(gathered: list[tuple[Frame, FrameFacts]], facts: FrameFacts) -> bool:
+    first, last = gathered[0][1], gathered[-1][1]
+    if len(gathered[0][0].data) >= SMALL_BYTES or (facts.flags | first.flags) & CONTROL:
         return False
-    if (frame.flags | first.flags) & CONTROL:
+    if (facts.leader_epoch, facts.codec) != (first.leader_epoch, first.codec):
         return False
-    if (frame.leader_epoch, frame.codec) != (first.leader_epoch, first.codec):
-        return False
-    before, producer = last.producer, frame.producer
+    before, producer = last.producer, facts.producer
     if (before.id, before.epoch) != (producer.id, producer.epoch):
         return False
     # A merged frame's sequence numbers are counted by offset, so neither may have a gap.
-    follows = frame.base_offset == last.next_offset and producer.sequence == before.sequence + last.span
+    follows = facts.base_offset == last.base_offset + last.span and producer.sequence == before.sequence + last.span
     return producer.id == 0 or follows
 
 
-def _joined(frames: list[Frame]) -> Frame:
-    if len(frames) == 1:
-        return frames[0]
-    first, last = frames[0], frames[-1]
-    batches = [frame.batch() for frame in frames]
-    offsets = np.concatenate([f.offsets(b) for f, b in zip(frames, batches, strict=True)])
-    times = np.concatenate([f.append_times(b) for f, b in zip(frames, batches, strict=True)])
-    batch = Batch.concat(batches)
-    span = last.next_offset - first.base_offset
+def _joined(gathered: list[tuple[Frame, FrameFacts]]) -> Frame:
+    first, last = gathered[0], gathered[-1]
+    if len(gathered) == 1:
+        return first[0]
+    batch, offsets, times = _joined_plain(gathered) or _joined_any([frame for frame, _ in gathered])
+    base = first[1].base_offset
+    span = last[1].base_offset + last[1].span - base
     if span != batch.count:
-        batch.offset_delta = (offsets - first.base_offset).astype(np.uint32)
-    if times[0] != last.append_time:
+        batch.offset_delta = (offsets - base).astype(np.uint32)
+    if times[0] != last[1].append_time:
         batch.append_time = times
-    return rewrite(first, batch, span, last.append_time)
+    return rewrite(first[0], batch, span, last[1].append_time)
+
+
+Joined = tuple[Batch, npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def _joined_plain(gathered: list[tuple[Frame, FrameFacts]]) -> Joined | None:
+    """Frames of one plain message each, the trickle this is for: ten times as fast as by way of columns."""
+    if any(facts.count != 1 or facts.flags or facts.codec != NONE for _, facts in gathered):
+        return None
+    messages = [frame.message() for frame, _ in gathered]
+    plain = [message for message in messages if message is not None]
+    if len(plain) < len(messages):
+        return None
+    batch = Batch.from_columns(
+        [value for _, value in plain],
+        keys=[key for key, _ in plain],
+        timestamps=np.array([facts.timestamps[0] for _, facts in gathered], np.int64),
+        now_us=0,
+    )
+    offsets = np.array([facts.base_offset for _, facts in gathered], np.int64)
+    return batch, offsets, np.array([facts.append_time for _, facts in gathered], np.int64)
+
+
+def _joined_any(frames: list[Frame]) -> Joined:
+    batches = [frame.batch(verify=False) for frame in frames]
+    offsets = [frame.offsets(batch) for frame, batch in zip(frames, batches, strict=True)]
+    times = [frame.append_times(batch) for frame, batch in zip(frames, batches, strict=True)]
+    return Batch.concat(batches), np.concatenate(offsets), np.concatenate(times)
