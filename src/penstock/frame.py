@@ -407,18 +407,18 @@ def _build(
     return Frame(view.toreadonly())
 
 
-def check_message(message: Message, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Raises InvalidMessage or BatchTooLarge for a message no frame could hold."""
+def check_message(message: Message, limits: Limits = DEFAULT_LIMITS) -> int:
+    """The size of a message; raises InvalidMessage or BatchTooLarge if no frame could hold it."""
     message.check()
     if message.headers:
         if len(message.headers) > limits.headers_max:
             raise BatchTooLarge(f"more than {limits.headers_max} headers on a message")
         if message.header_size > limits.header_bytes_max:
             raise BatchTooLarge(f"headers of {message.header_size} bytes; the limit is {limits.header_bytes_max}")
-    if message.size > limits.message_bytes_max:
-        raise BatchTooLarge(
-            f"a message of {message.size} bytes; the limit is {limits.message_bytes_max}", size=message.size
-        )
+    size = message.size
+    if size > limits.message_bytes_max:
+        raise BatchTooLarge(f"a message of {size} bytes; the limit is {limits.message_bytes_max}", size=size)
+    return size
 
 
 def _check_header(frame: Frame, limits: Limits) -> None:

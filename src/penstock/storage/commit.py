@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from penstock.batch import Batch
 from penstock.clock import Clock
 from penstock.errors import Fatal, PenstockError
@@ -29,12 +31,20 @@ GROUP_BYTES_MAX = 8 * MIB
 _GROUPS_IN_A_ROW = 8
 
 
-class Committed(NamedTuple):
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """Where it is: one for each message published alone, so it must be cheap to make."""
+
     base_offset: int
     append_time: int
 
 
 Outcome = Committed | PenstockError
+
+
+class _Waiting(NamedTuple, Generic[Token]):
+    token: Token
+    item: Frame | Message
+    size: int
 
 
 class GroupCommit(Generic[Token]):
@@ -55,16 +65,16 @@ class GroupCommit(Generic[Token]):
         self._run = run
         self._tell = tell
         self._limits = limits
-        self._waiting: list[tuple[Token, Frame | Message]] = []
+        self._waiting: list[_Waiting[Token]] = []
         self._is_running = False
         self._lock = Lock()
 
     def commit(self, token: Token, item: Frame | Message) -> None:
         """Hands in a frame or a single message. Its outcome is told under `token`."""
-        if isinstance(item, Message):
-            check_message(item, self._limits)
+        size = check_message(item, self._limits) if isinstance(item, Message) else len(item.data)
+        waiting = _Waiting(token, item, size)
         with self._lock:
-            self._waiting.append((token, item))
+            self._waiting.append(waiting)
             if self._is_running:
                 return
             self._is_running = True
@@ -88,11 +98,11 @@ class GroupCommit(Generic[Token]):
             self._tell(self._write(group))
         self._start()
 
-    def _next_group(self) -> list[tuple[Token, Frame | Message]]:
+    def _next_group(self) -> list[_Waiting[Token]]:
         with self._lock:
             size = taken = 0
-            for _, item in self._waiting:
-                size += len(item.data) if isinstance(item, Frame) else item.size
+            for waiting in self._waiting:
+                size += waiting.size
                 if taken and size > GROUP_BYTES_MAX:
                     break
                 taken += 1
@@ -101,27 +111,27 @@ class GroupCommit(Generic[Token]):
             self._is_running = bool(group)
             return group
 
-    def _write(self, group: list[tuple[Token, Frame | Message]]) -> list[tuple[Token, Outcome]]:
+    def _write(self, group: list[_Waiting[Token]]) -> list[tuple[Token, Outcome]]:
         try:
-            frames = self._frames([item for _, item in group])
+            frames = self._frames(group)
             appended = self._log.append(frames)
             self._log.sync()
         except PenstockError as error:
-            return [(token, error) for token, _ in group]
+            return [(waiting.token, error) for waiting in group]
         except Exception as error:
             # A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal.
             fatal = Fatal(f"unexpected {error!r}")
             fatal.__cause__ = error
-            return [(token, fatal) for token, _ in group]
+            return [(waiting.token, fatal) for waiting in group]
         outcomes: list[tuple[Token, Outcome]] = []
         offset = appended.base_offsets[0]
-        for token, item in group:
+        for token, item, _ in group:
             outcomes.append((token, Committed(offset, appended.append_time)))
             offset += item.count if isinstance(item, Frame) else 1
         assert offset == appended.next_offset
         return outcomes
 
-    def _frames(self, items: Sequence[Frame | Message]) -> list[Frame]:
+    def _frames(self, group: list[_Waiting[Token]]) -> list[Frame]:
         """Frames as they are; messages between them gathered, as many as a frame may hold."""
         frames: list[Frame] = []
         gathered: list[Message] = []
@@ -135,15 +145,15 @@ class GroupCommit(Generic[Token]):
                 gathered.clear()
                 size = 0
 
-        for item in items:
+        for _, item, item_size in group:
             if isinstance(item, Frame):
                 close()
                 frames.append(item)
                 continue
             # Half of the limit leaves room for the columns around the bytes.
-            if size + item.size > self._limits.frame_bytes_max // 2 or len(gathered) == self._limits.batch_messages_max:
+            if size + item_size > self._limits.frame_bytes_max // 2 or len(gathered) == self._limits.batch_messages_max:
                 close()
             gathered.append(item)
-            size += item.size
+            size += item_size
         close()
         return frames

@@ -1,0 +1,60 @@
+"""All commands together. `main` is the console script.
+
+Exit codes are those of grep and diff: 0 all is well, 1 the answer is bad news, 2 there is no answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from io import TextIOWrapper
+from typing import Annotated, NoReturn
+
+import typer
+
+from penstock.cli import log
+from penstock.cli.output import print_error
+from penstock.errors import PenstockError
+
+EXIT_ERROR = 2
+
+app = typer.Typer(
+    name="penstock",
+    help="A durable, replayable log and a per-message queue in one broker.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(log.app, name="log")
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line and exits."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal can't show is better shown in escapes than not at all.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app(arguments)
+    except PenstockError as error:
+        print_error(error)
+        sys.exit(EXIT_ERROR)
+    sys.exit(0)

@@ -1,0 +1,142 @@
+"""What every command does with its results: tables for people, JSON for programs, errors in one line on stderr.
+
+A table is never squeezed. It is as wide as its contents; what does not fit into the terminal loses its least
+important columns, and says so; if even the important ones do not fit, each row becomes a block of lines. Into a pipe
+goes the whole width, one line a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from penstock.errors import PenstockError
+from penstock.limits import KIB, MIB
+
+_PIPE_WIDTH = 100_000
+_EXIT_SIGPIPE = 141
+# What takes less than about half a second needs no progress bar.
+_PROGRESS_BYTES_MIN = 64 * MIB
+_GAP = 2
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+class Column(NamedTuple):
+    """`rank` 0 is always shown; the highest rank is the first to go."""
+
+    name: str
+    rank: int = 0
+    is_number: bool = False
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever read our output has stopped: leave as other programs do, silently."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_EXIT_SIGPIPE)
+
+
+def console() -> Console:
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return _Console(width=None if has_width else _PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def print_json(out: Console, value: dict[str, Any]) -> None:
+    out.out(json.dumps(value, indent=2), highlight=False)
+
+
+def print_error(error: PenstockError) -> None:
+    print(f"error: {error.message} [{error.code}]", file=sys.stderr)
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def print_table(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text | str]]) -> None:
+    """Cells are one line each."""
+    widths = [
+        max([cell_len(column.name), *(cell_len(str(row[i])) for row in rows)]) for i, column in enumerate(columns)
+    ]
+    shown = list(range(len(columns)))
+    while _width(widths, shown) > out.width:
+        least = max(shown, key=lambda i: (columns[i].rank, i))
+        if columns[least].rank == 0:
+            _print_blocks(out, columns, rows)
+            return
+        shown.remove(least)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for i in shown:
+        table.add_column(columns[i].name, justify="right" if columns[i].is_number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[i] for i in shown))
+    out.print(table)
+    hidden = [column.name for i, column in enumerate(columns) if i not in shown]
+    if hidden:
+        out.print(f"(too narrow for: {', '.join(hidden)})", style="dim")
+
+
+def _width(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[i] + _GAP for i in shown)
+
+
+def _print_blocks(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text | str]]) -> None:
+    label_width = max(cell_len(column.name) for column in columns)
+    for number, row in enumerate(rows):
+        if number:
+            out.print()
+        print_fields(out, zip((column.name for column in columns), row, strict=True), label_width)
+
+
+def print_fields(out: Console, fields: Iterable[tuple[str, Text | str]], label_width: int) -> None:
+    """Name and value, a line each."""
+    for name, value in fields:
+        out.print(Text.assemble((f"{name:<{label_width}}  ", "bold"), value))
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def shown_size(size: int) -> str:
+    if size < KIB:
+        return counted(size, "byte")
+    return f"{size / KIB:.1f} KiB" if size < MIB else f"{size / MIB:.1f} MiB"
+
+
+# --- progress -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress_of_bytes(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yields what is to be told of bytes done; draws on stderr if that is a terminal and there is much to do."""
+    if not sys.stderr.isatty() or total < _PROGRESS_BYTES_MIN:
+        yield lambda _: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        waiting = 0
+
+        def advance(size: int) -> None:
+            nonlocal waiting
+            waiting += size
+            if waiting >= MIB:
+                bar.advance(task, waiting)
+                waiting = 0
+
+        yield advance
