@@ -12,7 +12,7 @@ import pytest
 
 from penstock import frame as frame_module
 from penstock.batch import Batch
-from penstock.frame import Frame, Producer, look, payload, stamp
+from penstock.frame import Frame, Producer, head_seed, look, payload, stamp
 from penstock.message import Message
 from penstock.storage import index, manifest, mark, segment
 from penstock.storage.files import DiskFiles
@@ -88,7 +88,7 @@ def test_the_documented_frame_decodes_to_the_documented_messages() -> None:
         "base offset": frame.base_offset,
         "append time": frame.append_time,
         "leader epoch": frame.leader_epoch,
-        "synced": look(frame.data, 0).synced,
+        "synced": look(frame.data, 0, head_seed(LOG_ID)).synced,
         "body length": frame.body_length,
         "raw length": frame.raw_length,
         "count": frame.count,
@@ -111,7 +111,7 @@ def test_the_documented_frame_decodes_to_the_documented_messages() -> None:
 def test_the_documented_messages_encode_to_the_documented_frame() -> None:
     data, stated = dump("### The frame")
     frame = Frame.of(Batch.from_messages(documented_messages(), APPENDED_AT), producer=PRODUCER)
-    head = stamp(frame, 0, APPENDED_AT, leader_epoch=5, synced=stated["synced"])
+    head = stamp(frame, 0, APPENDED_AT, leader_epoch=5, synced=stated["synced"], seed=head_seed(LOG_ID))
     assert head + payload(frame) == data
 
 

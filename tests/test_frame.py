@@ -11,7 +11,6 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_batch import messages, rows
 
 from penstock.batch import Batch
 from penstock.body import encode
@@ -49,6 +48,7 @@ from penstock.frame import (
 )
 from penstock.limits import Limits
 from penstock.message import Message
+from test_batch import messages, rows
 
 codecs = st.sampled_from(list(CODECS.values()))
 TEXTS = [b"all work and no play %d" % (i % 3) for i in range(200)]
@@ -122,9 +122,11 @@ def test_what_does_not_shrink_is_stored_as_it_is(codec: int) -> None:
 def test_stamping_leaves_the_producers_bytes_alone() -> None:
     frame = Frame.of(Batch.from_columns([b"a"], now_us=1))
     before = bytes(frame.data)
-    stamped = memoryview(stamp(frame, 7, 8, 9, 10) + payload(frame))
+    stamped = memoryview(stamp(frame, 7, 8, 9, 10, seed=11) + payload(frame))
     assert bytes(frame.data) == before
-    info = look(stamped, 0)
+    info = look(stamped, 0, seed=11)
+    with pytest.raises(ChecksumMismatch):
+        look(stamped, 0, seed=12)
     assert (info.base_offset, info.append_time, info.leader_epoch, info.synced) == (7, 8, 9, 10)
     assert (info.next_offset, info.messages, info.size) == (8, 1, len(stamped))
     assert Frame(stamped).batch().values() == [b"a"]

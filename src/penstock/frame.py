@@ -4,7 +4,7 @@
     ── stamped by the log at append ───────────────────────────────────────────────────────────────
        0    3    magic "PNS"
        3    1    version 1
-       4    4    head CRC-32C      of bytes 8–87
+       4    4    head CRC-32C      of bytes 8–87, started from the CRC-32C of the log's id
        8    8    base offset       offset of the first message
       16    8    append time       µs; never runs backwards within a log
       24    4    leader epoch
@@ -28,7 +28,8 @@
 
 The body CRC covers what nobody rewrites, so a leader stamps a frame without touching the payload; the head CRC
 covers the whole header, so a reader can walk a segment without touching the bodies. Not protected: nothing. The
-magic and the version are compared with constants, the two checksums with what they cover.
+magic and the version are compared with constants, the two checksums with what they cover. The head CRC starts from
+the log's id, so that a frame of another log, published as a value, is not taken for one of this log's own.
 
 Flags tell a broker that a batch has nothing special, so a plain batch costs nothing extra. A frame whose flags
 disagree with its columns is refused when it comes in.
@@ -115,7 +116,7 @@ class FrameFacts(NamedTuple):
     base_offset: int
     append_time: int
     leader_epoch: int
-    count: int
+    messages: int
     span: int
     flags: int
     codec: int
@@ -310,11 +311,11 @@ def flags_of(batch: Batch) -> int:
     return flags
 
 
-def stamp(frame: Frame, base_offset: int, append_time: int, leader_epoch: int, synced: int) -> bytes:
+def stamp(frame: Frame, base_offset: int, append_time: int, leader_epoch: int, synced: int, seed: int) -> bytes:
     """The first 36 bytes of `frame` as it goes to disk: those a log decides. The frame itself is not touched."""
     (body_crc,) = _U32.unpack_from(frame.data, 32)
     stamped = _STAMP.pack(base_offset, append_time, leader_epoch, synced, body_crc)
-    head_crc = crc32c(frame.data[_STAMP_END:HEADER_BYTES], crc32c(stamped))
+    head_crc = crc32c(frame.data[_STAMP_END:HEADER_BYTES], crc32c(stamped, seed))
     return _HEAD.pack(MAGIC, head_crc) + stamped
 
 
@@ -323,12 +324,12 @@ def payload(frame: Frame) -> memoryview:
     return frame.data[_STAMP_END:]
 
 
-def rewrite(frame: Frame, batch: Batch, span: int, append_time: int) -> Frame:
+def rewrite(frame: Frame, batch: Batch, span: int, append_time: int, seed: int) -> Frame:
     """`frame` with other messages inside, covering `span` offsets: for sealed segments only."""
     built = _build(
         encode(batch), batch.count, span, flags_of(batch), batch.timestamp_range(), frame.codec, frame.producer
     )
-    head = stamp(built, frame.base_offset, append_time, frame.leader_epoch, 0)
+    head = stamp(built, frame.base_offset, append_time, frame.leader_epoch, 0, seed)
     return Frame(memoryview(head + payload(built)))
 
 
@@ -344,7 +345,12 @@ def frame_size(data: memoryview, bytes_max: int) -> int:
     return size
 
 
-def look(data: memoryview, at: int) -> FrameInfo:
+def head_seed(log_id: bytes) -> int:
+    """What the head CRCs of a log start from."""
+    return crc32c(log_id)
+
+
+def look(data: memoryview, at: int, seed: int) -> FrameInfo:
     """Reads the header at `at` of a segment's bytes and checks it; the body may lie beyond the buffer."""
     if len(data) - at < HEADER_BYTES:
         raise FrameTruncated(f"{len(data) - at} bytes are less than a header")
@@ -353,7 +359,7 @@ def look(data: memoryview, at: int) -> FrameInfo:
     )
     if magic != MAGIC:
         _check_magic(magic)
-    if crc32c(data[at + 8 : at + HEADER_BYTES]) != head_crc:
+    if crc32c(data[at + 8 : at + HEADER_BYTES], seed) != head_crc:
         raise ChecksumMismatch("the header does not match its checksum")
     size = HEADER_BYTES + body_length + (-body_length % 8)
     return FrameInfo(base_offset, base_offset + span, append_time, epoch, synced, count, size)
@@ -444,6 +450,8 @@ def _check_header(frame: Frame, limits: Limits) -> None:
 
 
 def _decompress(codec: int, body: memoryview, raw_length: int) -> pa.Buffer:
+    if codec not in _ARROW_CODECS:
+        raise DecompressionRefused(f"codec {codec} is unknown")
     try:
         return _ARROW_CODECS[codec].decompress(body, raw_length)
     except (OSError, pa.ArrowException) as error:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support import frame_of, open_log, values_of
 
 from penstock.broker.journal import Journal
 from penstock.errors import DiskFull, InvalidMessage
 from penstock.message import Message
 from penstock.storage.log import Log
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryFiles, Operation
+from support import frame_of, open_log, values_of
 
 
 @pytest.fixture

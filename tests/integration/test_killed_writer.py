@@ -12,11 +12,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from support import rows_of
 
 from penstock.clock import SystemClock
 from penstock.storage.files import DiskFiles
 from penstock.storage.log import Log, LogSettings
+from support import rows_of
 
 WRITER = Path(__file__).with_name("writer.py")
 KILLS_AT_RANDOM = 40

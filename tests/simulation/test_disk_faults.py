@@ -9,12 +9,12 @@ from collections import Counter
 from random import Random
 
 import pytest
-from support import frame_of
 from test_power_loss import Workload, check
 
 from penstock.errors import DeviceFailed, DiskFull, Fatal, LogClosed, StorageError, StorageReadOnly, SyncFailed
 from penstock.storage.files import Files
 from penstock.testing import Fault, FaultyFiles, MemoryFiles, Operation
+from support import frame_of
 
 RUNS = 700
 CHANGING = ("write", "write_at", "create", "rename", "remove", "truncate")

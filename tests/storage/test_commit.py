@@ -5,7 +5,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event, Thread
 
 import pytest
-from support import frame_of, open_log, values_of
 
 from penstock.errors import BatchTooLarge, DiskFull, InvalidMessage, SyncFailed
 from penstock.limits import Limits
@@ -13,6 +12,7 @@ from penstock.message import Message
 from penstock.storage.commit import Committed, GroupCommit, Outcome
 from penstock.storage.log import Log, LogSettings
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryFiles, Operation
+from support import frame_of, open_log, values_of
 
 
 class Bench:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import fill, frame_of, open_log, rows_of, values_of
 
 from penstock.frame import Frame
 from penstock.storage.compaction import compact
 from penstock.storage.log import Log
 from penstock.testing import ManualClock, MemoryDisk, MemoryFiles
+from support import fill, frame_of, open_log, rows_of, values_of
 
 DAY = 86_400_000_000
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import SMALL_SEGMENTS, fill, frame_of, open_log, rows_of, values_of
 
 from penstock.errors import (
     DeviceFailed,
@@ -28,6 +27,7 @@ from penstock.storage.files import DiskFiles, Files
 from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
+from support import SMALL_SEGMENTS, fill, frame_of, open_log, rows_of, values_of
 
 
 @pytest.fixture(params=["disk", "memory"])

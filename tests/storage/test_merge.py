@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from support import frame_of, open_log, rows_of
 
 from penstock.batch import Batch
 from penstock.frame import Frame, Producer
@@ -9,6 +8,7 @@ from penstock.message import Message
 from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
 from penstock.testing import ManualClock, MemoryDisk, MemoryFiles
+from support import frame_of, open_log, rows_of
 
 
 @pytest.fixture

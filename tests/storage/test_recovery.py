@@ -6,16 +6,16 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from support import fill, frame_of, open_log, values_of
 
 from penstock.errors import LogCorrupt, PenstockError, UnknownFormat
-from penstock.frame import Frame
+from penstock.frame import Frame, stamp
 from penstock.message import Message
 from penstock.storage.compaction import compact
 from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
 from penstock.storage.segment import SEGMENT_HEADER_BYTES, scan
 from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
+from support import fill, frame_of, open_log, values_of
 
 
 def closed_log(count: int = 100) -> tuple[MemoryDisk, list[bytes]]:
@@ -122,12 +122,13 @@ def test_an_active_segment_shorter_than_what_had_been_synced_is_damage() -> None
         assert refused(disk).details["file"] == name
 
 
-def test_a_frame_inside_a_payload_does_not_vouch_for_anything() -> None:
-    """Somebody publishes the bytes of a segment; the frame that holds them is torn; that is still only a torn tail."""
-    other = MemoryDisk()
-    log = open_log(MemoryFiles(other), settings=LogSettings())
-    fill(log, 20)
-    stolen = bytes(other.names[segments_of(other)[0]].current)[64:]
+@pytest.mark.parametrize("offset", [0, 1 << 40])
+def test_a_frame_inside_a_payload_does_not_vouch_for_anything(offset: int) -> None:
+    """Somebody publishes frames as values; the frame that holds them is torn; that is still only a torn tail."""
+    stolen = b""
+    for synced in range(64, 2000, 200):
+        inner = frame_of(b"stolen")
+        stolen += stamp(inner, offset + synced, 1, 0, synced, seed=0) + bytes(inner.data[36:])
     disk = MemoryDisk()
     log = open_log(MemoryFiles(disk), settings=LogSettings())
     values = fill(log, 2)
@@ -221,6 +222,66 @@ def test_every_segment_missing_is_noticed() -> None:
     for name in segments_of(disk):
         del disk.names[name]
     refused(disk)
+
+
+def test_nothing_left_but_the_mark_or_the_manifest_is_noticed() -> None:
+    disk, _ = closed_log()
+    names = dict(disk.names)
+    disk.names = {"synced": names["synced"]}
+    assert refused(disk).details["file"] == "manifest"
+    disk.names = {"synced": names["synced"], "manifest": names["manifest"]}
+    disk.names["synced"].current[20] ^= 1
+    assert "every segment is missing" in refused(disk).message
+
+
+def test_a_start_offset_without_segments_is_noticed() -> None:
+    disk = MemoryDisk()
+    log = open_log(MemoryFiles(disk))
+    fill(log, 50)
+    log.delete_prefix(50)
+    log.close()
+    disk.names = {"manifest": disk.names["manifest"]}
+    assert "every segment is missing" in refused(disk).message
+
+
+def test_a_rewritten_segment_that_was_appended_to_survives_the_loss_of_its_index() -> None:
+    """A crash in a truncation may leave a rewritten segment as the last one; it then takes new messages."""
+    disk = MemoryDisk()
+    log = open_log(MemoryFiles(disk), settings=LogSettings())
+    fill(log, 10)
+    log.roll()
+    merge_small_frames(log, log.segments[0])
+    fill(log, 5, start=10)
+    removed: list[Operation] = []
+
+    def before(operation: Operation) -> None:
+        removed.append(operation)
+        if operation.kind == "create":
+            raise KeyboardInterrupt
+
+    disk = disk.after_kill()
+    log = open_log(FaultyFiles(MemoryFiles(disk), before), settings=LogSettings())
+    with pytest.raises(KeyboardInterrupt):
+        log.truncate(10)
+    disk = disk.after_kill()
+    log = open_log(MemoryFiles(disk), settings=LogSettings())
+    assert segments_of(disk) == ["00000000000000000000.log"]
+    values = values_of(log) + fill(log, 10, start=20)
+    log.roll()
+    log.close()
+    for name in [name for name in disk.names if name.endswith("index")]:
+        del disk.names[name]
+    assert values_of(open_log(MemoryFiles(disk), settings=LogSettings())) == values
+
+
+def test_swapped_frames_in_a_sealed_segment_are_noticed_when_they_are_read() -> None:
+    disk, _ = closed_log()
+    size = len(frame_of(b"0-" + b"x" * 100, keys=[b"k0"]).data)
+    data = disk.names[segments_of(disk)[0]].current
+    data[64 : 64 + size], data[64 + size : 64 + 2 * size] = data[64 + size : 64 + 2 * size], data[64 : 64 + size]
+    log = open_log(MemoryFiles(disk))
+    with pytest.raises(LogCorrupt, match="offset 0 behind 2"):
+        log.read(0)
 
 
 def test_swapped_segments_are_noticed() -> None:

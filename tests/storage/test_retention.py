@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from support import fill, open_log, values_of
 
 from penstock.errors import InvalidInput
 from penstock.storage.log import Log
 from penstock.storage.retention import Retention, apply_retention
 from penstock.testing import ManualClock, MemoryFiles
+from support import fill, open_log, values_of
 
 HOUR = 3_600_000_000
 

@@ -54,7 +54,7 @@ def compact(
     rule = _Rule(newest, tombstones_from=now_us - tombstone_age_us, protected=protected)
     for group in _groups(cleaned, segment_bytes_max):
         frames = (frame for segment in group for frame in _kept_frames(log, segment, rule))
-        if not log.rewrite(group, merged(frames), flags=COMPACTED):
+        if not log.rewrite(group, merged(frames, group[0].head_seed), flags=COMPACTED):
             break
     return before - log.size
 
@@ -138,7 +138,9 @@ def _kept_frames(log: Log, segment: Segment, rule: _Rule) -> Iterator[Frame]:
         if not gone.any():
             yield frame
         elif not gone.all():
-            yield rewrite(frame, frame.batch(verify=False).take(~gone), frame.span, frame.append_time)
+            yield rewrite(
+                frame, frame.batch(verify=False).take(~gone), frame.span, frame.append_time, segment.head_seed
+            )
 
 
 def _dropped(log: Log, segment: Segment, rule: _Rule) -> npt.NDArray[np.bool_]:
@@ -157,10 +159,12 @@ def _dropped(log: Log, segment: Segment, rule: _Rule) -> npt.NDArray[np.bool_]:
     all_keys, all_offsets = pa.chunked_array(keys), np.concatenate(offsets)
     replaced = rule.newest.replaced(all_keys, all_offsets)
     tombstones = np.concatenate(expired) & pc.is_valid(all_keys).to_numpy()
+    dropped: npt.NDArray[np.bool_] = replaced | tombstones
     if rule.protected is None:
-        return replaced | tombstones
+        return dropped
     stays = rule.protected(all_offsets)
     rule.sheltered += all_keys.filter(pa.array(replaced & stays)).chunks
     sheltered = pa.chunked_array(rule.sheltered, pa.binary()).combine_chunks()
     stays |= pc.is_in(all_keys, value_set=sheltered, skip_nulls=True).to_numpy() & tombstones
-    return (replaced | tombstones) & ~stays
+    dropped &= ~stays
+    return dropped

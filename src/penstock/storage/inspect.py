@@ -120,7 +120,7 @@ def _heads(files: Files) -> dict[str, bytes]:
 def _survey(files: Files, verify: bool) -> Report | None:
     """The report without what only a walk can tell."""
     bases = segment_bases(files)
-    if not bases and manifests.NAME not in files.names():
+    if not bases and not {manifests.NAME, marks.NAME} & set(files.names()):
         return None
     report = Report(is_verified=verify)
     manifest = _read_manifest(files, report)
@@ -135,7 +135,8 @@ def _survey(files: Files, verify: bool) -> Report | None:
     if chain and chain[-1].role is Role.SEALED:
         chain[-1].role = Role.ACTIVE
     start_offset = report.start_offset if report.start_offset is not None else bases[0] if bases else 0
-    for damage in missing_segments([_header(place) for place in chain], start_offset, report.synced):
+    has_mark = marks.NAME in files.names()
+    for damage in missing_segments([_header(place) for place in chain], start_offset, report.synced, has_mark):
         _add_damage(report, damage)
     return report
 
@@ -149,7 +150,7 @@ def _read_manifest(files: Files, report: Report) -> Manifest | None:
         return None
     if manifest is None:
         report.manifest = State.MISSING
-        _add(report, Kind.DAMAGE, manifests.NAME, "the manifest is missing, but there are segments", position=0)
+        _add(report, Kind.DAMAGE, manifests.NAME, "the manifest is missing, but the log is there", position=0)
     return manifest
 
 
@@ -180,12 +181,13 @@ def _read_mark(files: Files, report: Report) -> None:
 
 
 def _place(files: Files, report: Report, base: int, *, is_last: bool) -> SegmentReport:
-    place = SegmentReport(base, Role.SEALED, None, 0)
+    place = SegmentReport(base, Role.SEALED, None, 0, report.log_id or b"")
     try:
         file = files.open(place.name, "read")
         place.size = file.size()
         file.close()
         place.header = read_header(files, base)
+        place.log_id = place.header.log_id
         if report.log_id is not None:
             check_belongs(place.header, base, report.log_id)
     except LogCorrupt as damage:
@@ -226,7 +228,7 @@ def _header(place: SegmentReport) -> SegmentHeader:
     """The header to go by: where its own can't be believed, one that follows from the name and forbids no gaps."""
     if place.header is not None and place.role is not Role.FOREIGN:
         return place.header
-    return SegmentHeader(b"", place.base_offset, 0, 1, 0, 0)
+    return SegmentHeader(place.log_id, place.base_offset, 0, 1, 0, 0)
 
 
 def _segment(place: SegmentReport, file: File) -> Segment:

@@ -184,7 +184,7 @@ class Log:
             buffers: list[Buffer] = []
             infos: list[FrameInfo] = []
             for frame in frames:
-                buffers.append(stamp(frame, offset, append_time, leader_epoch, self._synced_position))
+                buffers.append(stamp(frame, offset, append_time, leader_epoch, self._synced_position, active.head_seed))
                 buffers.append(payload(frame))
                 count = frame.count
                 infos.append(FrameInfo(offset, offset + count, append_time, leader_epoch, 0, count, len(frame.data)))

@@ -37,24 +37,24 @@ def merge_small_frames(log: Log, segment: Segment) -> bool:
     small = sum(size < SMALL_BYTES for size in sizes)
     if len(sizes) < 2 or small * 2 < len(sizes):
         return False
-    return log.rewrite([segment], merged(log.scan(segment)))
+    return log.rewrite([segment], merged(log.scan(segment), segment.head_seed))
 
 
-def merged(frames: Iterable[Frame]) -> Iterator[Frame]:
+def merged(frames: Iterable[Frame], head_seed: int) -> Iterator[Frame]:
     """The same messages in fewer frames."""
     gathered: list[tuple[Frame, FrameFacts]] = []
     size = count = 0
     for frame in frames:
         facts = frame.facts()
-        fits = size + len(frame.data) <= MERGED_BYTES_MAX and count + facts.count <= MERGED_MESSAGES_MAX
+        fits = size + len(frame.data) <= MERGED_BYTES_MAX and count + facts.messages <= MERGED_MESSAGES_MAX
         if gathered and not (fits and len(frame.data) < SMALL_BYTES and _may_join(gathered, facts)):
-            yield _joined(gathered)
+            yield _joined(gathered, head_seed)
             gathered, size, count = [], 0, 0
         gathered.append((frame, facts))
         size += len(frame.data)
-        count += facts.count
+        count += facts.messages
     if gathered:
-        yield _joined(gathered)
+        yield _joined(gathered, head_seed)
 
 
 def _may_join(gathered: list[tuple[Frame, FrameFacts]], facts: FrameFacts) -> bool:
@@ -71,7 +71,7 @@ def _may_join(gathered: list[tuple[Frame, FrameFacts]], facts: FrameFacts) -> bo
     return producer.id == 0 or follows
 
 
-def _joined(gathered: list[tuple[Frame, FrameFacts]]) -> Frame:
+def _joined(gathered: list[tuple[Frame, FrameFacts]], head_seed: int) -> Frame:
     first, last = gathered[0], gathered[-1]
     if len(gathered) == 1:
         return first[0]
@@ -82,7 +82,7 @@ def _joined(gathered: list[tuple[Frame, FrameFacts]]) -> Frame:
         batch.offset_delta = (offsets - base).astype(np.uint32)
     if times[0] != last[1].append_time:
         batch.append_time = times
-    return rewrite(first[0], batch, span, last[1].append_time)
+    return rewrite(first[0], batch, span, last[1].append_time, head_seed)
 
 
 Joined = tuple[Batch, npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -90,7 +90,7 @@ Joined = tuple[Batch, npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 def _joined_plain(gathered: list[tuple[Frame, FrameFacts]]) -> Joined | None:
     """Frames of one plain message each, the trickle this is for: ten times as fast as by way of columns."""
-    if any(facts.count != 1 or facts.flags or facts.codec != NONE for _, facts in gathered):
+    if any(facts.messages != 1 or facts.flags or facts.codec != NONE for _, facts in gathered):
         return None
     messages = [frame.message() for frame, _ in gathered]
     plain = [message for message in messages if message is not None]

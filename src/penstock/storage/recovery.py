@@ -22,6 +22,7 @@ from penstock.errors import InvalidFrame, LogCorrupt, UnknownFormat, Unsupported
 from penstock.storage.files import File, Files
 from penstock.storage.index import Coverage
 from penstock.storage.manifest import Manifest, read_manifest
+from penstock.storage.mark import NAME as MARK_NAME
 from penstock.storage.mark import Mark, read_mark
 from penstock.storage.rewrite import REWRITE_SUFFIX
 from penstock.storage.segment import (
@@ -58,8 +59,9 @@ def recover(files: Files) -> Recovered | None:
     manifest = read_manifest(files)
     bases = segment_bases(files)
     if manifest is None:
-        if bases:
-            raise LogCorrupt("the manifest is missing, but there are segments", file="manifest", position=0)
+        # It is the first file of a log; nothing of ours can be there without it.
+        if bases or MARK_NAME in files.names():
+            raise LogCorrupt("the manifest is missing, but the log is there", file="manifest", position=0)
         return None
     found = Recovered(manifest, [])
     mark = read_mark(files, manifest.log_id)
@@ -67,7 +69,7 @@ def recover(files: Files) -> Recovered | None:
     headers = _read_headers(files, bases, manifest, mark, found)
     headers = _remove_replaced(files, headers, found)
     headers = _remove_below(files, headers, manifest.start_offset, found)
-    for damage in missing_segments(headers, manifest.start_offset, mark):
+    for damage in missing_segments(headers, manifest.start_offset, mark, MARK_NAME in files.names()):
         raise damage
     for header, following in pairwise(headers):
         found.segments.append(_sealed(files, header, following.base_offset, found))
@@ -191,8 +193,14 @@ def _remove_segment(files: Files, base_offset: int) -> None:
     files.remove(log_name(base_offset))
 
 
-def missing_segments(headers: list[SegmentHeader], start_offset: int, mark: Mark | None) -> Iterator[LogCorrupt]:
-    """Missing at the front and at the end; `gap` finds those in between."""
+def missing_segments(
+    headers: list[SegmentHeader], start_offset: int, mark: Mark | None, has_mark: bool
+) -> Iterator[LogCorrupt]:
+    """Missing at the front and at the end; `gap` finds those in between. `has_mark`: also if it can't be read."""
+    if not headers and mark is None and (has_mark or start_offset > 0):
+        # The mark is made after the first segment, and a start offset moves only while there is one.
+        name = log_name(start_offset)
+        yield LogCorrupt("every segment is missing", file=name, position=0, offset=start_offset)
     if headers and headers[0].base_offset > start_offset:
         name = log_name(headers[0].base_offset)
         why = f"segments are missing before {name}: the log starts at offset {start_offset}"
@@ -218,9 +226,8 @@ def _sealed(files: Files, header: SegmentHeader, following: int, found: Recovere
             raise scanned.damage
         if claimed > scanned.size:
             raise synced_but_gone(segment, scanned.size, scanned.next_offset, claimed)
-        segment.next_offset, segment.last_append_time = scanned.next_offset, scanned.last_append_time
-        if header.end_offset:
-            segment.next_offset = header.end_offset
+        segment.next_offset = max(scanned.next_offset, header.end_offset)
+        segment.last_append_time = scanned.last_append_time
         write_indexes(files, segment, scanned.opened)
         found.notes.append(f"rebuilt the indexes of {name}")
     damage = gap(segment, following)
@@ -278,7 +285,7 @@ def synced_size(
     if damage is None:
         return claimed
     position, next_offset = damage.details["position"], damage.details["offset"]
-    later = (found.info.synced for found in frames_behind(file, position, segment.size, next_offset))
+    later = (found.info.synced for found in frames_behind(segment, file, position, next_offset))
     return max(claimed, max(later, default=0))
 
 

@@ -83,6 +83,7 @@ class SegmentReport:
     role: Role
     header: SegmentHeader | None
     size: int
+    log_id: bytes = b""
     index: State = State.MISSING
     end_offset: int | None = None
     is_walked: bool = False

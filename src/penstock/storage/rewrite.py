@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import PenstockError, StorageError
-from penstock.frame import Frame, look, rewrite
+from penstock.frame import Frame, head_seed, look, rewrite
 from penstock.limits import MIB
 from penstock.storage.files import Buffer, File, Files
 from penstock.storage.index import SparseIndex
@@ -67,9 +67,10 @@ def _write(name: str, file: File, header: SegmentHeader, frames: Iterable[Frame]
     offsets, times = SparseIndex(), SparseIndex()
     position, next_offset, last_append_time = SEGMENT_HEADER_BYTES, header.base_offset, 0
     buffers: list[Buffer] = [header.encode()]
+    seed = head_seed(header.log_id)
     waiting = 0
     for frame in frames:
-        info = look(frame.data, 0)
+        info = look(frame.data, 0, seed)
         add_to_indexes(offsets, times, position, info)
         buffers.append(frame.data)
         position += info.size
@@ -140,4 +141,6 @@ def _frames_before(
         rows = int(across.offsets(batch).searchsorted(offset))
         if rows:
             times = across.append_times(batch)
-            yield rewrite(across, batch.slice(0, rows), offset - across.base_offset, int(times[rows - 1]))
+            yield rewrite(
+                across, batch.slice(0, rows), offset - across.base_offset, int(times[rows - 1]), segment.head_seed
+            )

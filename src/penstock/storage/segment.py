@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -37,7 +37,7 @@ from penstock.errors import (
     UnknownMagic,
     UnsupportedVersion,
 )
-from penstock.frame import HEADER_BYTES, MAGIC, Frame, FrameInfo, FrameRun, look
+from penstock.frame import HEADER_BYTES, MAGIC, Frame, FrameInfo, FrameRun, head_seed, look
 from penstock.storage.files import Buffer, File, Files
 from penstock.storage.index import OFFSETS_MAGIC, TIMES_MAGIC, Coverage, SparseIndex
 
@@ -115,6 +115,10 @@ class Segment:
     next_offset: int
     last_append_time: int
     opened: Opened | None = None
+    head_seed: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.head_seed = head_seed(self.header.log_id)
 
     @property
     def base_offset(self) -> int:
@@ -199,7 +203,7 @@ def read(
     length = min(bytes_max + INDEX_INTERVAL_BYTES, size - at)
     loaded_from, loaded = at, memoryview(opened.file.read_at(at, length))
     bounds: list[int] = []
-    next_offset, count = offset, 0
+    next_offset, previous, count = offset, 0, 0
     while at < size:
         start = at - loaded_from
         if start + HEADER_BYTES > len(loaded):
@@ -207,6 +211,9 @@ def read(
                 break
             loaded_from, loaded, start = at, memoryview(opened.file.read_at(at, min(bytes_max, size - at))), 0
         info = _look(segment, loaded, start, at)
+        if info.base_offset < previous:
+            raise corrupt(segment, at, info.base_offset, f"offset {info.base_offset} behind {previous}")
+        previous = info.next_offset
         if info.base_offset >= until:
             break
         if info.next_offset <= offset:
@@ -289,13 +296,13 @@ def check_follows(segment: Segment, at: int, info: FrameInfo, expected: int, las
         raise corrupt(segment, at, expected, "its append time runs backwards")
 
 
-def frames_behind(file: File, position: int, size: int, next_offset: int) -> Iterator[Found]:
+def frames_behind(segment: Segment, file: File, position: int, next_offset: int) -> Iterator[Found]:
     """What reads as the header of a frame behind a damaged place, where `next_offset` was due.
 
     A payload may contain bytes that look like a frame, so one counts only if it could stand where it is found:
     its offset is beyond the damage and it claims no more than what lies before it.
     """
-    at = position + 8
+    at, size = position + 8, segment.size
     while at + HEADER_BYTES <= size:
         data = file.read_at(at, min(_SCAN_BYTES, size - at))
         last = len(data) - HEADER_BYTES
@@ -304,23 +311,23 @@ def frames_behind(file: File, position: int, size: int, next_offset: int) -> Ite
         start = data.find(MAGIC)
         while 0 <= start <= last:
             if start % 8 == 0:
-                info = _look_or_none(data, start)
+                info = _look_or_none(data, start, segment.head_seed)
                 if info is not None and info.base_offset > next_offset and info.synced <= at + start:
                     yield Found(at + start, info)
             start = data.find(MAGIC, start + 1)
         at += last // 8 * 8 + 8
 
 
-def _look_or_none(data: bytes, start: int) -> FrameInfo | None:
+def _look_or_none(data: bytes, start: int, seed: int) -> FrameInfo | None:
     try:
-        return look(memoryview(data), start)
+        return look(memoryview(data), start, seed)
     except InvalidFrame:
         return None
 
 
 def _look(segment: Segment, loaded: memoryview, start: int, at: int, offset: int | None = None) -> FrameInfo:
     try:
-        return look(loaded, start)
+        return look(loaded, start, segment.head_seed)
     except UnsupportedVersion as error:
         raise UnknownFormat(f"{segment.name} at byte {at}: {error.message}", file=segment.name, position=at) from error
     except InvalidFrame as error:

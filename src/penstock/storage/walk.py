@@ -45,7 +45,7 @@ def walk(segment: Segment, file: File, *, verify: bool = True) -> Iterator[Piece
         try:
             info, frame = _frame_at(segment, window, at, expected, verify)
         except (LogCorrupt, UnknownFormat) as error:
-            found = next(frames_behind(file, at, segment.size, expected), None)
+            found = next(frames_behind(segment, file, at, expected), None)
             end, next_offset = (found.position, found.info.base_offset) if found else (segment.size, None)
             yield Piece(at, end - at, expected, next_offset, None, False, error)
             at, expected = end, expected if next_offset is None else next_offset
@@ -58,7 +58,7 @@ def walk(segment: Segment, file: File, *, verify: bool = True) -> Iterator[Piece
 
 def _frame_at(segment: Segment, window: _Window, at: int, expected: int, verify: bool) -> tuple[FrameInfo, Frame]:
     try:
-        info = look(window.view(at, min(HEADER_BYTES, segment.size - at)), 0)
+        info = look(window.view(at, min(HEADER_BYTES, segment.size - at)), 0, segment.head_seed)
     except UnsupportedVersion as error:
         why = f"{segment.name} at byte {at}, offset {expected}: {error.message}"
         raise UnknownFormat(why, file=segment.name, position=at, offset=expected) from error

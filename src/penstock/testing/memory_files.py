@@ -183,7 +183,7 @@ class MemoryFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         self._check()
-        return bytes(memoryview(self._inode.current)[position : position + length])
+        return bytes(self._inode.current[position : position + length])
 
     def size(self) -> int:
         self._check()
