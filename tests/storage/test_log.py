@@ -352,7 +352,7 @@ def test_any_bound_on_bytes_gets_on(log: Log) -> None:
 
 
 def test_readers_are_not_disturbed_by_truncation_rewriting_and_deletion(tmp_path: Path) -> None:
-    """They see the messages as they were or as they are, or hear that the offset is gone; never an error of the disk."""
+    """They see messages as they were or as they are, or hear that the offset is gone; never an error of the disk."""
     log = open_log(DiskFiles(tmp_path / "log"))
     fill(log, 300, size=20)
     stop = threading.Event()

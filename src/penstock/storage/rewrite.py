@@ -106,7 +106,7 @@ def truncated_in_place(files: Files, segment: Segment, opened: Opened, offset: i
 
 
 def truncated_by_rewrite(files: Files, segment: Segment, opened: Opened, offset: int, position: int) -> Segment:
-    """The segment up to `offset`, which may lie inside a frame or in a gap: sealed, since no frame may say where it ends."""
+    """The segment up to `offset`, inside a frame or in a gap: sealed, since no frame may say where it ends."""
     header = segment.header._replace(end_offset=offset, generation=segment.header.generation + 1)
     frames = _frames_before(segment, opened, _frame_across(segment, opened, offset, position), offset, position)
     return replace_segments(files, [segment], write_rewritten(files, header, frames))
