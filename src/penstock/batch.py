@@ -297,14 +297,17 @@ class Batch:
             return pa.array(np.zeros(self.count, np.int8))
         return pa.array(self.priority[self.start : self.start + self.count])
 
+    def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
+        """These rows, in this order, as a batch of their own."""
+        assert len(rows) > 0
+        return Batch.from_arrow(self.to_arrow().take(pa.array(rows)), now_us=self.timestamp)
+
     # --- rearranged (only by the log, in sealed segments) ------------------------------------------------
 
     def take(self, kept: npt.NDArray[np.bool_]) -> Batch:
         """The rows where `kept` is true, with the offsets they had."""
         rows = np.flatnonzero(kept)
-        assert len(rows) > 0
-        table = self.to_arrow().take(pa.array(rows))
-        taken = Batch.from_arrow(table, now_us=self.timestamp)
+        taken = self.rows(rows)
         taken.offset_delta = self.offset_deltas[rows]
         if self.append_time is not None:
             taken.append_time = self.append_time[self.start : self.start + self.count][rows]

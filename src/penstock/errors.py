@@ -14,7 +14,17 @@
     │   │   ├── UnknownColumn
     │   │   ├── InvalidColumn           offsets that run backwards or out of the data, wrong flags …
     │   │   └── DecompressionRefused    a bomb, an unknown codec, or a body that does not decompress
-    │   └── OffsetOutOfRange
+    │   ├── OffsetOutOfRange
+    │   ├── InvalidName                 a name of a topic or group that can't be one
+    │   └── InvalidSetting              a setting that does not exist or is out of its range
+    ├── NotFound
+    │   ├── TopicNotFound
+    │   └── PartitionNotFound
+    ├── AlreadyExists                   a topic of that name is there
+    ├── ProducerError                   an idempotent producer is not where the broker knows it to be
+    │   ├── ProducerFenced              a newer epoch of the same producer has taken over
+    │   ├── SequenceGap                 batches before this one are missing
+    │   └── SequenceTooOld              a repetition of a batch too long ago to say where it went
     └── StorageError                    the disk, or what is on it
         ├── DiskFull                    retriable: nothing was written
         ├── StorageReadOnly
@@ -104,6 +114,46 @@ class DecompressionRefused(InvalidFrame):
 
 class OffsetOutOfRange(InvalidInput):
     code = "offset_out_of_range"
+
+
+class InvalidName(InvalidInput):
+    code = "invalid_name"
+
+
+class InvalidSetting(InvalidInput):
+    code = "invalid_setting"
+
+
+class NotFound(PenstockError):
+    code = "not_found"
+
+
+class TopicNotFound(NotFound):
+    code = "topic_not_found"
+
+
+class PartitionNotFound(NotFound):
+    code = "partition_not_found"
+
+
+class AlreadyExists(PenstockError):
+    code = "already_exists"
+
+
+class ProducerError(PenstockError):
+    code = "producer_error"
+
+
+class ProducerFenced(ProducerError):
+    code = "producer_fenced"
+
+
+class SequenceGap(ProducerError):
+    code = "sequence_gap"
+
+
+class SequenceTooOld(ProducerError):
+    code = "sequence_too_old"
 
 
 class StorageError(PenstockError):

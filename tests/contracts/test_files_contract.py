@@ -145,6 +145,28 @@ def test_what_one_opening_wrote_another_one_sees(open_again: Open) -> None:
     assert read(open_again(), "a") == b"abc"
 
 
+def test_a_directory_holds_files_of_its_own(open_again: Open) -> None:
+    files = open_again()
+    write(files, "a", b"outer")
+    write(files.directory("inner"), "a", b"inner")
+    again = open_again()
+    assert again.names() == ["a"]
+    assert again.directories() == ["inner"]
+    assert read(again.directory("inner"), "a") == b"inner"
+    assert read(again, "a") == b"outer"
+
+
+def test_a_directory_is_removed_with_everything_in_it(files: Files) -> None:
+    inner = files.directory("inner")
+    write(inner.directory("deep"), "a", b"x")
+    write(inner, "b", b"x")
+    files.remove_directory("inner")
+    assert files.directories() == []
+    assert files.directory("inner").names() == []
+    with pytest.raises(StorageError):
+        files.remove_directory("nowhere")
+
+
 def test_the_directory_can_be_locked_once(open_again: Open) -> None:
     first, second = open_again(), open_again()
     first.lock()

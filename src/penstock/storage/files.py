@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NoReturn, Protocol
@@ -37,7 +38,9 @@ class File(Protocol):
 
 
 class Files(Protocol):
-    def names(self) -> list[str]: ...
+    def names(self) -> list[str]:
+        """Of files; directories are not among them."""
+
     def open(self, name: str, mode: Mode) -> File:
         """`create` refuses a name that exists, `read` and `append` one that does not (StorageError)."""
 
@@ -47,6 +50,13 @@ class Files(Protocol):
     def remove(self, name: str) -> None: ...
     def sync(self) -> None:
         """Names created, renamed and removed are on disk when this returns."""
+
+    def directory(self, name: str) -> Files:
+        """A directory in this one, made if it is not there; durable under its name when this returns."""
+
+    def directories(self) -> list[str]: ...
+    def remove_directory(self, name: str) -> None:
+        """With everything in it."""
 
     def lock(self) -> None:
         """Keeps the directory for this process; DirectoryLocked if another has it. `close` gives it up."""
@@ -77,10 +87,26 @@ class DiskFiles:
             _fail(error, self.path)
 
     def names(self) -> list[str]:
+        return self._entries(directories=False)
+
+    def directories(self) -> list[str]:
+        return self._entries(directories=True)
+
+    def _entries(self, *, directories: bool) -> list[str]:
         try:
-            return sorted(os.listdir(self._fd))
+            with os.scandir(self._fd) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False) == directories)
         except OSError as error:
             _fail(error, self.path)
+
+    def directory(self, name: str) -> DiskFiles:
+        return DiskFiles(os.path.join(self.path, name))
+
+    def remove_directory(self, name: str) -> None:
+        try:
+            shutil.rmtree(name, dir_fd=self._fd)
+        except OSError as error:
+            _fail(error, os.path.join(self.path, name))
 
     def open(self, name: str, mode: Mode) -> DiskFile:
         try:

@@ -45,6 +45,17 @@ class FaultyFiles:
         self._step("create" if mode == "create" else "open", name)
         return FaultyFile(self._inner.open(name, mode), name, self._before)
 
+    def directory(self, name: str) -> FaultyFiles:
+        self._step("directory", name)
+        return FaultyFiles(self._inner.directory(name), self._before)
+
+    def directories(self) -> list[str]:
+        return self._inner.directories()
+
+    def remove_directory(self, name: str) -> None:
+        self._step("remove directory", name)
+        self._inner.remove_directory(name)
+
     def rename(self, old: str, new: str) -> None:
         self._step("rename", new)
         self._inner.rename(old, new)

@@ -75,6 +75,8 @@ class MemoryDisk:
         self.names: dict[str, Inode] = {}
         self.durable_names: dict[str, Inode] = {}
         self.pending_names: list[Create | Rename | Remove] = []
+        # Directories are durable once made, as `Files.directory` promises; removing one may be lost half-way.
+        self.directories: dict[str, MemoryDisk] = {}
         self.is_locked = False
 
     def change(self, change: Create | Rename | Remove) -> None:
@@ -103,6 +105,7 @@ class MemoryDisk:
             Create(change.name, copied(change.inode)) if isinstance(change, Create) else change
             for change in self.pending_names
         ]
+        disk.directories = {name: inner.copy() for name, inner in self.directories.items()}
         return disk
 
     def after_kill(self) -> MemoryDisk:
@@ -120,6 +123,7 @@ class MemoryDisk:
         remains = {inode: Inode(_remains(inode, random)) for inode in dict.fromkeys(names.values())}
         disk.names = {name: remains[inode] for name, inode in names.items()}
         disk.durable_names = dict(disk.names)
+        disk.directories = {name: inner.after_power_loss(random) for name, inner in self.directories.items()}
         return disk
 
 
@@ -141,6 +145,17 @@ class MemoryFiles:
         elif name not in self.disk.names:
             raise StorageError(f"{name}: No such file or directory", file=name, errno="ENOENT")
         return MemoryFile(self.disk.names[name], can_write=mode != "read")
+
+    def directory(self, name: str) -> MemoryFiles:
+        return MemoryFiles(self.disk.directories.setdefault(name, MemoryDisk()))
+
+    def directories(self) -> list[str]:
+        return sorted(self.disk.directories)
+
+    def remove_directory(self, name: str) -> None:
+        if name not in self.disk.directories:
+            raise StorageError(f"{name}: No such file or directory", file=name, errno="ENOENT")
+        del self.disk.directories[name]
 
     def rename(self, old: str, new: str) -> None:
         self._check_exists(old)

@@ -1,0 +1,29 @@
+"""What topics and groups may be called.
+
+Names end up in URLs, metrics, file listings and other systems' topic names, so they are plain: no separators, nothing
+that a shell, a path or a header could take for something else. Directories are named by generated ids, never by these.
+"""
+
+from __future__ import annotations
+
+import re
+
+from penstock.errors import InvalidName
+
+NAME_LENGTH_MAX = 200
+_PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]*", re.ASCII)
+
+
+def check_name(kind: str, name: object) -> str:
+    """The name as it is, or InvalidName saying what is wrong with it. `kind` is for the sentence."""
+    if not isinstance(name, str):
+        raise InvalidName(f"a {kind} name must be text, not {type(name).__name__}", kind=kind)
+    if not name or len(name) > NAME_LENGTH_MAX:
+        raise InvalidName(f"a {kind} name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}", kind=kind)
+    if not _PLAIN.fullmatch(name):
+        raise InvalidName(
+            f"a {kind} name is made of a-z A-Z 0-9 . _ - and does not start with a dot: {name[:50]!r}", kind=kind
+        )
+    if name.startswith("__"):
+        raise InvalidName(f"{kind} names that start with __ are the broker's own: {name[:50]!r}", kind=kind)
+    return name
