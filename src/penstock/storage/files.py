@@ -219,6 +219,21 @@ class DiskFile:
         self.close()
 
 
+def replace_file(files: Files, name: str, contents: Sequence[Buffer]) -> None:
+    """A small file replaced as a whole: after a crash it is the old one or the new one."""
+    temporary = f"{name}.new"
+    if temporary in files.names():
+        files.remove(temporary)
+    file = files.open(temporary, "create")
+    try:
+        file.write(contents)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(temporary, name)
+    files.sync()
+
+
 def random_id() -> bytes:
     """Sixteen bytes nobody else has."""
     return os.urandom(16)

@@ -20,10 +20,9 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from penstock.errors import LogCorrupt, UnknownFormat
-from penstock.storage.files import Files
+from penstock.storage.files import Files, replace_file
 
 NAME = "manifest"
-_TEMPORARY = "manifest.new"
 _MAGIC = b"PNM\x01"
 _BODY = struct.Struct("<16sq16x")
 _HEAD = struct.Struct("<4sI")
@@ -51,11 +50,4 @@ def read_manifest(files: Files) -> Manifest | None:
 
 def write_manifest(files: Files, manifest: Manifest) -> None:
     body = _BODY.pack(*manifest)
-    if _TEMPORARY in files.names():
-        files.remove(_TEMPORARY)
-    file = files.open(_TEMPORARY, "create")
-    file.write([_HEAD.pack(_MAGIC, crc32c(body)), body])
-    file.sync()
-    file.close()
-    files.rename(_TEMPORARY, NAME)
-    files.sync()
+    replace_file(files, NAME, [_HEAD.pack(_MAGIC, crc32c(body)), body])

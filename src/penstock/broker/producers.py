@@ -1,0 +1,98 @@
+"""Idempotent producers: a batch that is sent again is recognised, and not stored again.
+
+A producer has an id, an epoch, and for each partition a sequence number that counts its messages. The last few batches
+of each producer are remembered with where they went, as many as a client may have under way at once; the same is found
+again in the frames of the log when it is opened.
+
+Invariant: the remembered batches of a producer follow each other without a gap, and end at `next_sequence`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Generic, NamedTuple, TypeVar
+
+from penstock.errors import ProducerFenced, SequenceGap, SequenceTooOld
+from penstock.frame import Producer
+
+Where = TypeVar("Where")
+
+# Kafka's clients have at most 5 requests under way, and its brokers remember 5 batches.
+BATCHES_REMEMBERED = 5
+PRODUCERS_MAX = 100_000
+
+
+class _Sent(NamedTuple, Generic[Where]):
+    sequence: int
+    messages: int
+    where: Where
+
+
+class _State(Generic[Where]):
+    __slots__ = ("epoch", "next_sequence", "sent")
+
+    def __init__(self, epoch: int, next_sequence: int) -> None:
+        self.epoch = epoch
+        self.next_sequence = next_sequence
+        self.sent: deque[_Sent[Where]] = deque(maxlen=BATCHES_REMEMBERED)
+
+
+class Producers(Generic[Where]):
+    """Of one partition. `Where` is whatever the caller wants back for a batch that came again."""
+
+    def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
+        self._producers_max = producers_max
+        self._states: OrderedDict[int, _State[Where]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def find(self, producer: Producer, count: int) -> Where | None:
+        """Where this batch went if it came before; None if it is the next one; an error if it is neither."""
+        state = self._states.get(producer.id)
+        if state is None or producer.epoch > state.epoch:
+            # Unknown (new, or forgotten since), or a new life of a known one: it starts where it says.
+            return None
+        if producer.epoch < state.epoch:
+            raise ProducerFenced(
+                f"producer {producer.id} epoch {producer.epoch}: epoch {state.epoch} has taken over",
+                producer=producer.id,
+                epoch=state.epoch,
+            )
+        if producer.sequence == state.next_sequence:
+            return None
+        if producer.sequence > state.next_sequence:
+            raise SequenceGap(
+                f"producer {producer.id} sent {producer.sequence}, {state.next_sequence} was due",
+                producer=producer.id,
+                due=state.next_sequence,
+            )
+        for sent in state.sent:
+            if (sent.sequence, sent.messages) == (producer.sequence, count):
+                return sent.where
+        raise SequenceTooOld(
+            f"producer {producer.id} sent {producer.sequence} again; {state.next_sequence} was due",
+            producer=producer.id,
+            due=state.next_sequence,
+        )
+
+    def add(self, producer: Producer, count: int, where: Where) -> None:
+        """The batch is on its way to `where`. Called after `find` said it is the next one."""
+        state = self._states.get(producer.id)
+        if state is None or state.epoch != producer.epoch:
+            state = self._states[producer.id] = _State(producer.epoch, producer.sequence)
+        self._states.move_to_end(producer.id)
+        assert producer.sequence == state.next_sequence, (producer, state.next_sequence)
+        state.sent.append(_Sent(producer.sequence, count, where))
+        state.next_sequence += count
+        while len(self._states) > self._producers_max:
+            self._states.popitem(last=False)
+
+    def forget(self, producer: Producer) -> None:
+        """It was not stored after all, nor anything this producer sent after it."""
+        state = self._states.get(producer.id)
+        if state is None or state.epoch != producer.epoch or state.next_sequence <= producer.sequence:
+            return
+        while state.sent and state.sent[-1].sequence >= producer.sequence:
+            state.sent.pop()
+        state.next_sequence = producer.sequence
