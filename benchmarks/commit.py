@@ -55,8 +55,8 @@ def commit(run: Run, loop: Loop, make: Make, appenders: int, messages: int) -> f
 
 
 async def _closed_loop(log: Log, executor: Executor, make: Make, appenders: int, messages: int) -> float:
-    journal = Journal(log, clock=CLOCK, executor=executor)
     loop = asyncio.get_running_loop()
+    journal = Journal(log, clock=CLOCK, executor=executor, loop=loop)
     started = loop.time()
     async with asyncio.TaskGroup() as group:
         for _ in range(appenders):

@@ -27,7 +27,7 @@ def log() -> Log:
 
 def test_a_commit_is_awaited_until_it_is_on_disk(log: Log, executor: ThreadPoolExecutor) -> None:
     async def main() -> None:
-        journal = Journal(log, clock=ManualClock(), executor=executor)
+        journal = Journal(log, clock=ManualClock(), executor=executor, loop=asyncio.get_running_loop())
         committed = await journal.commit(frame_of(b"a", b"b"))
         assert committed.base_offset == 0
         assert log.synced_offset == 2
@@ -47,7 +47,7 @@ def test_many_tasks_commit_at_once_in_far_fewer_syncs(executor: ThreadPoolExecut
     log = open_log(FaultyFiles(MemoryFiles(), before))
 
     async def main() -> None:
-        journal = Journal(log, clock=ManualClock(), executor=executor)
+        journal = Journal(log, clock=ManualClock(), executor=executor, loop=asyncio.get_running_loop())
         results = await asyncio.gather(*[journal.commit(Message(b"%d" % i)) for i in range(500)])
         assert [result.base_offset for result in results] == list(range(500))
 
@@ -66,7 +66,7 @@ def test_an_error_reaches_everyone_who_waits(executor: ThreadPoolExecutor) -> No
     state["full"] = True
 
     async def main() -> None:
-        journal = Journal(log, clock=ManualClock(), executor=executor)
+        journal = Journal(log, clock=ManualClock(), executor=executor, loop=asyncio.get_running_loop())
         outcomes = await asyncio.gather(*[journal.commit(Message(b"x")) for _ in range(5)], return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {DiskFull}
         with pytest.raises(InvalidMessage):
@@ -77,7 +77,7 @@ def test_an_error_reaches_everyone_who_waits(executor: ThreadPoolExecutor) -> No
 
 def test_giving_up_waiting_does_not_undo_the_commit(log: Log, executor: ThreadPoolExecutor) -> None:
     async def main() -> None:
-        journal = Journal(log, clock=ManualClock(), executor=executor)
+        journal = Journal(log, clock=ManualClock(), executor=executor, loop=asyncio.get_running_loop())
         waiting = journal.commit(Message(b"a"))
         waiting.cancel()
         await journal.commit(Message(b"b"))

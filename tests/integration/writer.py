@@ -39,7 +39,8 @@ def keep_merging(log: Log) -> None:
 
 
 async def write(log: Log, run: str, count: int) -> None:
-    journal = Journal(log, clock=SystemClock(), executor=ThreadPoolExecutor(2))
+    loop = asyncio.get_running_loop()
+    journal = Journal(log, clock=SystemClock(), executor=ThreadPoolExecutor(2), loop=loop)
 
     async def task(name: int) -> None:
         for i in range(count):

@@ -21,10 +21,10 @@ _Waiter = asyncio.Future[Committed]
 
 
 class Journal:
-    """Belongs to the loop it is made on."""
+    """Belongs to one event loop."""
 
-    def __init__(self, log: Log, *, clock: Clock, executor: Executor) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, log: Log, *, clock: Clock, executor: Executor, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._commits: GroupCommit[_Waiter] = GroupCommit(log, clock=clock, run=executor.submit, tell=self._tell)
 
     def commit(self, item: Frame | Message) -> _Waiter:

@@ -300,6 +300,16 @@ class Log:
         for _, frame in segments.scan(segment, opened.file):
             yield frame
 
+    def heads(self, since_us: int) -> Iterator[Frame]:
+        """The frames appended since then, each cut off behind its header: good for its `facts` only."""
+        for segment in self._segments:
+            if segment.last_append_time >= since_us and not segment.is_empty:
+                opened = self._cache.open(self._files, segment)
+                at = opened.times.before(since_us) or SEGMENT_HEADER_BYTES
+                for found, frame in segments.heads(segment, opened.file, at):
+                    if found.info.append_time >= since_us:
+                        yield frame
+
     def rewrite(self, old: Sequence[Segment], frames: Iterable[Frame], *, flags: int = 0) -> bool:
         """Replaces sealed neighbours by one segment with these frames; False if they were removed meanwhile.
 

@@ -250,12 +250,18 @@ def find_time(segment: Segment, opened: Opened, time_us: int) -> Found | None:
 
 def headers(segment: Segment, file: File, at: int) -> Iterator[Found]:
     """Frame by frame, without their bodies."""
+    return (found for found, _ in heads(segment, file, at))
+
+
+def heads(segment: Segment, file: File, at: int) -> Iterator[tuple[Found, Frame]]:
+    """Frame by frame, each cut off behind its header: good for its `facts`, not for its messages."""
     loaded_from, loaded = at, memoryview(b"")
     while at < segment.size:
         if at - loaded_from + HEADER_BYTES > len(loaded):
             loaded_from, loaded = at, memoryview(file.read_at(at, min(_WALK_BYTES, segment.size - at)))
-        info = _look(segment, loaded, at - loaded_from, at)
-        yield Found(at, info)
+        start = at - loaded_from
+        info = _look(segment, loaded, start, at)
+        yield Found(at, info), Frame(loaded[start : start + HEADER_BYTES])
         at += info.size
 
 

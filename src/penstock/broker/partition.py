@@ -1,0 +1,103 @@
+"""One partition: its messages, and everything that happens to them.
+
+    partitions/<id>/messages      a log of the messages
+    partitions/<id>/deliveries    a log of what happened to them
+
+Belongs to one event loop, but is opened and closed on a thread: both read and write the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from penstock.broker.journal import Journal
+from penstock.broker.producers import Producers
+from penstock.clock import Clock
+from penstock.errors import PenstockError
+from penstock.frame import NO_PRODUCER, Frame, Producer
+from penstock.message import Message
+from penstock.storage.cache import SegmentCache
+from penstock.storage.commit import Committed
+from penstock.storage.files import Files
+from penstock.storage.log import Log, LogSettings
+
+_Committing = asyncio.Future[Committed]
+PRODUCER_EXPIRY_US = 86_400_000_000
+
+
+class Partition:
+    """Opened with `Partition.open`."""
+
+    def __init__(
+        self, messages: Log, deliveries: Log, *, clock: Clock, executor: Executor, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.messages = messages
+        self.deliveries = deliveries
+        self._journal = Journal(messages, clock=clock, executor=executor, loop=loop)
+        self._producers: Producers[_Committing] = Producers()
+        self._loop = loop
+        self._recall_producers(clock.now_us() - PRODUCER_EXPIRY_US)
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        *,
+        clock: Clock,
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+        cache: SegmentCache,
+        new_id: Callable[[], bytes],
+        settings: LogSettings | None = None,
+    ) -> Partition:
+        messages = Log.open(files.directory("messages"), clock=clock, settings=settings, cache=cache, new_log_id=new_id)
+        try:
+            deliveries = Log.open(
+                files.directory("deliveries"), clock=clock, settings=settings, cache=cache, new_log_id=new_id
+            )
+        except PenstockError:
+            messages.close()
+            raise
+        return cls(messages, deliveries, clock=clock, executor=executor, loop=loop)
+
+    def publish(self, item: Frame | Message) -> asyncio.Future[Committed]:
+        """Done when it is on disk. A batch that an idempotent producer sends again is found, not stored again.
+
+        What is handed in first is stored first: there is nothing to await before it is in the queue.
+        """
+        producer = item.producer if isinstance(item, Frame) else NO_PRODUCER
+        if producer.id == 0:
+            return self._journal.commit(item)
+        assert isinstance(item, Frame)
+        known = self._producers.find(producer, item.count)
+        if known is not None:
+            # It may still be on its way; whoever asks again shall not hear of it earlier than whoever asked first.
+            return asyncio.shield(known)
+        committing = self._journal.commit(item)
+        self._producers.add(producer, item.count, committing)
+        committing.add_done_callback(partial(self._settle, producer))
+        return asyncio.shield(committing)
+
+    def _settle(self, producer: Producer, committing: _Committing) -> None:
+        if committing.exception() is not None:
+            self._producers.forget(producer)
+
+    def close(self) -> None:
+        try:
+            self.messages.close()
+        finally:
+            self.deliveries.close()
+
+    def _recall_producers(self, since_us: int) -> None:
+        """From the headers of the frames appended since then."""
+        for frame in self.messages.heads(since_us):
+            facts = frame.facts()
+            if facts.producer.id == 0:
+                continue
+            where = self._loop.create_future()
+            where.set_result(Committed(facts.base_offset, facts.append_time))
+            if self._producers.find(facts.producer, facts.span) is None:
+                self._producers.add(facts.producer, facts.span, where)
