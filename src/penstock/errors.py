@@ -21,6 +21,9 @@
     │   ├── TopicNotFound
     │   └── PartitionNotFound
     ├── AlreadyExists                   a topic of that name is there
+    ├── LeaseError                      an answer for a message that the consumer does not hold (any more)
+    │   ├── LeaseNotFound               the lease has run out, or never was
+    │   └── NotLeased                   the lease does not hold that message, or it was answered for already
     ├── ProducerError                   an idempotent producer is not where the broker knows it to be
     │   ├── ProducerFenced              a newer epoch of the same producer has taken over
     │   ├── SequenceGap                 batches before this one are missing
@@ -138,6 +141,18 @@ class PartitionNotFound(NotFound):
 
 class AlreadyExists(PenstockError):
     code = "already_exists"
+
+
+class LeaseError(PenstockError):
+    code = "lease_error"
+
+
+class LeaseNotFound(LeaseError):
+    code = "lease_not_found"
+
+
+class NotLeased(LeaseError):
+    code = "not_leased"
 
 
 class ProducerError(PenstockError):
