@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
@@ -348,9 +349,28 @@ def test_a_body_that_claims_to_decompress_beyond_the_limits_is_refused_unread(co
 
 @pytest.mark.parametrize("codec", [LZ4, ZSTD])
 def test_a_real_bomb_is_refused(codec: int) -> None:
+    zeros = Frame.of(Batch.from_columns([bytes(1 << 20)] * 7, now_us=1))
+    body = pa.Codec({LZ4: "lz4", ZSTD: "zstd"}[codec]).compress(zeros.data[HEADER_BYTES:], asbytes=True)
+    bomb = bytearray(with_body(zeros, body))
+    bomb[40:44] = struct.pack("<I", zeros.raw_length)
+    bomb[54] = codec
+    with pytest.raises(DecompressionRefused, match="claim to decompress"):
+        Frame.accept(resealed(bomb))
+
+
+@pytest.mark.parametrize("codec", [LZ4, ZSTD])
+def test_what_is_made_here_is_accepted_everywhere(codec: int) -> None:
+    """Even if it shrinks as only bombs do, or would be larger than any reader takes."""
     zeros = Frame.of(Batch.from_columns([bytes(1 << 20)] * 7, now_us=1), codec=codec)
-    with pytest.raises(DecompressionRefused):
-        Frame.accept(zeros.data)
+    assert Frame.accept(zeros.data).count == 7
+    with pytest.raises(FrameTooLarge):
+        Frame.of(Batch.from_columns([TEXTS[i % 200] * 20_000 for i in range(100)], now_us=1), codec=codec)
+
+
+@pytest.mark.parametrize("codec", [3, -1, "zstd", None])
+def test_a_codec_that_does_not_exist_is_refused(codec: object) -> None:
+    with pytest.raises(InvalidInput):
+        Frame.of(Batch.from_columns([b"a"], now_us=1), codec=codec)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("codec", [LZ4, ZSTD])

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.clock import TIME_MAX_US
 from penstock.columns import (
     HEADERS,
     SCHEMA,
@@ -26,7 +27,7 @@ from penstock.columns import (
     priority_column,
     time_column,
 )
-from penstock.errors import InvalidMessage, UnknownColumn
+from penstock.errors import InvalidInput, InvalidMessage, UnknownColumn
 from penstock.message import Message
 
 
@@ -89,6 +90,8 @@ class Batch:
         rows = list(messages)
         if not checked:
             for row in rows:
+                if not isinstance(row, Message):
+                    raise InvalidMessage(f"not a Message but {type(row).__name__}")
                 row.check()
         # A column nobody uses is not even looked at a second time.
         return cls.from_columns(
@@ -115,11 +118,14 @@ class Batch:
         priorities: Any = None,
         now_us: int,
     ) -> Batch:
-        """Columns as Python sequences, numpy or Arrow arrays; None for a column that is all default."""
-        count = len(values)
-        if count == 0:
-            raise InvalidMessage("a batch needs at least one message")
+        """Columns as Python sequences, numpy or Arrow arrays; None for a column that is all default.
+
+        Times are microseconds or Arrow or numpy timestamps; a timestamp of 0 or None becomes `now_us`.
+        """
+        if not isinstance(now_us, int) or not 0 <= now_us <= TIME_MAX_US:
+            raise InvalidMessage(f"now_us must be microseconds within 1970–9999, not {now_us!r}")
         for name, column in (
+            ("values", values),
             ("keys", keys),
             ("headers", headers),
             ("timestamps", timestamps),
@@ -127,11 +133,17 @@ class Batch:
             ("expires_at", expires_at),
             ("priorities", priorities),
         ):
-            if column is not None and len(column) != count:
-                raise InvalidMessage(f"{name} has {len(column)} rows, values has {count}", column=name)
+            if column is not None and not hasattr(column, "__len__"):
+                raise InvalidMessage(f"{name} must be a sequence or an array, not {type(column).__name__}", column=name)
+            if column is not None and len(column) != len(values):
+                raise InvalidMessage(f"{name} has {len(column)} rows, values has {len(values)}", column=name)
+        count = 0 if values is None else len(values)
+        if count == 0:
+            raise InvalidMessage("a batch needs at least one message")
         times = time_column("timestamps", timestamps)
         timestamp, timestamp_column = now_us, None
         if times is not None:
+            times = np.where(times == 0, now_us, times)
             timestamp = int(times.min())
             if int(times.max()) != timestamp:
                 timestamp_column = times
@@ -150,6 +162,8 @@ class Batch:
     @classmethod
     def from_arrow(cls, table: pa.RecordBatch | pa.Table, now_us: int) -> Batch:
         """From any table with a `value` column; the other columns of SCHEMA are optional, others are refused."""
+        if not isinstance(table, pa.RecordBatch | pa.Table):
+            raise InvalidMessage(f"not an Arrow table or record batch but {type(table).__name__}")
         unknown = set(table.schema.names) - set(SCHEMA.names)
         if unknown:
             names = ", ".join(sorted(unknown))
@@ -175,7 +189,8 @@ class Batch:
 
     def slice(self, start: int, stop: int) -> Batch:
         """Rows start to stop, sharing this batch's memory."""
-        assert 0 <= start < stop <= self.count, (start, stop, self.count)
+        if not 0 <= start < stop <= self.count:
+            raise InvalidInput(f"rows {start} to {stop} of a batch of {self.count}")
         part = Batch.__new__(Batch)
         for name in Batch.__slots__:
             setattr(part, name, getattr(self, name))

@@ -56,6 +56,24 @@ def _arrow(name: str, values: Any, target: pa.DataType) -> pa.Array:
         raise InvalidMessage(f"{name}: {error}", column=name) from error
 
 
+def _inferred(name: str, values: Any) -> pa.Array:
+    """As an array of whatever type the values are."""
+    try:
+        if isinstance(values, pa.ChunkedArray):
+            return values.combine_chunks()
+        return values if isinstance(values, pa.Array) else pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidMessage(f"{name}: {error}", column=name) from error
+
+
+def _whole_numbers(name: str, array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Arrow would cut 1.7 to 1 and take True for 1."""
+    kind = array.type
+    if not (pa.types.is_integer(kind) or pa.types.is_null(kind) or pa.types.is_timestamp(kind)):
+        raise InvalidMessage(f"{name} must be whole numbers, not {kind}", column=name)
+    return _arrow(name, array, target)
+
+
 def binary_column(name: str, values: Any) -> Binary | None:
     if values is None:
         return None
@@ -84,10 +102,10 @@ def headers_column(values: Any) -> Headers | None:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         array = _arrow("headers", _list_of_map(values), HEADERS)
     else:
-        if not any(values):
-            return None
-        rows = [list(row.items() if isinstance(row, dict) else row or ()) for row in values]
         try:
+            rows = [list(row.items() if isinstance(row, dict) else () if row is None else row) for row in values]
+            if not any(rows):
+                return None
             dicts = [[{"key": name, "value": value} for name, value in row] for row in rows]
         except (TypeError, ValueError) as error:
             raise InvalidMessage(f"headers: {error}", column="headers") from error
@@ -117,13 +135,13 @@ def _list_of_map(values: Any) -> Any:
 def time_column(name: str, values: Any) -> Ints | None:
     if values is None:
         return None
-    if isinstance(values, np.ndarray) and values.dtype == np.int64:
-        times: Ints = values
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
+        times: Ints = np.ascontiguousarray(values)
     else:
-        if isinstance(values, pa.Array | pa.ChunkedArray) and pa.types.is_timestamp(values.type):
-            values = _arrow(name, values, TIME)
-        array = _arrow(name, values, pa.int64())
-        times = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+        array = _inferred(name, values)
+        if pa.types.is_timestamp(array.type):
+            array = _arrow(name, array, TIME)
+        times = pc.fill_null(_whole_numbers(name, array, pa.int64()), 0).to_numpy(zero_copy_only=False)
     if int(times.min()) < 0 or int(times.max()) > TIME_MAX_US:
         raise InvalidMessage(f"{name} must be microseconds within 1970–9999", column=name)
     return times
@@ -132,7 +150,7 @@ def time_column(name: str, values: Any) -> Ints | None:
 def priority_column(values: Any) -> npt.NDArray[np.int8] | None:
     if values is None:
         return None
-    array = _arrow("priorities", values, pa.int8())
+    array = _whole_numbers("priorities", _inferred("priorities", values), pa.int8())
     priorities: npt.NDArray[np.int8] = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
     if int(priorities.min()) < -1 or int(priorities.max()) > 1:
         raise InvalidMessage("priorities must be -1, 0 or 1", column="priorities")

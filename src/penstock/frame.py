@@ -48,6 +48,7 @@ from crc32c import crc32c
 
 from penstock.batch import Batch
 from penstock.body import Bytes, check_limits, decode, decode_message, encode, encode_message
+from penstock.clock import TIME_MAX_US
 from penstock.errors import (
     BatchTooLarge,
     ChecksumMismatch,
@@ -56,6 +57,8 @@ from penstock.errors import (
     FrameTruncated,
     InvalidColumn,
     InvalidFrame,
+    InvalidInput,
+    InvalidMessage,
     UnknownMagic,
     UnsupportedVersion,
 )
@@ -145,11 +148,16 @@ class Frame:
         limits: Limits = DEFAULT_LIMITS,
     ) -> Frame:
         check_limits(batch, limits)
+        if codec not in CODECS.values():
+            raise InvalidInput(f"codec must be one of {sorted(CODECS.values())}, not {codec!r}")
         frame = _build(
             encode(batch), batch.count, batch.count, flags_of(batch), batch.timestamp_range(), codec, producer
         )
-        if len(frame.data) > limits.frame_bytes_max:
-            raise FrameTooLarge(f"a frame of {len(frame.data)} bytes; the limit is {limits.frame_bytes_max}")
+        if len(frame.data) > limits.frame_bytes_max or frame.raw_length > limits.decompressed_bytes_max:
+            raise FrameTooLarge(
+                f"a frame of {len(frame.data)} bytes, {frame.raw_length} decompressed; the limits are "
+                f"{limits.frame_bytes_max} and {limits.decompressed_bytes_max}"
+            )
         return frame
 
     @classmethod
@@ -159,6 +167,8 @@ class Frame:
         """A frame of one message, without going through columns."""
         check_message(message, limits)
         timestamp = message.timestamp or now_us
+        if not isinstance(timestamp, int) or not 0 <= timestamp <= TIME_MAX_US:
+            raise InvalidMessage(f"now_us must be microseconds within 1970–9999, not {now_us!r}")
         flags = (
             (HAS_DELAYS if message.deliver_at else 0)
             | (HAS_TTL if message.expires_at else 0)
@@ -198,7 +208,7 @@ class Frame:
 
     def check_body(self) -> None:
         if crc32c(self.data[_STAMP_END:]) != _U32.unpack_from(self.data, 32)[0]:
-            raise ChecksumMismatch("the body does not match its checksum")
+            raise ChecksumMismatch("the body does not match its checksum", base_offset=self.base_offset)
 
     def offsets(self, batch: Batch) -> npt.NDArray[np.int64]:
         """The offset of each message of `batch`, which must be this frame's."""
@@ -319,6 +329,19 @@ def stamp(frame: Frame, base_offset: int, append_time: int, leader_epoch: int, s
     return _HEAD.pack(MAGIC, head_crc) + stamped
 
 
+def check_appendable(frame: Frame) -> int:
+    """The number of messages of a frame that a log may append as it is; InvalidFrame if it may not.
+
+    A frame taken from another log may have gaps or times of its own; as a producer's frame it would be nonsense.
+    """
+    if not isinstance(frame, Frame) or len(frame.data) < HEADER_BYTES:
+        raise InvalidFrame("not a frame")
+    _, _, count, span, flags, *_ = frame._stable()
+    if span != count or flags & (SPARSE | MERGED):
+        raise InvalidFrame("a frame that a log has rewritten can't be appended; make one of its messages")
+    return int(count)
+
+
 def payload(frame: Frame) -> memoryview:
     """What follows the stamp."""
     return frame.data[_STAMP_END:]
@@ -386,8 +409,9 @@ def _build(
     body_length = raw_length
     if codec != NONE:
         compressed = _ARROW_CODECS[codec].compress(memoryview(data)[HEADER_BYTES:])
-        # What does not shrink is stored as it is: it would only cost the readers.
-        if len(compressed) < raw_length:
+        # What does not shrink is stored as it is: it would only cost the readers. So is what shrinks as only a bomb
+        # may: no reader would take it.
+        if raw_length / DEFAULT_LIMITS.decompression_ratio_max <= len(compressed) < raw_length:
             body_length = len(compressed)
             padding = _PADDING[-body_length % 8]
             data = bytearray().join((bytes(HEADER_BYTES), compressed, padding))

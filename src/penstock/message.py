@@ -52,20 +52,28 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         for name, value in (("value", self.value), ("key", self.key)):
             if value is not None and not isinstance(value, bytes):
                 raise InvalidMessage(f"{name} must be bytes or None, not {type(value).__name__}", field=name)
-        if self.headers:
+        if self.headers != ():
             _check_headers(self.headers)
-        if not -1 <= self.priority <= 1:
-            raise InvalidMessage(f"priority must be -1, 0 or 1, not {self.priority!r}", field="priority")
         # Spelled out: this runs for every message that is published alone.
-        if not 0 <= self.timestamp <= TIME_MAX_US:
+        if self.priority != 0 and not (_is_int(self.priority) and -1 <= self.priority <= 1):
+            raise InvalidMessage(f"priority must be -1, 0 or 1, not {self.priority!r}", field="priority")
+        if not (_is_int(self.timestamp) and 0 <= self.timestamp <= TIME_MAX_US):
             raise _out_of_range("timestamp", self.timestamp)
-        if not 0 <= self.deliver_at <= TIME_MAX_US:
+        if not (_is_int(self.deliver_at) and 0 <= self.deliver_at <= TIME_MAX_US):
             raise _out_of_range("deliver_at", self.deliver_at)
-        if not 0 <= self.expires_at <= TIME_MAX_US:
+        if not (_is_int(self.expires_at) and 0 <= self.expires_at <= TIME_MAX_US):
             raise _out_of_range("expires_at", self.expires_at)
 
 
+def _is_int(value: object) -> bool:
+    """True and False are not numbers here, whatever Python says."""
+    return type(value) is int or (isinstance(value, int) and not isinstance(value, bool))
+
+
 def _check_headers(headers: tuple[tuple[str, bytes], ...]) -> None:
+    if not isinstance(headers, tuple | list):
+        # An iterator would be used up by looking at it.
+        raise InvalidMessage(f"headers must be a tuple of pairs, not {type(headers).__name__}", field="headers")
     try:
         for name, value in headers:
             name.encode()

@@ -274,7 +274,11 @@ class DeliveryMachine(RuleBasedStateMachine):
         for value in self.journal:
             again.apply(from_value(value))
         again.check()
-        assert (again.floor, again.cursor, again.done) == (self.delivery.floor, self.delivery.cursor, self.delivery.done)
+        assert (again.floor, again.cursor, again.done) == (
+            self.delivery.floor,
+            self.delivery.cursor,
+            self.delivery.done,
+        )
         assert again.ready | again.waiting == self.delivery.ready | self.delivery.waiting
         assert again.attempts == self.delivery.attempts
         assert again.leases == self.delivery.leases

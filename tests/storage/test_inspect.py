@@ -126,12 +126,20 @@ def test_a_log_without_messages_is_healthy(tmp_path: Path) -> None:
     assert [(s.frames, s.messages) for s in report.segments] == [(0, 0)]
 
 
-def test_a_manifest_alone_is_a_healthy_log(tmp_path: Path) -> None:
+def test_a_manifest_alone_is_a_log_that_lost_its_segments(tmp_path: Path) -> None:
     closed_log(tmp_path / "log")
     shutil.copytree(tmp_path / "log", tmp_path / "new", ignore=shutil.ignore_patterns("*.*", "synced"))
     report = look(tmp_path / "new")
-    assert report.is_healthy
+    assert [found.sentence for found in damage(report)] == ["every segment is missing"]
     assert report.segments == []
+
+
+def test_a_last_segment_that_is_missing_with_the_mark_is_named_by_its_index(tmp_path: Path) -> None:
+    path = closed_log(tmp_path / "log")
+    segment(path, 90).unlink()
+    (path / "synced").unlink()
+    (found,) = damage(look(path))
+    assert (found.offset, found.file) == (90, "00000000000000000090.log")
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "1.log", "log", "00000000000000000000.index"])

@@ -227,11 +227,46 @@ def test_every_segment_missing_is_noticed() -> None:
 def test_nothing_left_but_the_mark_or_the_manifest_is_noticed() -> None:
     disk, _ = closed_log()
     names = dict(disk.names)
+    disk.names = {"manifest": names["manifest"]}
+    assert "every segment is missing" in refused(disk).message
     disk.names = {"synced": names["synced"]}
     assert refused(disk).details["file"] == "manifest"
     disk.names = {"synced": names["synced"], "manifest": names["manifest"]}
     disk.names["synced"].current[20] ^= 1
     assert "every segment is missing" in refused(disk).message
+
+
+def test_the_last_segment_and_the_mark_missing_is_noticed_by_the_index_that_is_left() -> None:
+    disk, _ = closed_log()
+    last = segments_of(disk)[-1]
+    del disk.names[last], disk.names["synced"]
+    before = contents(disk)
+    assert refused(disk).details["file"] == last
+    assert contents(disk) == before
+
+
+def test_a_log_whose_making_was_cut_short_is_made_anew() -> None:
+    steps = 0
+
+    def before(operation: Operation) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == stop_at:
+            raise KeyboardInterrupt
+
+    for stop_at in range(1, 40):
+        steps = 0
+        disk = MemoryDisk()
+        try:
+            open_log(FaultyFiles(MemoryFiles(disk), before))
+        except KeyboardInterrupt:
+            log = open_log(MemoryFiles(disk.after_kill()))
+            values = fill(log, 3)
+            assert values_of(log) == values
+        else:
+            assert stop_at > 10
+            return
+    raise AssertionError("it never ends")
 
 
 def test_a_start_offset_without_segments_is_noticed() -> None:

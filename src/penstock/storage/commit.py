@@ -19,7 +19,7 @@ import msgspec
 from penstock.batch import Batch
 from penstock.clock import Clock
 from penstock.errors import Fatal, PenstockError
-from penstock.frame import Frame, check_message
+from penstock.frame import Frame, check_appendable, check_message
 from penstock.limits import DEFAULT_LIMITS, MIB, Limits
 from penstock.message import Message
 from penstock.storage.log import Log
@@ -71,7 +71,11 @@ class GroupCommit(Generic[Token]):
 
     def commit(self, token: Token, item: Frame | Message) -> None:
         """Hands in a frame or a single message. Its outcome is told under `token`."""
-        size = check_message(item, self._limits) if isinstance(item, Message) else len(item.data)
+        if isinstance(item, Message):
+            size = check_message(item, self._limits)
+        else:
+            check_appendable(item)
+            size = len(item.data)
         waiting = _Waiting(token, item, size)
         with self._lock:
             self._waiting.append(waiting)

@@ -12,12 +12,12 @@ import fcntl
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
 from penstock.errors import DeviceFailed, DirectoryLocked, DiskFull, StorageError, StorageReadOnly, SyncFailed
 
 Buffer = bytes | bytearray | memoryview
+PathLike = os.PathLike
 Mode = Literal["read", "append", "create"]
 
 
@@ -76,13 +76,17 @@ _FLAGS = {
 class DiskFiles:
     """A real directory."""
 
-    def __init__(self, path: str | Path, *, create: bool = True) -> None:
-        self.path = str(path)
+    def __init__(self, path: str | PathLike[str], *, create: bool = True) -> None:
+        self.path = os.fspath(path)
         self._fd = -1
         try:
             if create:
                 _make_directories(os.path.abspath(path))
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StorageError(f"{self.path} is not a directory", file=self.path) from error
+        except ValueError as error:
+            raise StorageError(f"{self.path!r} can't be a path: {error}", file=self.path) from error
         except OSError as error:
             _fail(error, self.path)
 
@@ -137,7 +141,9 @@ class DiskFiles:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise DirectoryLocked(f"{self.path} is open in another process", directory=self.path) from error
+            raise DirectoryLocked(
+                f"{self.path} is open already, here or in another process", directory=self.path
+            ) from error
         except OSError as error:
             _fail(error, self.path)
 

@@ -26,7 +26,9 @@ from penstock.storage.recovery import (
     below,
     check_belongs,
     gap,
+    missing_by_index,
     missing_segments,
+    orphaned_indexes,
     read_header,
     replaced,
     segment_bases,
@@ -63,6 +65,7 @@ def inspect(
         if only is not None:
             report.findings = [finding for finding in report.findings if finding.file == log_name(only)]
         is_complete = _walk_chain(files, report, heads, walked, only, progress)
+        _find_missing_by_index(files, report)
         if (is_complete and report.is_healthy) or _heads(files) == heads:
             break
     if report is not None and only is not None:
@@ -135,8 +138,7 @@ def _survey(files: Files, verify: bool) -> Report | None:
     if chain and chain[-1].role is Role.SEALED:
         chain[-1].role = Role.ACTIVE
     start_offset = report.start_offset if report.start_offset is not None else bases[0] if bases else 0
-    has_mark = marks.NAME in files.names()
-    for damage in missing_segments([_header(place) for place in chain], start_offset, report.synced, has_mark):
+    for damage in missing_segments([_header(place) for place in chain], start_offset, report.synced):
         _add_damage(report, damage)
     return report
 
@@ -215,13 +217,23 @@ def _find_leftovers(files: Files, report: Report) -> None:
             place.role = Role.LEFTOVER
             sentence = f"{place.name}: {why[place.base_offset]}"
             _add(report, Kind.LEFTOVER, place.name, sentence, offset=place.base_offset)
-    indexes = {name for s in report.segments for name in (index_name(s.base_offset), time_index_name(s.base_offset))}
     for name in files.names():
-        stem, _, suffix = name.partition(".")
         if name.endswith(REWRITE_SUFFIX):
             _add(report, Kind.LEFTOVER, name, f"{name}: a rewrite that was not finished")
-        elif suffix in ("index", "timeindex") and len(stem) == 20 and stem.isdecimal() and name not in indexes:
-            _add(report, Kind.LEFTOVER, name, f"{name}: an index without its segment", offset=int(stem))
+    for name in orphaned_indexes(files, [segment.base_offset for segment in report.segments]):
+        _add(report, Kind.LEFTOVER, name, f"{name}: an index without its segment", offset=int(name.partition(".")[0]))
+
+
+def _find_missing_by_index(files: Files, report: Report) -> None:
+    """Once it is known where the log ends."""
+    end_offset = report.chain[-1].end_offset if report.chain else report.start_offset
+    if end_offset is None or report.log_id is None:
+        return
+    for name in orphaned_indexes(files, [segment.base_offset for segment in report.segments]):
+        damage = missing_by_index(files, name, report.log_id, end_offset)
+        known = {finding.file for finding in report.findings if finding.kind is Kind.DAMAGE}
+        if damage is not None and damage.details["file"] not in known:
+            _add_damage(report, damage)
 
 
 def _header(place: SegmentReport) -> SegmentHeader:

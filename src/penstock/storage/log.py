@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from threading import Lock, RLock
 from typing import TypeVar
 
-from penstock.clock import Clock
+from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     DeviceFailed,
     DiskFull,
@@ -28,17 +28,18 @@ from penstock.errors import (
     InvalidFrame,
     InvalidInput,
     LogClosed,
+    LogCorrupt,
     OffsetOutOfRange,
     StorageError,
 )
-from penstock.frame import MERGED, Frame, FrameInfo, FrameRun, payload, stamp
+from penstock.frame import MERGED, Frame, FrameInfo, FrameRun, check_appendable, payload, stamp
 from penstock.limits import MIB
 from penstock.storage import segment as segments
 from penstock.storage.cache import SegmentCache
-from penstock.storage.files import Buffer, Files, random_id
+from penstock.storage.files import Buffer, DiskFiles, Files, PathLike, random_id
 from penstock.storage.manifest import Manifest, write_manifest
 from penstock.storage.mark import Mark, MarkFile
-from penstock.storage.recovery import Recovered, recover
+from penstock.storage.recovery import recover
 from penstock.storage.rewrite import (
     Rewritten,
     must_rewrite,
@@ -102,14 +103,17 @@ class Log:
     @classmethod
     def open(
         cls,
-        files: Files,
+        files: Files | str | PathLike[str],
         *,
-        clock: Clock,
+        clock: Clock | None = None,
         settings: LogSettings | None = None,
         cache: SegmentCache | None = None,
         new_log_id: Callable[[], bytes] = random_id,
     ) -> Log:
         """Opens the log in this directory, or makes one; `files` belongs to the log from here on."""
+        if isinstance(files, str | PathLike):
+            files = DiskFiles(files)
+        clock = clock or SystemClock()
         files.lock()
         try:
             return cls._open(
@@ -124,16 +128,17 @@ class Log:
         cls, files: Files, clock: Clock, settings: LogSettings, cache: SegmentCache, new_log_id: Callable[[], bytes]
     ) -> Log:
         recovered = recover(files)
-        if recovered is None:
-            manifest = Manifest(new_log_id(), 0)
-            write_manifest(files, manifest)
-            recovered = Recovered(manifest, [])
-        log = cls(files, clock, settings, recovered.manifest, cache)
-        log._segments = tuple(recovered.segments)
+        manifest = recovered.manifest if recovered else Manifest(new_log_id(), 0)
+        log = cls(files, clock, settings, manifest, cache)
+        log._segments = tuple(recovered.segments) if recovered else ()
         if not log._segments:
-            log._segments = (log._create_segment(recovered.manifest.start_offset, 0),)
-        log._mark = MarkFile(files, recovered.manifest.log_id)
+            log._segments = (log._create_segment(manifest.start_offset, 0),)
+        log._mark = MarkFile(files, manifest.log_id)
         log._note_synced()
+        if recovered is None:
+            # The last step of making a log: from here on, whatever is missing is damage.
+            write_manifest(files, manifest)
+            return log
         log.recovery_notes = recovered.notes
         log.recovered_cleanly = recovered.is_clean
         return log
@@ -174,7 +179,9 @@ class Log:
         """Writes frames at the end, all or none. They are on disk only after `sync`."""
         with self._lock:
             self._check_writable()
-            assert frames
+            counts = [check_appendable(frame) for frame in frames]
+            if not counts:
+                raise InvalidInput("nothing to append")
             size = sum(len(frame.data) for frame in frames)
             if self._is_full(size):
                 self.roll()
@@ -183,10 +190,9 @@ class Log:
             append_time = max(self._clock.now_us(), active.last_append_time)
             buffers: list[Buffer] = []
             infos: list[FrameInfo] = []
-            for frame in frames:
+            for frame, count in zip(frames, counts, strict=True):
                 buffers.append(stamp(frame, offset, append_time, leader_epoch, self._synced_position, active.head_seed))
                 buffers.append(payload(frame))
-                count = frame.count
                 infos.append(FrameInfo(offset, offset + count, append_time, leader_epoch, 0, count, len(frame.data)))
                 offset += count
             with self._stop_if_fatal():
@@ -265,6 +271,9 @@ class Log:
         self._mark.write(mark)
         self._mark.sync()
         for segment in reversed(self._segments[len(kept) :]):
+            # The index first, and for good: one without its segment would say that the segment is missing.
+            segments.remove_indexes(self._files, segment.base_offset)
+            self._files.sync()
             self._remove_segment(segment)
             self._files.sync()
         if target is not None:
@@ -367,7 +376,9 @@ class Log:
                     self.sync()
                     active = self._segments[-1]
                     assert active.opened is not None
-                    segments.write_indexes(self._files, active, active.opened)
+                    with suppress(DiskFull):
+                        # They can be rebuilt; what they are of is safe.
+                        segments.write_indexes(self._files, active, active.opened)
                     self._mark.sync()
             finally:
                 for segment in self._segments:
@@ -406,6 +417,29 @@ class Log:
                         raise
                 if offset is not None:
                     self._check_range(offset)
+
+    def frames(self, offset: int, until: int | None = None) -> Iterator[Frame]:
+        """Every frame from the one that holds `offset` on, read as they are asked for, bodies checked too.
+
+        The first may start before `offset`: `frame.offsets(batch)` tells which messages to skip. Without `until`, ends
+        where the log had been synced to when this was called.
+        """
+        end = self._synced_offset if until is None else until
+        while offset < end:
+            run = self.read(offset, until=end)
+            for frame in run:
+                try:
+                    frame.check_body()
+                except InvalidFrame as error:
+                    raise self._damage(frame.base_offset, error) from error
+                yield frame
+            if not run:
+                return
+            offset = run.next_offset
+
+    def _damage(self, offset: int, error: InvalidFrame) -> LogCorrupt:
+        segment = self._segment_of(offset)
+        return segments.corrupt(segment, self._position_of(segment, offset), offset, error.message)
 
     def _read(self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, end: int) -> FrameRun:
         first = max(bisect_right(held, offset, key=lambda s: s.base_offset) - 1, 0)
@@ -474,6 +508,8 @@ class Log:
             raise self._stopped
 
     def _check_range(self, offset: int) -> None:
+        if not isinstance(offset, int):
+            raise InvalidInput(f"an offset is a whole number, not {offset!r}")
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(
                 f"offset {offset} is not within {self.start_offset} to {self.end_offset}",

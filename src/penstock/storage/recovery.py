@@ -15,10 +15,11 @@ Reads whole segments only if they were not sealed or closed cleanly, or if their
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from penstock.errors import InvalidFrame, LogCorrupt, UnknownFormat, UnsupportedVersion
+from penstock.errors import DiskFull, InvalidFrame, LogCorrupt, UnknownFormat, UnsupportedVersion
 from penstock.storage.files import File, Files
 from penstock.storage.index import Coverage
 from penstock.storage.manifest import Manifest, read_manifest
@@ -32,12 +33,10 @@ from penstock.storage.segment import (
     SegmentHeader,
     corrupt,
     frames_behind,
-    index_name,
     log_name,
     read_indexes,
     remove_indexes,
     scan_to_damage,
-    time_index_name,
     write_indexes,
 )
 
@@ -59,9 +58,13 @@ def recover(files: Files) -> Recovered | None:
     manifest = read_manifest(files)
     bases = segment_bases(files)
     if manifest is None:
-        # It is the first file of a log; nothing of ours can be there without it.
-        if bases or MARK_NAME in files.names():
+        if not _was_being_made(files, bases):
             raise LogCorrupt("the manifest is missing, but the log is there", file="manifest", position=0)
+        # In the other order than they were made: a mark is never without its segment.
+        for name in [MARK_NAME, *map(log_name, bases)]:
+            if name in files.names():
+                files.remove(name)
+                files.sync()
         return None
     found = Recovered(manifest, [])
     mark = read_mark(files, manifest.log_id)
@@ -69,7 +72,7 @@ def recover(files: Files) -> Recovered | None:
     headers = _read_headers(files, bases, manifest, mark, found)
     headers = _remove_replaced(files, headers, found)
     headers = _remove_below(files, headers, manifest.start_offset, found)
-    for damage in missing_segments(headers, manifest.start_offset, mark, MARK_NAME in files.names()):
+    for damage in missing_segments(headers, manifest.start_offset, mark):
         raise damage
     for header, following in pairwise(headers):
         found.segments.append(_sealed(files, header, following.base_offset, found))
@@ -83,10 +86,22 @@ def recover(files: Files) -> Recovered | None:
     return found
 
 
+def _was_being_made(files: Files, bases: list[int]) -> bool:
+    """The manifest is the last file of a new log: before it there is at most an empty first segment and a mark."""
+    if bases not in ([], [0]) or any(name.endswith("index") for name in files.names()):
+        return False
+    if not bases:
+        return MARK_NAME not in files.names()
+    file = files.open(log_name(0), "read")
+    size = file.size()
+    file.close()
+    return size <= SEGMENT_HEADER_BYTES
+
+
 def segment_bases(files: Files) -> list[int]:
     """Base offsets by file name; files with other names are none of ours and are left alone."""
     stems = [name.removesuffix(".log") for name in files.names() if name.endswith(".log")]
-    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdecimal())
 
 
 def _remove_temporary_files(files: Files, found: Recovered) -> None:
@@ -193,12 +208,10 @@ def _remove_segment(files: Files, base_offset: int) -> None:
     files.remove(log_name(base_offset))
 
 
-def missing_segments(
-    headers: list[SegmentHeader], start_offset: int, mark: Mark | None, has_mark: bool
-) -> Iterator[LogCorrupt]:
-    """Missing at the front and at the end; `gap` finds those in between. `has_mark`: also if it can't be read."""
-    if not headers and mark is None and (has_mark or start_offset > 0):
-        # The mark is made after the first segment, and a start offset moves only while there is one.
+def missing_segments(headers: list[SegmentHeader], start_offset: int, mark: Mark | None) -> Iterator[LogCorrupt]:
+    """Missing at the front and at the end; `gap` finds those in between."""
+    if not headers and mark is None:
+        # Segments come before the manifest. Only a truncation to nothing may leave none, and the mark says so.
         name = log_name(start_offset)
         yield LogCorrupt("every segment is missing", file=name, position=0, offset=start_offset)
     if headers and headers[0].base_offset > start_offset:
@@ -228,8 +241,10 @@ def _sealed(files: Files, header: SegmentHeader, following: int, found: Recovere
             raise synced_but_gone(segment, scanned.size, scanned.next_offset, claimed)
         segment.next_offset = max(scanned.next_offset, header.end_offset)
         segment.last_append_time = scanned.last_append_time
-        write_indexes(files, segment, scanned.opened)
         found.notes.append(f"rebuilt the indexes of {name}")
+        with suppress(DiskFull):
+            # Without them the segment is read through each time it is opened, until there is room.
+            write_indexes(files, segment, scanned.opened)
     damage = gap(segment, following)
     if damage is not None:
         raise damage
@@ -304,10 +319,30 @@ def _claimed(header: SegmentHeader, mark: Mark | None, index: Coverage | None) -
     return claimed
 
 
-def _remove_orphaned_indexes(files: Files, found: Recovered) -> None:
-    bases = [segment.base_offset for segment in found.segments]
-    ours = {name for base in bases for name in (index_name(base), time_index_name(base))}
+def orphaned_indexes(files: Files, bases: list[int]) -> Iterator[str]:
+    """Indexes of segments that are not there."""
     for name in files.names():
         stem, _, suffix = name.partition(".")
-        if suffix in ("index", "timeindex") and len(stem) == 20 and stem.isdecimal() and name not in ours:
-            files.remove(name)
+        is_ours = suffix in ("index", "timeindex") and len(stem) == 20 and stem.isascii() and stem.isdecimal()
+        if is_ours and int(stem) not in bases:
+            yield name
+
+
+def missing_by_index(files: Files, name: str, log_id: bytes, end_offset: int) -> LogCorrupt | None:
+    """An index without its segment is left by a removal that was cut short; but not if it is of what comes last."""
+    base = int(name.partition(".")[0])
+    indexes = read_indexes(files, base)
+    if indexes is None or indexes[2].log_id != log_id or indexes[2].next_offset <= end_offset:
+        return None
+    return LogCorrupt(f"{log_name(base)} is missing: its index is there", file=log_name(base), position=0, offset=base)
+
+
+def _remove_orphaned_indexes(files: Files, found: Recovered) -> None:
+    end_offset = found.segments[-1].next_offset if found.segments else found.manifest.start_offset
+    orphans = list(orphaned_indexes(files, [segment.base_offset for segment in found.segments]))
+    for name in orphans:
+        damage = missing_by_index(files, name, found.manifest.log_id, end_offset)
+        if damage is not None:
+            raise damage
+    for name in orphans:
+        files.remove(name)
