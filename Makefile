@@ -11,6 +11,9 @@ help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## build .venv with everything the project needs
+
+.PHONY: test-tools
+test-tools:
 	@tools/system-packages strace
 
 $(STAMP): pyproject.toml constraints.txt
@@ -20,16 +23,16 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
 	@touch $@
 
-run: setup  ## start the broker (not there yet: says so and fails)
+run:  ## start the broker (not there yet: says so and fails)
 	@echo "penstock has no server yet: this version is the storage engine. See README.md; try 'make demo'." >&2; exit 1
 
 demo: setup  ## write a log, kill the writer, recover it, damage it, find the damage
 	$(BIN)/python examples/durable_log.py
 
-test: setup  ## all tests
+test: setup test-tools  ## all tests
 	$(BIN)/pytest
 
-check: setup  ## formatting, lint, types, layers, tests
+check: setup test-tools  ## formatting, lint, types, layers, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

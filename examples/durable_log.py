@@ -161,7 +161,7 @@ def merge(log: Log) -> None:
 def compact_by_key(log: Log) -> None:
     title("Compact: of every key only the newest message stays; messages without a key stay")
     before = rows(frames_of(log))
-    gained = compact(log, now_us=CLOCK.now_us(), tombstone_age_us=1, segment_bytes_max=SETTINGS.segment_bytes_max)
+    gained = compact(log, now_us=CLOCK.now_us(), tombstone_age_us=1)
     after = rows(frames_of(log))
     newest = {message.key: offset for offset, message in before if message.key is not None}
     expected = [(o, m) for o, m in before if m.key is None or newest[m.key] == o]

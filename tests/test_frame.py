@@ -367,6 +367,36 @@ def test_what_is_made_here_is_accepted_everywhere(codec: int) -> None:
         Frame.of(Batch.from_columns([TEXTS[i % 200] * 20_000 for i in range(100)], now_us=1), codec=codec)
 
 
+@pytest.mark.parametrize("extra", ["twice", "empty behind", "skippable before", "skippable behind"])
+def test_an_lz4_body_of_more_than_one_frame_is_refused(extra: str) -> None:
+    """A stream decoder takes them, the decoder of the readers does not: such a frame would be poison for ever."""
+    plain = Frame.of(Batch.from_columns(TEXTS, now_us=1))
+    raw = bytes(plain.data[HEADER_BYTES:])
+    lz4 = pa.Codec("lz4")
+    skippable = struct.pack("<II", 0x184D2A50, 4) + b"skip"
+    whole = lz4.compress(raw, asbytes=True)
+    half = len(raw) // 2
+    body = {
+        "twice": lz4.compress(raw[:half], asbytes=True) + lz4.compress(raw[half:], asbytes=True),
+        "empty behind": whole + lz4.compress(b"", asbytes=True),
+        "skippable before": skippable + whole,
+        "skippable behind": whole + skippable,
+    }[extra]
+    hostile = bytearray(with_body(plain, body))
+    hostile[40:44] = struct.pack("<I", len(raw))
+    hostile[54] = LZ4
+    with pytest.raises(DecompressionRefused):
+        Frame.accept(resealed(hostile))
+
+
+@pytest.mark.parametrize("producer", [Producer(-1, 0, 0), Producer(1, 70_000, 0), Producer(1, 0, 1 << 31)])
+def test_a_producer_out_of_range_is_refused(producer: Producer) -> None:
+    with pytest.raises(InvalidInput):
+        Frame.of(Batch.from_columns([b"a"], now_us=1), producer=producer)
+    with pytest.raises(InvalidInput):
+        Frame.of_message(Message(b"a"), now_us=1, producer=producer)
+
+
 @pytest.mark.parametrize("codec", [3, -1, "zstd", None])
 def test_a_codec_that_does_not_exist_is_refused(codec: object) -> None:
     with pytest.raises(InvalidInput):

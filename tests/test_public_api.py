@@ -49,6 +49,7 @@ def test_error_codes_never_change() -> None:
         "NotFound": "not_found",
         "TopicNotFound": "topic_not_found",
         "PartitionNotFound": "partition_not_found",
+        "Overloaded": "overloaded",
         "AlreadyExists": "already_exists",
         "LeaseError": "lease_error",
         "LeaseNotFound": "lease_not_found",

@@ -164,6 +164,8 @@ class Batch:
         """From any table with a `value` column; the other columns of SCHEMA are optional, others are refused."""
         if not isinstance(table, pa.RecordBatch | pa.Table):
             raise InvalidMessage(f"not an Arrow table or record batch but {type(table).__name__}")
+        if len(set(table.schema.names)) < len(table.schema.names):
+            raise InvalidMessage("two columns have the same name")
         unknown = set(table.schema.names) - set(SCHEMA.names)
         if unknown:
             names = ", ".join(sorted(unknown))
@@ -311,6 +313,14 @@ class Batch:
         if self.priority is None:
             return pa.array(np.zeros(self.count, np.int8))
         return pa.array(self.priority[self.start : self.start + self.count])
+
+    def without_log_columns(self) -> Batch:
+        """The same messages, for a place of their own: offsets and append times are those of the log they came from."""
+        if self.offset_delta is None and self.append_time is None:
+            return self
+        plain = self.slice(0, self.count)
+        plain.offset_delta = plain.append_time = None
+        return plain
 
     def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
         """These rows, in this order, as a batch of their own."""

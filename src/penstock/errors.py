@@ -20,6 +20,7 @@
     ├── NotFound
     │   ├── TopicNotFound
     │   └── PartitionNotFound
+    ├── Overloaded                      retriable: more is waiting than may wait
     ├── AlreadyExists                   a topic of that name is there
     ├── LeaseError                      an answer for a message that the consumer does not hold (any more)
     │   ├── LeaseNotFound               the lease has run out, or never was
@@ -45,7 +46,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class PenstockError(Exception):
@@ -58,6 +59,12 @@ class PenstockError(Exception):
         super().__init__(message)
         self.message = message
         self.details = details
+
+    def again(self) -> Self:
+        """The same error, to be raised once more: an exception that is raised twice drags its first traceback along."""
+        copy = type(self)(self.message, **self.details)
+        copy.__cause__ = self.__cause__
+        return copy
 
     def as_dict(self) -> dict[str, Any]:
         return {"code": self.code, "message": self.message, "details": self.details}
@@ -137,6 +144,11 @@ class TopicNotFound(NotFound):
 
 class PartitionNotFound(NotFound):
     code = "partition_not_found"
+
+
+class Overloaded(PenstockError):
+    code = "overloaded"
+    retriable = True
 
 
 class AlreadyExists(PenstockError):

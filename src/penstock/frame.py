@@ -73,7 +73,6 @@ HAS_DELAYS, HAS_TTL, HAS_HIGH, HAS_LOW = 1, 2, 4, 8
 CONTROL = 16  # not messages: written by the broker for itself
 SPARSE = 32  # has an offset_delta column
 MERGED = 64  # has an append_time column
-_FLAGS_ALL = 127
 _FLAGS_FROM_OUTSIDE = HAS_DELAYS | HAS_TTL | HAS_HIGH | HAS_LOW
 
 NONE, LZ4, ZSTD = 0, 1, 2
@@ -147,7 +146,9 @@ class Frame:
         producer: Producer = NO_PRODUCER,
         limits: Limits = DEFAULT_LIMITS,
     ) -> Frame:
+        batch = batch.without_log_columns()
         check_limits(batch, limits)
+        _check_producer(producer)
         if codec not in CODECS.values():
             raise InvalidInput(f"codec must be one of {sorted(CODECS.values())}, not {codec!r}")
         frame = _build(
@@ -166,6 +167,7 @@ class Frame:
     ) -> Frame:
         """A frame of one message, without going through columns."""
         check_message(message, limits)
+        _check_producer(producer)
         timestamp = message.timestamp or now_us
         if not isinstance(timestamp, int) or not 0 <= timestamp <= TIME_MAX_US:
             raise InvalidMessage(f"now_us must be microseconds within 1970–9999, not {now_us!r}")
@@ -437,6 +439,12 @@ def _build(
     return Frame(view.toreadonly())
 
 
+def _check_producer(producer: Producer) -> None:
+    in_range = 0 <= producer.id < 1 << 63 and 0 <= producer.epoch < 1 << 16 and 0 <= producer.sequence < 1 << 31
+    if producer is not NO_PRODUCER and not in_range:
+        raise InvalidInput(f"{producer} is out of its range")
+
+
 def check_message(message: Message, limits: Limits = DEFAULT_LIMITS) -> int:
     """The size of a message; raises InvalidMessage or BatchTooLarge if no frame could hold it."""
     message.check()
@@ -494,7 +502,8 @@ def _decompressed_from_outside(frame: Frame) -> memoryview:
             raw = stream.read(frame.raw_length + 1)
         except (OSError, pa.ArrowException) as error:
             raise DecompressionRefused(f"the body does not decompress: {error}") from error
-        if len(raw) != frame.raw_length:
+        # Readers use the one-shot decoder, which takes less: what it refuses must not get into a log.
+        if len(raw) != frame.raw_length or raw != _decompress(LZ4, body, frame.raw_length).to_pybytes():
             raise DecompressionRefused(f"the body does not decompress to the {frame.raw_length} bytes it claims")
         return memoryview(raw)
     return memoryview(_decompress(frame.codec, body, frame.raw_length))

@@ -175,7 +175,7 @@ class Workload:
             for offset, (key, value) in self.expected.must.items()
             if key is None or (newest[key] == offset and value is not None)
         }
-        compact(self.log, now_us=now, tombstone_age_us=60_000_000, segment_bytes_max=SETTINGS.segment_bytes_max)
+        compact(self.log, now_us=now, tombstone_age_us=60_000_000)
         self.expect_what_is_there()
 
     def reopen(self) -> None:

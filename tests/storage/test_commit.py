@@ -6,7 +6,7 @@ from threading import Event, Thread
 
 import pytest
 
-from penstock.errors import BatchTooLarge, DiskFull, InvalidMessage, SyncFailed
+from penstock.errors import BatchTooLarge, DiskFull, InvalidMessage, LogClosed, Overloaded, SyncFailed
 from penstock.limits import Limits
 from penstock.message import Message
 from penstock.storage.commit import Committed, GroupCommit, Outcome
@@ -181,6 +181,54 @@ def test_a_failed_sync_fails_everything_from_then_on() -> None:
     bench.run()
     assert [type(outcome) for group in bench.told for _, outcome in group] == [SyncFailed, SyncFailed]
     assert log.synced_offset == 0
+
+
+def test_a_teller_that_fails_does_not_keep_others_waiting(log: Log) -> None:
+    bench = Bench(log)
+    bench.commits.commit("lost", Message(b"1"))
+    told, bench.commits._tell = bench.commits._tell, lambda outcomes: (_ for _ in ()).throw(RuntimeError("loop closed"))
+    with pytest.raises(RuntimeError):
+        bench.run()
+    bench.commits._tell = told
+    bench.run()
+    bench.commits.commit("next", Message(b"2"))
+    bench.run()
+    assert [token for group in bench.told for token, _ in group] == ["next"]
+    assert values_of(log) == [b"1", b"2"]
+
+
+def test_those_who_wait_hear_that_the_pool_is_gone(log: Log) -> None:
+    bench = Bench(log)
+
+    def gone(work: object) -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    bench.commits._run = gone
+    bench.commits.commit("a", Message(b"a"))
+    assert [(token, type(outcome)) for group in bench.told for token, outcome in group] == [("a", LogClosed)]
+
+
+def test_what_waits_is_bounded(log: Log) -> None:
+    bench = Bench(log)
+    large = frame_of(*[b"x" * 1_000_000] * 7)
+    with pytest.raises(Overloaded) as caught:
+        for i in range(100):
+            bench.commits.commit(str(i), large)
+    assert caught.value.retriable
+    bench.run()
+    assert 5 < log.end_offset // 7 < 12
+    bench.commits.commit("later", large)
+    bench.run()
+
+
+def test_headers_do_not_make_a_gathered_frame_too_large(log: Log) -> None:
+    bench = Bench(log)
+    headers = tuple((chr(97 + i % 26), b"") for i in range(100))
+    for i in range(10_000):
+        bench.commits.commit(str(i), Message(b"", headers=headers))
+    bench.run()
+    assert {type(outcome) for group in bench.told for _, outcome in group} == {Committed}
+    assert log.end_offset == 10_000
 
 
 def test_many_threads_commit_at_once_and_each_gets_its_own_offset(log: Log) -> None:

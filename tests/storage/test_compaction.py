@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.frame import Frame
+from penstock.storage import compaction
 from penstock.storage.compaction import compact
 from penstock.storage.log import Log
 from penstock.testing import ManualClock, MemoryDisk, MemoryFiles
@@ -35,7 +38,6 @@ def compact_all(log: Log, clock: ManualClock, tombstone_age_us: int = DAY, **opt
         log,
         now_us=clock.now_us(),
         tombstone_age_us=tombstone_age_us,
-        segment_bytes_max=4096,
         **options,  # type: ignore[arg-type]
     )
 
@@ -63,7 +65,7 @@ def test_the_active_segment_is_left_alone(log: Log, clock: ManualClock) -> None:
     put(log, (b"a", b"1"))
     log.roll()
     put(log, (b"a", b"2"), (b"a", b"3"))
-    compact(log, now_us=clock.now_us(), tombstone_age_us=DAY, segment_bytes_max=4096)
+    compact(log, now_us=clock.now_us(), tombstone_age_us=DAY)
     assert values_of(log) == [b"1", b"2", b"3"]
 
 
@@ -112,6 +114,53 @@ def test_a_tombstone_outlives_a_protected_message_of_its_key(log: Log, clock: Ma
     assert [(row.key, row.value) for row in rows_of(log)] == [(b"a", b"1"), (b"a", None)]
 
 
+def test_a_tombstone_outlives_a_protected_message_over_many_runs(log: Log, clock: ManualClock) -> None:
+    put(log, (b"a", b"1"))
+    put(log, (b"a", None))
+    clock.advance_us(DAY + 1)
+    for run in range(3):
+        compact_all(log, clock, protected=lambda offsets: offsets == 0)
+        assert [row.value for row in rows_of(log) if row.key == b"a"] == [b"1", None], run
+        put(log, (b"other", b"%d" % run))
+    compact_all(log, clock)
+    assert [row.value for row in rows_of(log) if row.key == b"a"] == []
+
+
+def test_a_message_is_not_dropped_for_one_that_was_taken_back_meanwhile(
+    log: Log, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(log, (b"k", b"old"), (b"x", b"1"))
+    log.roll()
+    put(log, (b"k", b"new"))
+    log.roll()
+    gather = compaction._newest_by_key
+
+    def gather_then_truncate(*arguments: Any) -> Any:
+        newest = gather(*arguments)
+        log.truncate(2)
+        return newest
+
+    monkeypatch.setattr(compaction, "_newest_by_key", gather_then_truncate)
+    compact_all(log, clock)
+    assert values_of(log) == [b"old", b"1"]
+
+
+def test_a_segment_that_retention_takes_meanwhile_ends_the_run_quietly(
+    log: Log, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(log, 100)
+    gather = compaction._newest_by_key
+
+    def gather_then_delete(*arguments: Any) -> Any:
+        newest = gather(*arguments)
+        log.delete_prefix(60)
+        return newest
+
+    monkeypatch.setattr(compaction, "_newest_by_key", gather_then_delete)
+    compact_all(log, clock)
+    assert len(values_of(log)) == 40
+
+
 def test_many_small_segments_become_few(log: Log, clock: ManualClock) -> None:
     fill(log, 400, key_count=3)
     before = len(log.segments)
@@ -129,7 +178,7 @@ def test_nothing_new_means_nothing_to_do(log: Log, clock: ManualClock) -> None:
     fill(log, 50)
     compact_all(log, clock)
     generations = [segment.header.generation for segment in log.segments]
-    assert compact(log, now_us=clock.now_us(), tombstone_age_us=DAY, segment_bytes_max=4096) == 0
+    assert compact(log, now_us=clock.now_us(), tombstone_age_us=DAY) == 0
     assert [segment.header.generation for segment in log.segments] == generations
 
 
@@ -204,7 +253,7 @@ def test_compaction_is_what_a_dictionary_would_keep(
         written += pairs
         if rolls:
             log.roll()
-            compact(log, now_us=clock.now_us(), tombstone_age_us=DAY, segment_bytes_max=4096)
+            compact(log, now_us=clock.now_us(), tombstone_age_us=DAY)
     compact_all(log, clock)
     last = {key: offset for offset, (key, _) in enumerate(written)}
     expected = [(o, key, value) for o, (key, value) in enumerate(written) if key is None or last[key] == o]

@@ -171,7 +171,7 @@ def test_a_log_in_use_never_seems_damaged(tmp_path: Path) -> None:
             clock.advance_us(1_000)
             merge_small_frames(log, log.segments[-2])
             if i % 4 == 3:
-                compact(log, now_us=clock.now_us(), tombstone_age_us=1, segment_bytes_max=4096)
+                compact(log, now_us=clock.now_us(), tombstone_age_us=1)
                 log.delete_prefix(log.segments[1].base_offset)
 
     writer = Thread(target=work)
@@ -511,7 +511,10 @@ def compacted_log(path: Path) -> Path:
     clock = ManualClock()
     log = open_log(DiskFiles(path), clock)
     fill(log, 100)
-    compact(log, now_us=clock.now_us(), tombstone_age_us=1, segment_bytes_max=1 << 20)
+    log.close()
+    # Larger segments from now on, so that the small ones become one.
+    log = open_log(DiskFiles(path), clock, LogSettings())
+    compact(log, now_us=clock.now_us(), tombstone_age_us=1)
     log.close()
     return path
 
@@ -545,7 +548,9 @@ def test_segments_that_a_rewritten_one_replaces_are_leftovers(tmp_path: Path) ->
     clock = ManualClock()
     log = Log.open(DiskFiles(path), clock=clock, settings=SMALL_SEGMENTS, new_log_id=lambda: log_id)
     fill(log, 100)
-    compact(log, now_us=clock.now_us(), tombstone_age_us=1, segment_bytes_max=1 << 20)
+    log.close()
+    log = open_log(DiskFiles(path), clock, LogSettings())
+    compact(log, now_us=clock.now_us(), tombstone_age_us=1)
     log.close()
     segment(path, 36).write_bytes(old)
     report = look(path)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.frame import Frame
 from penstock.message import Message
+from penstock.storage import segment as segments
 from penstock.storage.cache import SegmentCache
 from penstock.storage.compaction import compact
 from penstock.storage.files import DiskFiles, Files
@@ -323,7 +325,7 @@ def test_truncate_inside_a_gap_does_not_give_offsets_out_again_after_a_crash() -
     log.append([frame_of(*[b"x"] * 10, keys=[b"k"] * 10)])
     log.append([frame_of(b"last", keys=[b"k"])])
     log.roll()
-    compact(log, now_us=clock.now_us(), tombstone_age_us=1, segment_bytes_max=4096)
+    compact(log, now_us=clock.now_us(), tombstone_age_us=1)
     assert [row.offset for row in rows_of(log)][-1] == 20
     log.truncate(18)
     assert log.end_offset == 18
@@ -377,7 +379,7 @@ def test_readers_are_not_disturbed_by_truncation_rewriting_and_deletion(tmp_path
         for segment in log.segments[:-1]:
             merge_small_frames(log, segment)
         log.delete_prefix(min(log.start_offset + 10, log.end_offset))
-        compact(log, now_us=1, tombstone_age_us=1, segment_bytes_max=4096)
+        compact(log, now_us=1, tombstone_age_us=1)
         log.truncate(max(log.end_offset - 15, log.start_offset))
         fill(log, 30, size=20)
     stop.set()
@@ -387,7 +389,83 @@ def test_readers_are_not_disturbed_by_truncation_rewriting_and_deletion(tmp_path
     assert not failures, failures
 
 
-def test_a_reader_of_a_segment_that_is_deleted_meanwhile_is_told_the_range(log: Log) -> None:
+def test_truncation_keeps_rewriting_out_while_it_writes_its_own_copy() -> None:
+    """Both write a temporary file of the same name."""
+    held: list[bool] = []
+
+    def before(operation: Operation) -> None:
+        if operation.kind == "rename" and operation.name.endswith(".log"):
+            held.append(not log._rewriting.acquire(blocking=False))
+
+    log = open_log(FaultyFiles(MemoryFiles(), before))
+    log.append([frame_of(b"a", b"b", b"c")])
+    log.truncate(2)
+    assert held == [True]
+    assert values_of(log) == [b"a", b"b"]
+
+
+def test_a_batch_taken_from_a_rewritten_frame_gets_offsets_of_its_own() -> None:
+    source, target = open_log(MemoryFiles()), open_log(MemoryFiles())
+    source.append([frame_of(b"1", b"2", b"3", b"4", keys=[b"a", b"a", b"b", b"a"])])
+    source.roll()
+    compact(source, now_us=1, tombstone_age_us=1)
+    (frame,) = source.frames(0)
+    assert frame.offsets(frame.batch()).tolist() == [2, 3]
+    for _ in range(2):
+        target.append([Frame.of(frame.batch())])
+    target.sync()
+    assert [(row.offset, row.value) for row in rows_of(target)] == [(0, b"3"), (1, b"4"), (2, b"3"), (3, b"4")]
+
+
+def test_a_read_under_way_does_not_see_what_was_not_synced_after_a_truncation() -> None:
+    log = open_log(MemoryFiles())
+    fill(log, 10)
+    read, looked = segments.read, []
+
+    def read_after_a_truncation(*arguments: Any, **options: Any) -> Any:
+        if not looked:
+            looked.append(True)
+            log.truncate(5)
+            log.append([frame_of(b"not synced") for _ in range(5)])
+        return read(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "read", read_after_a_truncation)
+        run = log.read(0)
+    assert run.next_offset == 5
+
+
+def test_a_log_that_stopped_raises_a_fresh_error_each_time() -> None:
+    log = open_log(MemoryFiles())
+    log.close()
+    raised = []
+    for _ in range(3):
+        with pytest.raises(LogClosed) as caught:
+            log.append([frame_of(b"a")])
+        raised.append(caught.value)
+    assert len({id(error) for error in raised}) == 3
+
+
+def test_an_index_that_does_not_fit_does_not_stop_a_merge() -> None:
+    trouble = Trouble("write", DiskFull("no space left"), ending=".index")
+    log = troubled(trouble)
+    values = fill(log, 60)
+    trouble.is_on = True
+    assert merge_small_frames(log, log.segments[0])
+    trouble.is_on = False
+    assert values_of(log) == values
+    log.append([frame_of(b"more")])
+
+
+def test_a_mark_that_can_not_be_written_does_not_make_a_sync_fail() -> None:
+    trouble = Trouble("write_at", StorageReadOnly("read-only"), ending="synced")
+    log = troubled(trouble)
+    trouble.is_on = True
+    values = fill(log, 3)
+    assert values_of(log) == values
+
+
+def test_reading_below_the_start_is_told_the_range(log: Log) -> None:
     fill(log, 100)
     log.delete_prefix(80)
     with pytest.raises(OffsetOutOfRange):

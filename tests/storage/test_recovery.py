@@ -344,7 +344,7 @@ def test_a_sealed_segment_with_a_cut_or_longer_tail_is_noticed() -> None:
 def test_files_that_are_not_ours_are_left_alone() -> None:
     disk, values = closed_log()
     files = MemoryFiles(disk)
-    for name in ("notes.txt", "1.log", "0000000000000000000x.log", "backup.index"):
+    for name in ("notes.txt", "1.log", "0000000000000000000x.log", "backup.index", "notes.rewrite", "٠" * 20 + ".log"):
         files.open(name, "create").write([b"mine"])
     log = open_log(MemoryFiles(disk))
     assert values_of(log) == values
@@ -394,7 +394,7 @@ def varied_log() -> tuple[MemoryDisk, dict[int, bytes | None]]:
     for codec in (1, 2):
         log.append([frame_of(*[b"again and again"] * 30, keys=[b"z%d" % codec] * 30, codec=codec)])
     fill(log, 40, start=100)
-    compact(log, now_us=clock.now_us(), tombstone_age_us=10**12, segment_bytes_max=4096)
+    compact(log, now_us=clock.now_us(), tombstone_age_us=10**12)
     fill(log, 60, start=200)
     for segment in log.segments[:-1]:
         merge_small_frames(log, segment)

@@ -5,6 +5,7 @@ Exit codes are those of grep and diff: 0 all is well, 1 the answer is bad news, 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -54,7 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     try:
         app(arguments)
+        sys.stdout.flush()
     except PenstockError as error:
         print_error(error)
+        sys.exit(EXIT_ERROR)
+    except OSError as error:
+        # What we have to say can't be written: a full disk behind a redirection, for one.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: {error.strerror or error}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
     sys.exit(0)

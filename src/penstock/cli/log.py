@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -26,6 +29,7 @@ from penstock.storage.inspect import frames, inspect, messages
 from penstock.storage.manifest import NAME as MANIFEST
 from penstock.storage.recovery import segment_bases
 from penstock.storage.report import FrameReport, MessageReport, Report
+from penstock.storage.segment import log_name
 
 EXIT_DAMAGED = 1
 
@@ -153,7 +157,7 @@ def _logs(directory: Path, segment: int | None) -> Iterator[Path]:
         raise InvalidInput(f"{directory}: no such directory")
     if not directory.is_dir():
         raise InvalidInput(f"{directory}: not a directory")
-    for path, below, names in os.walk(directory, onerror=_refuse):
+    for path, below, names in os.walk(directory, onerror=partial(_skip, directory)):
         below.sort()
         files = DiskFiles(path, create=False)
         bases = segment_bases(files)
@@ -161,10 +165,17 @@ def _logs(directory: Path, segment: int | None) -> Iterator[Path]:
             yield Path(path)
 
 
-def _refuse(error: OSError) -> None:
-    raise InvalidInput(f"{error.filename}: {error.strerror}") from error
+def _skip(top: Path, error: OSError) -> None:
+    """One directory that can't be looked into does not end the look at the others; the one asked for does."""
+    if Path(error.filename) == top:
+        raise InvalidInput(f"{error.filename}: {error.strerror}") from error
+    print(f"skipped {error.filename}: {error.strerror}", file=sys.stderr)
 
 
 def _size(path: Path, segment: int | None) -> int:
-    names = path.glob("*.log") if segment is None else path.glob(f"{segment:020d}.log")
-    return sum(name.stat().st_size for name in names)
+    """For the progress bar; a log in use may lose files under us."""
+    size = 0
+    for base in segment_bases(DiskFiles(path, create=False)) if segment is None else [segment]:
+        with suppress(OSError):
+            size += (path / log_name(base)).stat().st_size
+    return size

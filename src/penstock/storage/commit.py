@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.batch import Batch
 from penstock.clock import Clock
-from penstock.errors import Fatal, PenstockError
+from penstock.errors import Fatal, LogClosed, Overloaded, PenstockError
 from penstock.frame import Frame, check_appendable, check_message
 from penstock.limits import DEFAULT_LIMITS, MIB, Limits
 from penstock.message import Message
@@ -27,6 +27,10 @@ from penstock.storage.log import Log
 Token = TypeVar("Token")
 
 GROUP_BYTES_MAX = 8 * MIB
+WAITING_BYTES_MAX = 64 * MIB
+# What the columns around a message and around a header may add to its bytes.
+_MESSAGE_OVERHEAD = 48
+_HEADER_OVERHEAD = 16
 # After so many groups the thread is given back, so that a busy log does not keep others from a small pool.
 _GROUPS_IN_A_ROW = 8
 
@@ -66,19 +70,23 @@ class GroupCommit(Generic[Token]):
         self._tell = tell
         self._limits = limits
         self._waiting: list[_Waiting[Token]] = []
+        self._waiting_bytes = 0
         self._is_running = False
         self._lock = Lock()
 
     def commit(self, token: Token, item: Frame | Message) -> None:
         """Hands in a frame or a single message. Its outcome is told under `token`."""
         if isinstance(item, Message):
-            size = check_message(item, self._limits)
+            size = check_message(item, self._limits) + _MESSAGE_OVERHEAD + _HEADER_OVERHEAD * len(item.headers)
         else:
             check_appendable(item)
             size = len(item.data)
         waiting = _Waiting(token, item, size)
         with self._lock:
+            if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
+                raise Overloaded(f"{self._waiting_bytes} bytes are waiting to be written", limit=WAITING_BYTES_MAX)
             self._waiting.append(waiting)
+            self._waiting_bytes += size
             if self._is_running:
                 return
             self._is_running = True
@@ -87,19 +95,27 @@ class GroupCommit(Generic[Token]):
     def _start(self) -> None:
         try:
             self._run(self._write_groups)
-        except BaseException:
-            # The pool is gone. Nobody will write; the next caller shall not believe that somebody does.
+        except Exception as error:
+            # The pool is gone. Nobody will write: those who wait shall hear it, and the next caller try again.
             with self._lock:
+                left, self._waiting = self._waiting, []
+                self._waiting_bytes = 0
                 self._is_running = False
-                self._waiting.clear()
-            raise
+            closed = LogClosed(f"nothing can be written any more: {error}")
+            self._tell([(waiting.token, closed.again()) for waiting in left])
 
     def _write_groups(self) -> None:
         for _ in range(_GROUPS_IN_A_ROW):
             group = self._next_group()
             if not group:
                 return
-            self._tell(self._write(group))
+            outcomes = self._write(group)
+            try:
+                self._tell(outcomes)
+            except Exception:
+                # Whoever waited is gone, with its event loop. Others may still be there.
+                self._start()
+                raise
         self._start()
 
     def _next_group(self) -> list[_Waiting[Token]]:
@@ -112,6 +128,7 @@ class GroupCommit(Generic[Token]):
                 taken += 1
             group = self._waiting[:taken]
             del self._waiting[:taken]
+            self._waiting_bytes -= sum(waiting.size for waiting in group)
             self._is_running = bool(group)
             return group
 
@@ -121,12 +138,12 @@ class GroupCommit(Generic[Token]):
             appended = self._log.append(frames)
             self._log.sync()
         except PenstockError as error:
-            return [(waiting.token, error) for waiting in group]
+            return [(waiting.token, error.again()) for waiting in group]
         except Exception as error:
             # A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal.
             fatal = Fatal(f"unexpected {error!r}")
             fatal.__cause__ = error
-            return [(waiting.token, fatal) for waiting in group]
+            return [(waiting.token, fatal.again()) for waiting in group]
         outcomes: list[tuple[Token, Outcome]] = []
         offset = appended.base_offsets[0]
         for token, item, _ in group:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import StorageError
 from penstock.frame import CONTROL, Frame, rewrite
 from penstock.limits import MIB
 from penstock.storage.log import Log
@@ -26,6 +27,7 @@ from penstock.storage.merge import merged
 from penstock.storage.segment import COMPACTED, SEGMENT_HEADER_BYTES, Segment
 
 KEYS_BYTES_MAX = 128 * MIB
+_VIEWS_MAX = 64
 
 Protected = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
 
@@ -35,28 +37,40 @@ def compact(
     *,
     now_us: int,
     tombstone_age_us: int,
-    segment_bytes_max: int,
     keys_bytes_max: int = KEYS_BYTES_MAX,
     protected: Protected | None = None,
 ) -> int:
     """Compacts what is sealed; returns the bytes gained.
 
-    Memory: keys of at most about `keys_bytes_max` bytes at a time; what does not fit waits for the next run.
+    Memory: keys of about `keys_bytes_max` bytes and those of one segment; the rest waits for the next run.
     `protected` tells of offsets which must stay (delayed messages not yet delivered): true where they must.
     """
+    truncations = log.truncations
     sealed = log.segments[:-1]
     dirty = [segment for segment in sealed if not _is_compacted(segment)]
     if not dirty:
         return 0
-    newest, reached = _newest_by_key(log, dirty, keys_bytes_max)
-    cleaned = [segment for segment in sealed if segment.base_offset < reached]
-    before = log.size
-    rule = _Rule(newest, tombstones_from=now_us - tombstone_age_us, protected=protected)
-    for group in _groups(cleaned, segment_bytes_max):
-        frames = (frame for segment in group for frame in _kept_frames(log, segment, rule))
-        if not log.rewrite(group, merged(frames, group[0].head_seed), flags=COMPACTED):
-            break
-    return before - log.size
+    gained = 0
+    try:
+        newest, reached = _newest_by_key(log, dirty, keys_bytes_max)
+        cleaned = [segment for segment in sealed if segment.base_offset < reached]
+        rule = _Rule(newest, tombstones_from=now_us - tombstone_age_us, protected=protected)
+        for group in _groups(cleaned, log.settings.segment_bytes_max):
+            before, end = sum(segment.size for segment in group), group[-1].next_offset
+            dropped = [_dropped(log, segment, rule) for segment in group]
+            frames = (f for segment, gone in zip(group, dropped, strict=True) for f in _kept(log, segment, gone))
+            # A segment with messages that only protection keeps must be looked at again.
+            flags = 0 if rule.sheltered else COMPACTED
+            # The keys were gathered before: what a truncation has taken back since replaces nothing.
+            merged_frames = merged(frames, group[0].head_seed)
+            if not log.rewrite(group, merged_frames, flags=flags, truncations=truncations):
+                break
+            gained += before - sum(s.size for s in log.segments if group[0].base_offset <= s.base_offset < end)
+    except StorageError:
+        if all(map(log.has_sealed, sealed)):
+            raise
+        # Retention or a truncation took a segment from under us: the next run will do.
+    return gained
 
 
 def _is_compacted(segment: Segment) -> bool:
@@ -91,6 +105,27 @@ class _Rule:
     sheltered: list[pa.Array] = field(default_factory=list)
 
 
+class _Keys:
+    """Keys of many batches, copied out of them: a view would keep all the bytes read with it."""
+
+    def __init__(self) -> None:
+        self._copied: list[pa.Array] = []
+        self._views: list[pa.Array] = [pa.array([], pa.binary())]
+
+    def add(self, keys: pa.Array) -> None:
+        self._views.append(keys)
+        if len(self._views) > _VIEWS_MAX:
+            self._copy()
+
+    def all(self) -> pa.ChunkedArray:
+        self._copy()
+        return pa.chunked_array(self._copied, pa.binary())
+
+    def _copy(self) -> None:
+        self._copied.append(pa.concat_arrays(self._views))
+        self._views = [pa.array([], pa.binary())]
+
+
 def _newest_by_key(log: Log, dirty: Sequence[Segment], keys_bytes_max: int) -> tuple[_Newest, int]:
     """Over as many of the dirty segments as fit, at least one; and the offset reached."""
     newest = pa.table({"key": pa.array([], pa.binary()), "offset_max": pa.array([], pa.int64())})
@@ -98,13 +133,15 @@ def _newest_by_key(log: Log, dirty: Sequence[Segment], keys_bytes_max: int) -> t
     for segment in dirty:
         if segment is not dirty[0] and newest.nbytes > keys_bytes_max:
             break
-        chunks = [newest.rename_columns(["key", "offset"])]
+        keys, offsets = _Keys(), [newest.column("offset_max").to_numpy()]
+        keys.add(newest.column("key").combine_chunks())
         for frame in log.scan(segment):
             if not frame.flags & CONTROL:
                 batch = frame.batch(verify=False)
-                offsets = pa.array(frame.offsets(batch))
-                chunks.append(pa.table({"key": batch.key_array(), "offset": offsets}))
-        grouped = pa.concat_tables(chunks).group_by("key").aggregate([("offset", "max")])
+                keys.add(batch.key_array())
+                offsets.append(frame.offsets(batch))
+        table = pa.table({"key": keys.all(), "offset": np.concatenate(offsets)})
+        grouped = table.group_by("key").aggregate([("offset", "max")])
         newest = grouped.filter(pc.is_valid(grouped.column("key"))).select(["key", "offset_max"])
         reached = segment.next_offset
     return _Newest(newest), reached
@@ -125,9 +162,8 @@ def _groups(cleaned: Sequence[Segment], segment_bytes_max: int) -> Iterator[list
         yield group
 
 
-def _kept_frames(log: Log, segment: Segment, rule: _Rule) -> Iterator[Frame]:
+def _kept(log: Log, segment: Segment, dropped: npt.NDArray[np.bool_]) -> Iterator[Frame]:
     """The frames of a segment with what stays of them; those of which nothing stays are left out."""
-    dropped = _dropped(log, segment, rule)
     row = 0
     for frame in log.scan(segment):
         if frame.flags & CONTROL:
@@ -145,18 +181,18 @@ def _kept_frames(log: Log, segment: Segment, rule: _Rule) -> Iterator[Frame]:
 
 def _dropped(log: Log, segment: Segment, rule: _Rule) -> npt.NDArray[np.bool_]:
     """For every message of a segment whether it goes. All keys at once: the table of keys is hashed at each look-up."""
-    keys: list[pa.Array] = []
+    keys = _Keys()
     offsets: list[npt.NDArray[np.int64]] = []
     expired: list[npt.NDArray[np.bool_]] = []
     for frame in log.scan(segment):
         if not frame.flags & CONTROL:
             batch = frame.batch(verify=False)
-            keys.append(batch.key_array())
+            keys.add(batch.key_array())
             offsets.append(frame.offsets(batch))
             expired.append(batch.tombstones() & (frame.append_times(batch) < rule.tombstones_from))
-    if not keys:
+    if not offsets:
         return np.zeros(0, np.bool_)
-    all_keys, all_offsets = pa.chunked_array(keys), np.concatenate(offsets)
+    all_keys, all_offsets = keys.all(), np.concatenate(offsets)
     replaced = rule.newest.replaced(all_keys, all_offsets)
     tombstones = np.concatenate(expired) & pc.is_valid(all_keys).to_numpy()
     dropped: npt.NDArray[np.bool_] = replaced | tombstones

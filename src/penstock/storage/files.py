@@ -99,7 +99,9 @@ class DiskFiles:
     def _entries(self, *, directories: bool) -> list[str]:
         try:
             with os.scandir(self._fd) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False) == directories)
+                if directories:
+                    return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                return sorted(entry.name for entry in entries if entry.is_file())
         except OSError as error:
             _fail(error, self.path)
 
@@ -201,7 +203,10 @@ class DiskFile:
         return data
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as error:
+            _fail(error, self.path)
 
     def truncate(self, size: int) -> None:
         try:

@@ -26,6 +26,7 @@ from penstock.storage.recovery import (
     below,
     check_belongs,
     gap,
+    is_rewrite,
     missing_by_index,
     missing_segments,
     orphaned_indexes,
@@ -37,7 +38,6 @@ from penstock.storage.recovery import (
     was_cut_short,
 )
 from penstock.storage.report import Finding, FrameReport, Kind, MessageReport, Report, Role, SegmentReport, State
-from penstock.storage.rewrite import REWRITE_SUFFIX
 from penstock.storage.segment import SEGMENT_HEADER_BYTES, Segment, SegmentHeader, index_name, log_name, time_index_name
 from penstock.storage.walk import Piece, walk
 
@@ -218,7 +218,7 @@ def _find_leftovers(files: Files, report: Report) -> None:
             sentence = f"{place.name}: {why[place.base_offset]}"
             _add(report, Kind.LEFTOVER, place.name, sentence, offset=place.base_offset)
     for name in files.names():
-        if name.endswith(REWRITE_SUFFIX):
+        if is_rewrite(name):
             _add(report, Kind.LEFTOVER, name, f"{name}: a rewrite that was not finished")
     for name in orphaned_indexes(files, [segment.base_offset for segment in report.segments]):
         _add(report, Kind.LEFTOVER, name, f"{name}: an index without its segment", offset=int(name.partition(".")[0]))

@@ -96,6 +96,8 @@ class Log:
         self._synced_offset = 0
         self._lock = RLock()
         self._rewriting = Lock()
+        # Counts up at the start and at the end of each truncation: odd while one is under way.
+        self._truncations = 0
         self._stopped: StorageError | None = None
         self.recovery_notes: list[str] = []
         self.recovered_cleanly = True
@@ -119,7 +121,7 @@ class Log:
             return cls._open(
                 files, clock, settings or LogSettings(), SegmentCache() if cache is None else cache, new_log_id
             )
-        except StorageError:
+        except BaseException:
             files.close()
             raise
 
@@ -167,6 +169,10 @@ class Log:
     def segments(self) -> tuple[Segment, ...]:
         """In order, the active one last."""
         return self._segments
+
+    @property
+    def settings(self) -> LogSettings:
+        return self._settings
 
     @property
     def size(self) -> int:
@@ -222,9 +228,14 @@ class Log:
         active = self._segments[-1]
         self._synced_position = active.size
         self._synced_offset = active.next_offset
-        with self._stop_if_fatal(), suppress(DiskFull):
+        try:
+            with self._stop_if_fatal():
+                self._mark.write(Mark(active.base_offset, active.size, active.next_offset))
+        except Fatal:
+            raise
+        except StorageError:
             # The mark may lag behind; what it speaks of is on disk whether it says so or not.
-            self._mark.write(Mark(active.base_offset, active.size, active.next_offset))
+            pass
 
     def roll(self) -> None:
         """Seals the active segment and starts the next one; nothing happens if the active one is empty."""
@@ -259,7 +270,7 @@ class Log:
             position = SEGMENT_HEADER_BYTES
             if keeps_target:
                 position = self._position_of(target, offset)
-            with self._all_or_stop():
+            with self._all_or_stop(), self._truncation_under_way():
                 self._truncate(kept, target if keeps_target else None, offset, position)
 
     def _truncate(self, kept: list[Segment], target: Segment | None, offset: int, position: int) -> None:
@@ -305,9 +316,16 @@ class Log:
 
     def scan(self, segment: Segment) -> Iterator[Frame]:
         """Every frame of a sealed segment, all of it checked."""
+        self._check_open()
         opened = self._cache.open(self._files, segment)
         for _, frame in segments.scan(segment, opened.file):
             yield frame
+
+    def frame_sizes(self, segment: Segment) -> Iterator[int]:
+        """Of every frame of a segment, by its headers."""
+        self._check_open()
+        opened = self._cache.open(self._files, segment)
+        return (found.info.size for found in segments.headers(segment, opened.file, SEGMENT_HEADER_BYTES))
 
     def heads(self, since_us: int) -> Iterator[Frame]:
         """The frames appended since then, each cut off behind its header: good for its `facts` only."""
@@ -319,10 +337,22 @@ class Log:
                     if found.info.append_time >= since_us:
                         yield frame
 
-    def rewrite(self, old: Sequence[Segment], frames: Iterable[Frame], *, flags: int = 0) -> bool:
-        """Replaces sealed neighbours by one segment with these frames; False if they were removed meanwhile.
+    @property
+    def truncations(self) -> int:
+        """Changes with every truncation: for `rewrite`."""
+        return self._truncations
 
-        Appends and reads go on while the frames are written; one rewrite at a time.
+    def has_sealed(self, segment: Segment) -> bool:
+        """Whether it is still there, and neither replaced nor active."""
+        return segment in self._segments[:-1]
+
+    def rewrite(
+        self, old: Sequence[Segment], frames: Iterable[Frame], *, flags: int = 0, truncations: int | None = None
+    ) -> bool:
+        """Replaces sealed neighbours by one segment with these frames.
+
+        False if they were removed meanwhile; also, given the `truncations` at the time the frames were chosen, if the
+        log was truncated since. Appends and reads go on while the frames are written; one rewrite at a time.
         """
         header = SegmentHeader(
             log_id=self.log_id,
@@ -342,22 +372,22 @@ class Log:
                 return False
             with self._lock:
                 self._check_writable()
-                if not self._has_sealed(old):
+                if not self._has_sealed(old) or truncations not in (None, self._truncations):
                     rewritten.discard(self._files)
                     return False
+                for segment in old:
+                    # Readers that hold the old segment go on reading the old file.
+                    segment.opened = self._cache.open(self._files, segment)
                 with self._all_or_stop():
                     self._replace(old, rewritten)
         return True
 
     def _has_sealed(self, old: Sequence[Segment]) -> bool:
-        return set(old) <= set(self._segments[:-1])
+        return all(map(self.has_sealed, old))
 
     def _replace(self, old: Sequence[Segment], rewritten: Rewritten) -> None:
         first = self._segments.index(old[0])
         assert self._segments[first : first + len(old)] == tuple(old)
-        for segment in old:
-            # Readers that hold the old segment go on reading the old file.
-            segment.opened = self._cache.open(self._files, segment)
         replacement = replace_segments(self._files, old, rewritten)
         self._segments = (*self._segments[:first], replacement, *self._segments[first + len(old) :])
         for segment in old:
@@ -398,25 +428,28 @@ class Log:
         The first frame may start before `offset` and the last may end behind `until`; bounds are on whole frames.
         Without `until`, what is on disk can be read. Headers are checked here, bodies by whoever decodes them.
         """
-        if isinstance(self._stopped, LogClosed):
-            raise self._stopped
-        end = self._synced_offset if until is None else min(until, self.end_offset)
+        self._check_open()
         self._check_range(offset)
-        return self._reading(lambda held: self._read(held, offset, bytes_max, count_max, end), offset)
+        return self._reading(lambda held: self._read(held, offset, bytes_max, count_max, until), offset)
 
     def _reading(self, look: Callable[[tuple[Segment, ...]], T], offset: int | None = None) -> T:
-        """Looks again if segments were removed or replaced under the look."""
+        """Looks again if segments were removed, replaced or cut under the look."""
         while True:
-            held = self._segments
+            held, truncations = self._segments, self._truncations
             try:
-                return look(held)
+                found = look(held)
+                if truncations % 2 == 0 and truncations == self._truncations:
+                    return found
             except StorageError:
+                self._check_open()
                 # Whoever is changing them may be in the middle of it.
                 with self._lock:
-                    if held is self._segments:
+                    if held is self._segments and truncations == self._truncations:
                         raise
-                if offset is not None:
-                    self._check_range(offset)
+            with self._lock:
+                pass
+            if offset is not None:
+                self._check_range(offset)
 
     def frames(self, offset: int, until: int | None = None) -> Iterator[Frame]:
         """Every frame from the one that holds `offset` on, read as they are asked for, bodies checked too.
@@ -441,7 +474,10 @@ class Log:
         segment = self._segment_of(offset)
         return segments.corrupt(segment, self._position_of(segment, offset), offset, error.message)
 
-    def _read(self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, end: int) -> FrameRun:
+    def _read(
+        self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, until: int | None
+    ) -> FrameRun:
+        end = self._synced_offset if until is None else min(until, self.end_offset)
         first = max(bisect_right(held, offset, key=lambda s: s.base_offset) - 1, 0)
         for segment in held[first:]:
             if segment.base_offset >= end:
@@ -454,8 +490,9 @@ class Log:
 
     def offset_at(self, time_us: int) -> int:
         """The first offset appended at or after `time_us`; the end offset if there is none."""
-        if isinstance(self._stopped, LogClosed):
-            raise self._stopped
+        self._check_open()
+        if not isinstance(time_us, int):
+            raise InvalidInput(f"a time is a whole number of microseconds, not {time_us!r}")
         return self._reading(lambda held: self._offset_at(held, time_us))
 
     def _offset_at(self, held: tuple[Segment, ...], time_us: int) -> int:
@@ -471,6 +508,8 @@ class Log:
     def _offset_within(self, segment: Segment, opened: Opened, found: Found, time_us: int) -> int:
         """A merged frame is stamped with its last message's time; earlier ones may be before `time_us`."""
         frame = Frame(memoryview(opened.file.read_at(found.position, found.info.size)))
+        if len(frame.data) < found.info.size:
+            raise segments.corrupt(segment, found.position, found.info.base_offset, "the frame runs out of the file")
         if not frame.flags & MERGED:
             return int(found.info.base_offset)
         try:
@@ -481,6 +520,14 @@ class Log:
         return int(frame.offsets(batch)[row]) if row < batch.count else found.info.next_offset
 
     # --- helpers -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _truncation_under_way(self) -> Iterator[None]:
+        self._truncations += 1
+        try:
+            yield
+        finally:
+            self._truncations += 1
 
     @contextmanager
     def _stop_if_fatal(self) -> Iterator[None]:
@@ -503,9 +550,13 @@ class Log:
             self._stopped = DeviceFailed(f"the log stopped half-way: {error.message}", **error.details)
             raise self._stopped from error
 
+    def _check_open(self) -> None:
+        if isinstance(self._stopped, LogClosed):
+            raise self._stopped.again()
+
     def _check_writable(self) -> None:
         if self._stopped is not None:
-            raise self._stopped
+            raise self._stopped.again()
 
     def _check_range(self, offset: int) -> None:
         if not isinstance(offset, int):

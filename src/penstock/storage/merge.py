@@ -9,12 +9,12 @@ still be found in the log by whoever rebuilds the state of idempotent producers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.batch import Batch
+from penstock.errors import StorageError
 from penstock.frame import CONTROL, NONE, Frame, FrameFacts, rewrite
 from penstock.limits import KIB
 from penstock.storage.log import Log
@@ -26,14 +26,16 @@ MERGED_BYTES_MAX = 128 * KIB
 MERGED_MESSAGES_MAX = 10_000
 
 
-_SAMPLE = 64
-
-
 def merge_small_frames(log: Log, segment: Segment) -> bool:
-    """Rewrites a sealed segment as it was appended, if most of its first frames are small; True if it did."""
+    """Rewrites a sealed segment as it was appended, if most of its frames are small; True if it did."""
     if segment.header.generation > 0:
         return False
-    sizes = [len(frame.data) for frame in islice(log.scan(segment), _SAMPLE)]
+    try:
+        sizes = list(log.frame_sizes(segment))
+    except StorageError:
+        if log.has_sealed(segment):
+            raise
+        return False
     small = sum(size < SMALL_BYTES for size in sizes)
     if len(sizes) < 2 or small * 2 < len(sizes):
         return False

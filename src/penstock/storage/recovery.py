@@ -106,7 +106,7 @@ def segment_bases(files: Files) -> list[int]:
 
 def _remove_temporary_files(files: Files, found: Recovered) -> None:
     for name in files.names():
-        if name.endswith(REWRITE_SUFFIX):
+        if is_rewrite(name):
             files.remove(name)
             found.notes.append(f"removed {name}, a rewrite that was not finished")
 
@@ -317,6 +317,11 @@ def _claimed(header: SegmentHeader, mark: Mark | None, index: Coverage | None) -
     if index is not None and (index.log_id, index.base_offset, index.generation) == identity:
         claimed = max(claimed, index.size)
     return claimed
+
+
+def is_rewrite(name: str) -> bool:
+    stem = name.removesuffix(".log" + REWRITE_SUFFIX)
+    return len(stem) == 20 and len(name) > 20 and stem.isascii() and stem.isdecimal()
 
 
 def orphaned_indexes(files: Files, bases: list[int]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import DiskFull, PenstockError, StorageError
 from penstock.frame import Frame, head_seed, look, rewrite
 from penstock.limits import MIB
 from penstock.storage.files import Buffer, File, Files
@@ -92,7 +92,9 @@ def replace_segments(files: Files, old: Sequence[Segment], rewritten: Rewritten)
     files.rename(rewritten.name, log_name(rewritten.header.base_offset))
     files.sync()
     segment = Segment(rewritten.header, rewritten.size, rewritten.next_offset, rewritten.last_append_time)
-    write_indexes(files, segment, rewritten.opened)
+    with suppress(DiskFull):
+        # The old ones are of another generation and are not believed; new ones can be made later.
+        write_indexes(files, segment, rewritten.opened)
     return segment
 
 

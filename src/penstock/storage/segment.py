@@ -50,6 +50,8 @@ _MAGIC = b"PNG\x01"
 _HEAD = struct.Struct("<4sI")
 _BODY = struct.Struct("<16sqqIIq8x")
 _SCAN_BYTES = 4 << 20
+# A segment of 2 GiB has an index of 1.5 MiB.
+_INDEX_BYTES_MAX = 16 << 20
 _WALK_BYTES = 16 << 10
 assert _HEAD.size + _BODY.size == SEGMENT_HEADER_BYTES
 
@@ -410,6 +412,7 @@ def _read_index(files: Files, name: str, magic: bytes) -> tuple[SparseIndex, Cov
     except StorageError:
         return None
     try:
-        return SparseIndex.decode(magic, file.read_at(0, file.size()))
+        size = file.size()
+        return SparseIndex.decode(magic, file.read_at(0, size)) if size <= _INDEX_BYTES_MAX else None
     finally:
         file.close()
