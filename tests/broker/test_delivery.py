@@ -78,7 +78,7 @@ def test_back_off_grows_to_its_cap_and_then_the_message_has_had_enough() -> None
 
 
 def test_jitter_stays_within_its_share() -> None:
-    policy = RetryPolicy(initial_us=1000, factor=2, longest_us=5000, jitter=0.2, random=Random(1))
+    policy = RetryPolicy(initial_us=1000, factor=2, longest_us=5000, jitter=0.2, dice=Random(1).random)
     for attempt, plain in ((1, 1000), (2, 2000), (3, 4000), (4, 5000), (500, 5000)):
         delays = [policy.delay_us(attempt) for _ in range(200)]
         assert plain * 0.8 <= min(delays) < max(delays) <= plain * 1.2

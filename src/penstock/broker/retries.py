@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
 
 from penstock.errors import InvalidSetting
 
@@ -22,7 +22,8 @@ class RetryPolicy:
     factor: float = 2.0
     longest_us: int = 600 * SECOND_US
     jitter: float = 0.1
-    random: Random = field(default_factory=Random, compare=False)
+    # A number from 0 to 1, another one each time: it decides where within the jitter a delay falls.
+    dice: Callable[[], float] = field(default=lambda: 0.5, compare=False)
 
     def __post_init__(self) -> None:
         for name, valid in (
@@ -39,4 +40,4 @@ class RetryPolicy:
         """After the attempt of this number, from 1 on, failed."""
         # A large exponent would overflow a float long after the cap has been reached.
         delay = min(self.initial_us * self.factor ** min(attempt - 1, 100), self.longest_us)
-        return int(delay * self.random.uniform(1 - self.jitter, 1 + self.jitter))
+        return int(delay * (1 - self.jitter + 2 * self.jitter * self.dice()))

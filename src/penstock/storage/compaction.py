@@ -66,10 +66,10 @@ def compact(
             if not log.rewrite(group, merged_frames, flags=flags, truncations=truncations):
                 break
             gained += before - sum(s.size for s in log.segments if group[0].base_offset <= s.base_offset < end)
-    except StorageError:
-        if all(map(log.has_sealed, sealed)):
+    except StorageError as error:
+        # If retention or a truncation took a segment from under us, the next run will do.
+        if not log.lost_to_others(error, sealed):
             raise
-        # Retention or a truncation took a segment from under us: the next run will do.
     return gained
 
 

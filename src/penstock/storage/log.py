@@ -346,6 +346,13 @@ class Log:
         """Whether it is still there, and neither replaced nor active."""
         return segment in self._segments[:-1]
 
+    def lost_to_others(self, error: StorageError, segments: Iterable[Segment]) -> bool:
+        """Whether an error met in these sealed segments may only mean that they were removed meanwhile.
+
+        Also damage: a file of the same name may have taken the place of one that was removed.
+        """
+        return not isinstance(error, Fatal | LogClosed) and not all(map(self.has_sealed, segments))
+
     def rewrite(
         self, old: Sequence[Segment], frames: Iterable[Frame], *, flags: int = 0, truncations: int | None = None
     ) -> bool:
@@ -366,13 +373,13 @@ class Log:
             try:
                 with self._stop_if_fatal():
                     rewritten = write_rewritten(self._files, header, frames)
-            except StorageError:
-                if self._has_sealed(old):
-                    raise
-                return False
+            except StorageError as error:
+                if self.lost_to_others(error, old):
+                    return False
+                raise
             with self._lock:
                 self._check_writable()
-                if not self._has_sealed(old) or truncations not in (None, self._truncations):
+                if not all(map(self.has_sealed, old)) or truncations not in (None, self._truncations):
                     rewritten.discard(self._files)
                     return False
                 for segment in old:
@@ -381,9 +388,6 @@ class Log:
                 with self._all_or_stop():
                     self._replace(old, rewritten)
         return True
-
-    def _has_sealed(self, old: Sequence[Segment]) -> bool:
-        return all(map(self.has_sealed, old))
 
     def _replace(self, old: Sequence[Segment], rewritten: Rewritten) -> None:
         first = self._segments.index(old[0])

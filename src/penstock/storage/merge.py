@@ -32,10 +32,10 @@ def merge_small_frames(log: Log, segment: Segment) -> bool:
         return False
     try:
         sizes = list(log.frame_sizes(segment))
-    except StorageError:
-        if log.has_sealed(segment):
-            raise
-        return False
+    except StorageError as error:
+        if log.lost_to_others(error, [segment]):
+            return False
+        raise
     small = sum(size < SMALL_BYTES for size in sizes)
     if len(sizes) < 2 or small * 2 < len(sizes):
         return False
