@@ -111,7 +111,8 @@ def measure(run: Run) -> Iterator[Figure]:
 
 def compared(name: str, ours: list[float], raw: list[float], log: list[float]) -> Iterator[Figure]:
     over_raw = f"{name} / os.write + fdatasync"
-    if name == "64 × messages on asyncio":
+    # The broker runs on uvloop, and takes single messages as messages.
+    if name == "64 × messages on uvloop":
         yield harness.at_least(over_raw, harness.ratio(raw, ours), "×", 10)
     else:
         yield info(over_raw, harness.ratio(raw, ours), "×")

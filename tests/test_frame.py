@@ -97,6 +97,15 @@ def test_a_frame_of_one_message_is_the_same_either_way(message: Message) -> None
     assert bytes(Frame.of_message(message, now_us=1).data) == bytes(Frame.of(Batch.from_messages([message], 1)).data)
 
 
+plain = st.builds(Message, value=st.none() | st.binary(max_size=20), key=st.none() | st.binary(max_size=10))
+
+
+@given(st.lists(messages, min_size=1, max_size=10) | st.lists(plain, min_size=1, max_size=10))
+def test_a_frame_of_messages_is_the_same_either_way(given_rows: list[Message]) -> None:
+    expected = Frame.of(Batch.from_messages(given_rows, 7))
+    assert bytes(Frame.of_messages(given_rows, now_us=7).data) == bytes(expected.data)
+
+
 @given(rows)
 def test_flags_tell_what_is_special_about_a_batch(given_rows: list[Message]) -> None:
     flags = Frame.of(Batch.from_messages(given_rows, now_us=1)).flags

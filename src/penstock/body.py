@@ -30,6 +30,7 @@ column (`decode(..., limits)`); from then on its checksum vouches for it and `de
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -140,6 +141,22 @@ def encode_message(message: Message) -> list[Bytes]:
         columns |= PRIORITY
         parts += (bytes((message.priority & 255,)), _PADDING[7])
     parts[0] = _DESCRIPTOR.pack(1, columns)
+    return parts
+
+
+def encode_plain(values: Sequence[bytes], keys: Sequence[bytes] | None) -> list[Bytes]:
+    """The body of a batch of nothing but values and maybe keys, none of them null; equal to what `Batch` makes."""
+    columns = VALUE
+    parts: list[Bytes] = [b""]
+    for strings in (keys, values):
+        if strings is None:
+            continue
+        offsets = [0, *accumulate(map(len, strings))]
+        parts += (struct.pack(f"<{len(offsets)}i", *offsets), _PADDING[-4 * len(offsets) % 8])
+        parts += (*strings, _PADDING[-offsets[-1] % 8])
+    if keys is not None:
+        columns |= KEY
+    parts[0] = _DESCRIPTOR.pack(len(values), columns)
     return parts
 
 

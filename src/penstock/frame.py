@@ -47,7 +47,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.batch import Batch
-from penstock.body import Bytes, check_limits, decode, decode_message, encode, encode_message
+from penstock.body import Bytes, check_limits, decode, decode_message, encode, encode_message, encode_plain
 from penstock.clock import TIME_MAX_US
 from penstock.errors import (
     BatchTooLarge,
@@ -177,6 +177,17 @@ class Frame:
             | (0, HAS_HIGH, HAS_LOW)[message.priority]
         )
         return _build(encode_message(message), 1, 1, flags, (timestamp, timestamp), NONE, producer)
+
+    @classmethod
+    def of_messages(cls, messages: Sequence[Message], *, now_us: int, limits: Limits = DEFAULT_LIMITS) -> Frame:
+        """A frame of messages that were checked one by one (`check_message`)."""
+        body = _plain_body(messages)
+        if body is None:
+            return cls.of(Batch.from_messages(messages, now_us, checked=True), limits=limits)
+        frame = _build(body, len(messages), len(messages), 0, (now_us, now_us), NONE, NO_PRODUCER)
+        if len(frame.data) > limits.frame_bytes_max or len(messages) > limits.batch_messages_max:
+            raise FrameTooLarge(f"a frame of {len(messages)} messages and {len(frame.data)} bytes")
+        return frame
 
     @classmethod
     def accept(cls, data: Bytes, limits: Limits = DEFAULT_LIMITS) -> Frame:
@@ -437,6 +448,23 @@ def _build(
     _U32.pack_into(data, 32, crc32c(view[_STAMP_END:]))
     data[:4] = MAGIC
     return Frame(view.toreadonly())
+
+
+def _plain_body(messages: Sequence[Message]) -> list[Bytes] | None:
+    """Without going through columns, ten times as fast for a few; None if these messages need more than that."""
+    values, keys = [], []
+    for message in messages:
+        is_plain = not (
+            message.timestamp or message.headers or message.deliver_at or message.expires_at or message.priority
+        )
+        if not is_plain or message.value is None:
+            return None
+        values.append(message.value)
+        if message.key is not None:
+            keys.append(message.key)
+    if keys and len(keys) < len(values):
+        return None
+    return encode_plain(values, keys or None)
 
 
 def _check_producer(producer: Producer) -> None:

@@ -49,12 +49,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     def check(self) -> None:
         """Raises InvalidMessage when a field could not be stored and read back as it is."""
-        for name, value in (("value", self.value), ("key", self.key)):
-            if value is not None and not isinstance(value, bytes):
-                raise InvalidMessage(f"{name} must be bytes or None, not {type(value).__name__}", field=name)
+        # Spelled out: this runs for every message that is published alone.
+        if self.value is not None and not isinstance(self.value, bytes):
+            raise _not_bytes("value", self.value)
+        if self.key is not None and not isinstance(self.key, bytes):
+            raise _not_bytes("key", self.key)
         if self.headers != ():
             _check_headers(self.headers)
-        # Spelled out: this runs for every message that is published alone.
         if self.priority != 0 and not (_is_int(self.priority) and -1 <= self.priority <= 1):
             raise InvalidMessage(f"priority must be -1, 0 or 1, not {self.priority!r}", field="priority")
         if not (_is_int(self.timestamp) and 0 <= self.timestamp <= TIME_MAX_US):
@@ -81,6 +82,10 @@ def _check_headers(headers: tuple[tuple[str, bytes], ...]) -> None:
                 raise InvalidMessage(f"header {name!r} must be bytes, not {type(value).__name__}", field="headers")
     except (TypeError, ValueError, AttributeError) as error:
         raise InvalidMessage(f"headers must be pairs of text and bytes: {error}", field="headers") from error
+
+
+def _not_bytes(name: str, value: object) -> InvalidMessage:
+    return InvalidMessage(f"{name} must be bytes or None, not {type(value).__name__}", field=name)
 
 
 def _out_of_range(name: str, value: int) -> InvalidMessage:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
-from penstock.batch import Batch
 from penstock.clock import Clock
 from penstock.errors import Fatal, LogClosed, Overloaded, PenstockError
 from penstock.frame import Frame, check_appendable, check_message
@@ -45,10 +44,8 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 Outcome = Committed | PenstockError
 
 
-class _Waiting(NamedTuple, Generic[Token]):
-    token: Token
-    item: Frame | Message
-    size: int
+# What waits, under which token, and how large it is. Not a class: one is made for every message.
+_Waiting = tuple[Token, Frame | Message, int]
 
 
 class GroupCommit(Generic[Token]):
@@ -81,7 +78,7 @@ class GroupCommit(Generic[Token]):
         else:
             check_appendable(item)
             size = len(item.data)
-        waiting = _Waiting(token, item, size)
+        waiting = (token, item, size)
         with self._lock:
             if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
                 raise Overloaded(f"{self._waiting_bytes} bytes are waiting to be written", limit=WAITING_BYTES_MAX)
@@ -102,7 +99,7 @@ class GroupCommit(Generic[Token]):
                 self._waiting_bytes = 0
                 self._is_running = False
             closed = LogClosed(f"nothing can be written any more: {error}")
-            self._tell([(waiting.token, closed.again()) for waiting in left])
+            self._tell([(token, closed.again()) for token, _, _ in left])
 
     def _write_groups(self) -> None:
         for _ in range(_GROUPS_IN_A_ROW):
@@ -121,14 +118,14 @@ class GroupCommit(Generic[Token]):
     def _next_group(self) -> list[_Waiting[Token]]:
         with self._lock:
             size = taken = 0
-            for waiting in self._waiting:
-                size += waiting.size
+            for _, _, item_size in self._waiting:
+                size += item_size
                 if taken and size > GROUP_BYTES_MAX:
                     break
                 taken += 1
             group = self._waiting[:taken]
             del self._waiting[:taken]
-            self._waiting_bytes -= sum(waiting.size for waiting in group)
+            self._waiting_bytes -= sum(size for _, _, size in group)
             self._is_running = bool(group)
             return group
 
@@ -138,12 +135,12 @@ class GroupCommit(Generic[Token]):
             appended = self._log.append(frames)
             self._log.sync()
         except PenstockError as error:
-            return [(waiting.token, error.again()) for waiting in group]
+            return [(token, error.again()) for token, _, _ in group]
         except Exception as error:
             # A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal.
             fatal = Fatal(f"unexpected {error!r}")
             fatal.__cause__ = error
-            return [(waiting.token, fatal.again()) for waiting in group]
+            return [(token, fatal.again()) for token, _, _ in group]
         outcomes: list[tuple[Token, Outcome]] = []
         offset = appended.base_offsets[0]
         for token, item, _ in group:
@@ -161,8 +158,7 @@ class GroupCommit(Generic[Token]):
         def close() -> None:
             nonlocal size
             if gathered:
-                batch = Batch.from_messages(gathered, self._clock.now_us(), checked=True)
-                frames.append(Frame.of(batch, limits=self._limits))
+                frames.append(Frame.of_messages(gathered, now_us=self._clock.now_us(), limits=self._limits))
                 gathered.clear()
                 size = 0
 
