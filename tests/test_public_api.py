@@ -48,6 +48,7 @@ def test_error_codes_never_change() -> None:
         "InvalidSetting": "invalid_setting",
         "NotFound": "not_found",
         "TopicNotFound": "topic_not_found",
+        "GroupNotFound": "group_not_found",
         "PartitionNotFound": "partition_not_found",
         "Overloaded": "overloaded",
         "AlreadyExists": "already_exists",

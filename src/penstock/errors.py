@@ -19,6 +19,7 @@
     │   └── InvalidSetting              a setting that does not exist or is out of its range
     ├── NotFound
     │   ├── TopicNotFound
+    │   ├── GroupNotFound
     │   └── PartitionNotFound
     ├── Overloaded                      retriable: more is waiting than may wait
     ├── AlreadyExists                   a topic of that name is there
@@ -140,6 +141,10 @@ class NotFound(PenstockError):
 
 class TopicNotFound(NotFound):
     code = "topic_not_found"
+
+
+class GroupNotFound(NotFound):
+    code = "group_not_found"
 
 
 class PartitionNotFound(NotFound):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from broker_support import run
 from penstock.batch import Batch
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
@@ -33,28 +31,10 @@ from penstock.errors import (
 from penstock.frame import LZ4, Frame, Producer
 from penstock.limits import Limits
 from penstock.message import Message
-from penstock.storage.files import DiskFiles, Files
+from penstock.storage.files import DiskFiles
 from penstock.storage.merge import merge_small_frames
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 from support import frame_of, rows_of
-
-
-@asynccontextmanager
-async def broker_on(files: Files, **options: Any) -> AsyncIterator[Broker]:
-    with ThreadPoolExecutor(2) as executor:
-        broker = await Broker.open(files, clock=ManualClock(), executor=executor, **options)
-        try:
-            yield broker
-        finally:
-            await broker.close()
-
-
-def run(work: Callable[[Broker], Awaitable[None]], files: Files | None = None, **options: Any) -> None:
-    async def main() -> None:
-        async with broker_on(files or MemoryFiles(), **options) as broker:
-            await work(broker)
-
-    asyncio.run(main())
 
 
 def values_in(partition: Partition) -> list[bytes | None]:

@@ -1,4 +1,6 @@
-"""What a queue means. No sockets, no files of its own. Today: topics and publishing; groups are not there yet.
+"""What a queue means. No sockets, no files of its own.
+
+Today: topics, publishing, and groups without members, order, delays or dead letters.
 
 broker       topics in a data directory; every door ends here
 catalog      which topics there are, on disk

@@ -16,8 +16,10 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.broker.catalog import Catalog, TopicRecord
+from penstock.broker.group import Group, GroupSettings
 from penstock.broker.names import check_name
 from penstock.broker.partition import Partition
+from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import PARTITIONS_DEFAULT, TopicSettings
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
@@ -137,6 +139,14 @@ class Broker:
             partition.close()
         for identity in record.partitions:
             self._remove_partition(identity)
+
+    # --- groups ------------------------------------------------------------------------------------------
+
+    def group(
+        self, name: str, topic: str, settings: GroupSettings | None = None, policy: RetryPolicy | None = None
+    ) -> Group:
+        """A group on a topic. Where it is in each partition is on disk; its settings are the caller's, each time."""
+        return Group(name, self.topic(topic), settings or GroupSettings(), policy or RetryPolicy())
 
     # --- the end -----------------------------------------------------------------------------------------
 

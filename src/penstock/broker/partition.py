@@ -13,11 +13,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
+from pyroaring import BitMap64
+
+from penstock.broker.deliveries import Deliveries
 from penstock.broker.journal import Journal
 from penstock.broker.producers import Producers
 from penstock.clock import Clock
 from penstock.errors import PenstockError
-from penstock.frame import NO_PRODUCER, Frame, Producer
+from penstock.frame import NO_PRODUCER, SPARSE, Frame, Producer
 from penstock.message import Message
 from penstock.storage.cache import SegmentCache
 from penstock.storage.commit import Committed
@@ -32,13 +35,21 @@ class Partition:
     """Opened with `Partition.open`."""
 
     def __init__(
-        self, messages: Log, deliveries: Log, *, clock: Clock, executor: Executor, loop: asyncio.AbstractEventLoop
+        self,
+        messages: Log,
+        deliveries: Log,
+        *,
+        clock: Clock,
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+        new_id: Callable[[], bytes],
     ) -> None:
         self.messages = messages
         self.deliveries = deliveries
         self._journal = Journal(messages, clock=clock, executor=executor, loop=loop)
         self._producers: Producers[_Committing] = Producers()
         self._loop = loop
+        self.groups = Deliveries(deliveries, clock=clock, executor=executor, loop=loop, new_id=new_id)
         self._recall_producers(clock.now_us() - PRODUCER_EXPIRY_US)
 
     @classmethod
@@ -61,7 +72,12 @@ class Partition:
         except PenstockError:
             messages.close()
             raise
-        return cls(messages, deliveries, clock=clock, executor=executor, loop=loop)
+        try:
+            return cls(messages, deliveries, clock=clock, executor=executor, loop=loop, new_id=new_id)
+        except PenstockError:
+            messages.close()
+            deliveries.close()
+            raise
 
     def publish(self, item: Frame | Message) -> asyncio.Future[Committed]:
         """Done when it is on disk. A batch that an idempotent producer sends again is found, not stored again.
@@ -85,6 +101,26 @@ class Partition:
         if committing.exception() is not None:
             self._producers.forget(producer)
 
+    def frames_of(self, offsets: BitMap64) -> tuple[list[Frame], BitMap64]:
+        """The frames that hold these messages, in order, and which of the messages are still there.
+
+        Retention and compaction remove messages whether somebody waits for them or not.
+        """
+        frames: list[Frame] = []
+        there = BitMap64()
+        last = offsets.max()
+        at = max(offsets.min(), self.messages.start_offset)
+        while at <= last:
+            run = self.messages.read(at, until=last + 1)
+            for frame in run:
+                if offsets.range_cardinality(frame.base_offset, frame.next_offset):
+                    frames.append(frame)
+                    there |= _offsets_in(frame)
+            if not run or run.next_offset > last:
+                break
+            at = offsets.next_set_bit(run.next_offset)
+        return frames, there & offsets
+
     def close(self) -> None:
         try:
             self.messages.close()
@@ -101,3 +137,9 @@ class Partition:
             where.set_result(Committed(facts.base_offset, facts.append_time))
             if self._producers.find(facts.producer, facts.span) is None:
                 self._producers.add(facts.producer, facts.span, where)
+
+
+def _offsets_in(frame: Frame) -> BitMap64:
+    if not frame.flags & SPARSE:
+        return BitMap64(range(frame.base_offset, frame.next_offset))
+    return BitMap64(frame.offsets(frame.batch()).tolist())

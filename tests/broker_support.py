@@ -1,0 +1,31 @@
+"""A broker for the time of one test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from penstock.broker.broker import Broker
+from penstock.storage.files import Files
+from penstock.testing import ManualClock, MemoryFiles
+
+
+@asynccontextmanager
+async def broker_on(files: Files, **options: Any) -> AsyncIterator[Broker]:
+    with ThreadPoolExecutor(2) as executor:
+        broker = await Broker.open(files, clock=ManualClock(), executor=executor, **options)
+        try:
+            yield broker
+        finally:
+            await broker.close()
+
+
+def run(work: Callable[[Broker], Awaitable[None]], files: Files | None = None, **options: Any) -> None:
+    async def main() -> None:
+        async with broker_on(files or MemoryFiles(), **options) as broker:
+            await work(broker)
+
+    asyncio.run(main())
