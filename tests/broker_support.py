@@ -14,8 +14,8 @@ from penstock.testing import ManualClock, MemoryFiles
 
 
 @asynccontextmanager
-async def broker_on(files: Files, **options: Any) -> AsyncIterator[Broker]:
-    with ThreadPoolExecutor(2) as executor:
+async def broker_on(files: Files, *, threads: int = 2, **options: Any) -> AsyncIterator[Broker]:
+    with ThreadPoolExecutor(threads) as executor:
         broker = await Broker.open(files, clock=ManualClock(), executor=executor, **options)
         try:
             yield broker
