@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
-from broker_support import broker_on
 from pyroaring import BitMap64
 
+from broker_support import broker_on
 from penstock.broker.broker import Broker
 from penstock.broker.deliveries import Deliveries
 from penstock.broker.group import Group, GroupSettings, Receipt

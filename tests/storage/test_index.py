@@ -23,6 +23,12 @@ def test_at_or_before_is_the_last_entry_not_beyond_the_key(sorted_keys: list[int
 
 
 @given(keys, st.integers(-1, 51))
+def test_at_or_after_is_the_first_entry_not_below_the_key(sorted_keys: list[int], key: int) -> None:
+    expected = [64 + 8 * i for i, k in enumerate(sorted_keys) if k >= key]
+    assert index_of(sorted_keys).at_or_after(key) == (expected[0] if expected else None)
+
+
+@given(keys, st.integers(-1, 51))
 def test_before_is_the_last_entry_below_the_key(sorted_keys: list[int], key: int) -> None:
     expected = [64 + 8 * i for i, k in enumerate(sorted_keys) if k < key]
     assert index_of(sorted_keys).before(key) == (expected[-1] if expected else None)

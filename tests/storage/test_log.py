@@ -166,9 +166,9 @@ def test_readers_on_other_threads_see_whole_frames_while_a_writer_appends(log: L
     readers = [threading.Thread(target=follow) for _ in range(3)]
     for reader in readers:
         reader.start()
-    for i in range(600):
+    for i in range(400):
         log.append([frame_of(b"%d" % i)])
-        if i % 3 == 0:
+        if i % 10 == 0:
             log.sync()
     log.sync()
     stop.set()

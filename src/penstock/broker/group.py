@@ -18,7 +18,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.retries import SECOND_US, RetryPolicy
 from penstock.broker.topic import Topic
 from penstock.errors import InvalidInput, InvalidSetting
-from penstock.frame import Frame
+from penstock.frame import Frame, FrameRun
 from penstock.limits import MIB
 
 COUNT_MAX = 10_000
@@ -86,11 +86,12 @@ class Group:
 
     async def _lease(self, number: int, consumer: str, count: int, bytes_max: int) -> Handed | None:
         partition = await self._started(number)
+        fresh = self._fresh(partition, count, bytes_max)
         leased = partition.groups.lease(
             self.name,
             consumer=consumer,
             count=count,
-            end_offset=self._readable(partition, bytes_max),
+            end_offset=fresh.next_offset,
             visibility_us=self.settings.visibility_us,
             in_flight_max=self.settings.max_in_flight,
             policy=self.policy,
@@ -98,17 +99,18 @@ class Group:
         if leased is None:
             return None
         offsets = offsets_of(leased)
-        frames, there = partition.frames_of(offsets)
+        frames, there = partition.frames_of(offsets, fresh)
         if there != offsets:
             await partition.groups.reject(self.name, leased.lease, offsets - there, "no longer in the log")
         return Handed(Receipt(number, leased.lease, there), frames) if there else None
 
-    def _readable(self, partition: Partition, bytes_max: int) -> int:
-        """How far fresh messages may go without being more than `bytes_max`; a frame at least."""
+    def _fresh(self, partition: Partition, count: int, bytes_max: int) -> FrameRun:
+        """What the group has not seen yet, no more than `bytes_max`; a frame at least."""
         cursor, log = partition.groups.state(self.name).cursor, partition.messages
         if cursor >= log.synced_offset:
-            return cursor
-        return log.read(max(cursor, log.start_offset), bytes_max=bytes_max, count_max=COUNT_MAX).next_offset
+            return FrameRun(memoryview(b""), [], cursor)
+        start = max(cursor, log.start_offset)
+        return log.read(start, bytes_max=bytes_max, until=min(start + count, log.synced_offset))
 
     async def ack(self, receipt: Receipt) -> None:
         """On disk when this returns: these messages never come to this group again."""

@@ -20,7 +20,7 @@ from penstock.broker.journal import Journal
 from penstock.broker.producers import Producers
 from penstock.clock import Clock
 from penstock.errors import PenstockError
-from penstock.frame import NO_PRODUCER, SPARSE, Frame, Producer
+from penstock.frame import NO_PRODUCER, SPARSE, Frame, FrameRun, Producer
 from penstock.message import Message
 from penstock.storage.cache import SegmentCache
 from penstock.storage.commit import Committed
@@ -101,25 +101,28 @@ class Partition:
         if committing.exception() is not None:
             self._producers.forget(producer)
 
-    def frames_of(self, offsets: BitMap64) -> tuple[list[Frame], BitMap64]:
+    def frames_of(self, offsets: BitMap64, fresh: FrameRun) -> tuple[list[Frame], BitMap64]:
         """The frames that hold these messages, in order, and which of the messages are still there.
 
-        Retention and compaction remove messages whether somebody waits for them or not.
+        `fresh` is a run that was read already and may hold some of them, those behind all others. Retention and
+        compaction remove messages whether somebody waits for them or not.
         """
         frames: list[Frame] = []
         there = BitMap64()
-        last = offsets.max()
+        read = list(fresh)
+        until = read[0].base_offset if read else offsets.max() + 1
         at = max(offsets.min(), self.messages.start_offset)
-        while at <= last:
-            run = self.messages.read(at, until=last + 1)
-            for frame in run:
-                if offsets.range_cardinality(frame.base_offset, frame.next_offset):
-                    frames.append(frame)
-                    there |= _offsets_in(frame)
-            if not run or run.next_offset > last:
+        while at < until and offsets.range_cardinality(at, until):
+            run = self.messages.read(offsets.next_set_bit(at), until=until)
+            frames += run
+            if not run:
                 break
-            at = offsets.next_set_bit(run.next_offset)
-        return frames, there & offsets
+            at = run.next_offset
+        frames += read
+        held = [frame for frame in frames if offsets.range_cardinality(frame.base_offset, frame.next_offset)]
+        for frame in held:
+            there |= _offsets_in(frame)
+        return held, there & offsets
 
     def close(self) -> None:
         try:

@@ -65,6 +65,11 @@ class SparseIndex:
         i = bisect_right(self.keys, key)
         return self.positions[i - 1] if i else None
 
+    def at_or_after(self, key: int) -> int | None:
+        """Position of the first entry whose key is ≥ `key`."""
+        i = bisect_left(self.keys, key)
+        return self.positions[i] if i < len(self.keys) else None
+
     def before(self, key: int) -> int | None:
         """Position of the last entry whose key is < `key`."""
         i = bisect_left(self.keys, key)

@@ -201,8 +201,10 @@ def read(
     at = opened.offsets.at_or_before(offset) or SEGMENT_HEADER_BYTES
     if at >= size:
         return None
-    # The frame may lie up to an index interval behind its entry; one read from disk should reach it.
-    length = min(bytes_max + INDEX_INTERVAL_BYTES, size - at)
+    # The frame may lie up to an index interval behind its entry; one read from disk should reach it. Nothing behind
+    # the first entry at `until` is asked for.
+    enough = opened.offsets.at_or_after(until)
+    length = min(bytes_max + INDEX_INTERVAL_BYTES, (size if enough is None else min(enough, size)) - at)
     loaded_from, loaded = at, memoryview(opened.file.read_at(at, length))
     bounds: list[int] = []
     next_offset, previous, count = offset, 0, 0
