@@ -133,6 +133,7 @@ def test_a_log_writes_the_documented_files(tmp_path: Path) -> None:
         f"{SEGMENT}.index": dump(f"### `{SEGMENT}.index`")[0],
         f"{SEGMENT}.timeindex": dump(f"### `{SEGMENT}.timeindex`")[0],
         "manifest": dump("### `manifest`")[0],
+        "manifest.new": bytes(48),
         "synced": dump("### `synced`")[0],
     }
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == expected

@@ -371,7 +371,7 @@ def test_the_simulation_catches_a_broken_build(
 ) -> None:
     mutant(monkeypatch)
     # For what it breaks, not because the mutant itself is broken.
-    harm = "LogCorrupt|corrupt|lost|phantom|had given out|is missing|offsets? "
+    harm = "LogCorrupt|corrupt|damaged|lost|phantom|had given out|is missing|offsets? "
     with pytest.raises((AssertionError, LogCorrupt), match=harm):
         for seed in range(25):
             run_seed(seed, Counter())

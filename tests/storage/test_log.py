@@ -28,6 +28,7 @@ from penstock.storage.compaction import compact
 from penstock.storage.files import DiskFiles, Files
 from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
+from penstock.storage.retention import Retention, apply_retention
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 from support import SMALL_SEGMENTS, fill, frame_of, open_log, rows_of, values_of
 
@@ -579,6 +580,28 @@ def test_a_disk_too_full_for_the_next_segment_refuses_the_append_and_changes_not
     log.sync()
     assert len(values_of(log)) == 2
     assert len(log.segments) == 2
+
+
+def test_a_full_disk_can_be_freed_by_retention() -> None:
+    """Nothing can be created or made longer; deleting must not need either."""
+    disk, clock, state = MemoryDisk(), ManualClock(), {"full": False}
+
+    def before(operation: Operation) -> Fault | None:
+        return Fault(DiskFull("no space left")) if state["full"] and operation.kind in ("create", "write") else None
+
+    log = open_log(FaultyFiles(MemoryFiles(disk), before), clock)
+    values = fill(log, 100)
+    state["full"] = True
+    with pytest.raises(DiskFull):
+        log.append([frame_of(b"no room")])
+    clock.advance_us(10)
+    start = apply_retention(log, Retention(bytes_max=5_000, age_us_max=1), now_us=clock.now_us())
+    assert start > 0
+    assert values_of(log) == values[start:]
+    state["full"] = False
+    log.append([frame_of(b"room")])
+    log.close()
+    assert open_log(MemoryFiles(disk)).start_offset == start
 
 
 def test_a_failed_sync_is_final() -> None:

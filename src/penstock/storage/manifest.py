@@ -8,6 +8,9 @@
       24    8   start offset    nothing below it exists any more; leftovers below it may be removed
       32   16   zero
 
+Beside it lies "manifest.new", 48 zero bytes: the next manifest is written over them and renamed. So a full disk, on
+which no file can be made, can still be freed by deleting the oldest segments.
+
 A log whose manifest is missing or damaged is refused: without it, segments that are missing at the front could
 not be told from segments that retention removed.
 """
@@ -19,10 +22,11 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from penstock.errors import LogCorrupt, UnknownFormat
-from penstock.storage.files import Files, replace_file
+from penstock.errors import Fatal, LogCorrupt, StorageError, UnknownFormat
+from penstock.storage.files import Files
 
 NAME = "manifest"
+SPARE = "manifest.new"
 _MAGIC = b"PNM\x01"
 _BODY = struct.Struct("<16sq16x")
 _HEAD = struct.Struct("<4sI")
@@ -50,4 +54,36 @@ def read_manifest(files: Files) -> Manifest | None:
 
 def write_manifest(files: Files, manifest: Manifest) -> None:
     body = _BODY.pack(*manifest)
-    replace_file(files, NAME, [_HEAD.pack(_MAGIC, crc32c(body)), body])
+    _make_spare(files)
+    file = files.open(SPARE, "append")
+    try:
+        file.write_at(0, _HEAD.pack(_MAGIC, crc32c(body)) + body)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(SPARE, NAME)
+    files.sync()
+    try:
+        _make_spare(files)
+    except Fatal:
+        raise
+    except StorageError:
+        # The manifest is written. Without a spare the next one needs room, which there may be by then.
+        pass
+
+
+def _make_spare(files: Files) -> None:
+    if SPARE in files.names():
+        file = files.open(SPARE, "append")
+        is_whole = file.size() == _SIZE
+        file.close()
+        if is_whole:
+            return
+        files.remove(SPARE)
+    file = files.open(SPARE, "create")
+    try:
+        file.write([bytes(_SIZE)])
+        file.sync()
+    finally:
+        file.close()
+    files.sync()

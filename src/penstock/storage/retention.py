@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.errors import InvalidInput
+from penstock.errors import DiskFull, InvalidInput
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment
 
@@ -50,7 +51,9 @@ def apply_retention(log: Log, retention: Retention, *, now_us: int, keep_from: i
     """
     active = log.segments[-1]
     if _is_too_old(active, retention, now_us) and not active.is_empty:
-        log.roll()
+        with suppress(DiskFull):
+            # No room for a new segment yet; the older ones can go all the same.
+            log.roll()
     segments = log.segments
     keep = log.end_offset if keep_from is None else keep_from
     count = expired(segments, retention, now_us=now_us, keep_from=keep)
