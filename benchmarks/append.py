@@ -14,7 +14,8 @@ from statistics import median
 
 import harness
 from harness import Figure, Run, info
-from penstock.frame import LZ4, NONE, ZSTD, Frame
+from penstock.codec import LZ4, NONE, ZSTD
+from penstock.frame import Frame
 from penstock.limits import MIB
 
 Groups = list[list[Frame]]

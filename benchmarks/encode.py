@@ -18,8 +18,9 @@ from harness import Figure, Run, info
 from penstock.batch import Batch
 from penstock.body import encode, encode_message
 from penstock.clock import SystemClock
+from penstock.codec import LZ4, ZSTD
 from penstock.columns import SCHEMA
-from penstock.frame import HEADER_BYTES, LZ4, ZSTD, Frame
+from penstock.frame import HEADER_BYTES, Frame
 from penstock.message import Message
 
 NOW_US = SystemClock().now_us()

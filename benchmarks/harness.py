@@ -30,7 +30,8 @@ from rich.table import Table
 
 from penstock.batch import Batch
 from penstock.clock import SystemClock
-from penstock.frame import NONE, Frame
+from penstock.codec import NONE
+from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.storage.files import DiskFiles
 from penstock.storage.log import Log, LogSettings

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.batch import Batch
-from penstock.frame import NONE, Frame
+from penstock.codec import NONE
+from penstock.frame import Frame
 from penstock.storage.files import Files
 from penstock.storage.log import Log, LogSettings
 from penstock.testing import ManualClock

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.batch import Batch
 from penstock.body import encode
+from penstock.codec import CODECS, LZ4, NONE, ZSTD
 from penstock.errors import (
     BatchTooLarge,
     ChecksumMismatch,
@@ -30,16 +31,12 @@ from penstock.errors import (
     UnsupportedVersion,
 )
 from penstock.frame import (
-    CODECS,
     CONTROL,
     HAS_DELAYS,
     HAS_HIGH,
     HAS_LOW,
     HAS_TTL,
     HEADER_BYTES,
-    LZ4,
-    NONE,
-    ZSTD,
     Frame,
     Producer,
     frame_size,

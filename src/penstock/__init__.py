@@ -1,6 +1,6 @@
 """Penstock: a durable, replayable log and a per-message queue in one broker.
 
-message batch columns body frame    what is stored, from row to bytes
+message batch columns body codec frame    what is stored, from row to bytes
 errors limits clock                 nouns every layer shares
 storage    bytes on disk
 broker     what a queue means

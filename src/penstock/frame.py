@@ -43,12 +43,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.batch import Batch
 from penstock.body import Bytes, check_limits, decode, decode_message, encode, encode_message, encode_plain
 from penstock.clock import TIME_MAX_US
+from penstock.codec import CODECS, NONE, compress, decompress, decompress_checked
 from penstock.errors import (
     BatchTooLarge,
     ChecksumMismatch,
@@ -75,9 +75,6 @@ SPARSE = 32  # has an offset_delta column
 MERGED = 64  # has an append_time column
 _FLAGS_FROM_OUTSIDE = HAS_DELAYS | HAS_TTL | HAS_HIGH | HAS_LOW
 
-NONE, LZ4, ZSTD = 0, 1, 2
-CODECS = {"none": NONE, "lz4": LZ4, "zstd": ZSTD}
-_ARROW_CODECS = {LZ4: pa.Codec("lz4"), ZSTD: pa.Codec("zstd")}
 
 _STAMP = struct.Struct("<qqIII")
 _HEAD = struct.Struct("<4sI")
@@ -199,7 +196,10 @@ class Frame:
         frame = cls(view)
         frame.check_body()
         _check_header(frame, limits)
-        batch = frame._decode(_decompressed_from_outside(frame), limits)
+        body = view[HEADER_BYTES : HEADER_BYTES + frame.body_length]
+        if frame.codec != NONE:
+            body = decompress_checked(frame.codec, body, frame.raw_length)
+        batch = frame._decode(body, limits)
         if flags_of(batch) != frame.flags:
             raise InvalidColumn(f"flags are {frame.flags:#x}, the columns say {flags_of(batch):#x}")
         return frame
@@ -212,7 +212,7 @@ class Frame:
             self.check_body()
         body = self.data[HEADER_BYTES : HEADER_BYTES + self.body_length]
         if self.codec != NONE:
-            body = memoryview(_decompress(self.codec, body, self.raw_length))
+            body = decompress(self.codec, body, self.raw_length)
         return self._decode(body, None)
 
     def _decode(self, body: memoryview, limits: Limits | None) -> Batch:
@@ -421,15 +421,12 @@ def _build(
     raw_length = len(data) - HEADER_BYTES
     body_length = raw_length
     if codec != NONE:
-        compressed = _ARROW_CODECS[codec].compress(memoryview(data)[HEADER_BYTES:])
-        # What does not shrink is stored as it is: it would only cost the readers. So is what shrinks as only a bomb
-        # may: no reader would take it.
-        if raw_length / DEFAULT_LIMITS.decompression_ratio_max <= len(compressed) < raw_length:
-            body_length = len(compressed)
-            padding = _PADDING[-body_length % 8]
-            data = bytearray().join((bytes(HEADER_BYTES), compressed, padding))
-        else:
+        compressed = compress(codec, memoryview(data)[HEADER_BYTES:])
+        if compressed is None:
             codec = NONE
+        else:
+            body_length = len(compressed)
+            data = bytearray().join((bytes(HEADER_BYTES), compressed, _PADDING[-body_length % 8]))
     _STABLE.pack_into(
         data,
         _STAMP_END,
@@ -497,7 +494,7 @@ def _check_header(frame: Frame, limits: Limits) -> None:
         raise InvalidFrame("reserved bytes are not zero")
     if producer_id < 0 or sequence < 0:
         raise InvalidFrame(f"producer id {producer_id}, sequence {sequence}: neither may be negative")
-    if codec not in (NONE, LZ4, ZSTD):
+    if codec not in CODECS.values():
         raise DecompressionRefused(f"codec {codec} is unknown")
     if codec == NONE and raw_length != body_length:
         raise InvalidFrame(f"raw length {raw_length} of an uncompressed body of {body_length} bytes")
@@ -507,31 +504,3 @@ def _check_header(frame: Frame, limits: Limits) -> None:
         raise DecompressionRefused(
             f"{body_length} bytes claim to decompress to {raw_length}", limit=limits.decompression_ratio_max
         )
-
-
-def _decompress(codec: int, body: memoryview, raw_length: int) -> pa.Buffer:
-    if codec not in _ARROW_CODECS:
-        raise DecompressionRefused(f"codec {codec} is unknown")
-    try:
-        return _ARROW_CODECS[codec].decompress(body, raw_length)
-    except (OSError, pa.ArrowException) as error:
-        raise DecompressionRefused(f"the body does not decompress: {error}") from error
-
-
-def _decompressed_from_outside(frame: Frame) -> memoryview:
-    body = frame.data[HEADER_BYTES : HEADER_BYTES + frame.body_length]
-    if frame.codec == NONE:
-        return body
-    if frame.codec == LZ4:
-        # Arrow's one-shot LZ4 does not say when the body is shorter than claimed; it hands out what the memory
-        # held before. The stream does.
-        try:
-            stream = pa.CompressedInputStream(pa.BufferReader(body), "lz4")
-            raw = stream.read(frame.raw_length + 1)
-        except (OSError, pa.ArrowException) as error:
-            raise DecompressionRefused(f"the body does not decompress: {error}") from error
-        # Readers use the one-shot decoder, which takes less: what it refuses must not get into a log.
-        if len(raw) != frame.raw_length or raw != _decompress(LZ4, body, frame.raw_length).to_pybytes():
-            raise DecompressionRefused(f"the body does not decompress to the {frame.raw_length} bytes it claims")
-        return memoryview(raw)
-    return memoryview(_decompress(frame.codec, body, frame.raw_length))

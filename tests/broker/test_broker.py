@@ -15,6 +15,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.partitioner import partition_of
 from penstock.broker.settings import make_settings
 from penstock.broker.topic import Topic
+from penstock.codec import LZ4
 from penstock.errors import (
     AlreadyExists,
     BatchTooLarge,
@@ -28,7 +29,7 @@ from penstock.errors import (
     SequenceGap,
     TopicNotFound,
 )
-from penstock.frame import LZ4, Frame, Producer
+from penstock.frame import Frame, Producer
 from penstock.limits import Limits
 from penstock.message import Message
 from penstock.storage.files import DiskFiles

@@ -14,7 +14,8 @@ import pytest
 
 from penstock.cli import main
 from penstock.cli.output import Column, console, print_table
-from penstock.frame import ZSTD, Frame
+from penstock.codec import ZSTD
+from penstock.frame import Frame
 from penstock.message import Message
 from penstock.storage.files import DiskFiles
 from support import fill, frame_of, open_log

@@ -18,8 +18,9 @@ from random import Random
 import pytest
 
 from penstock.batch import Batch
+from penstock.codec import CODECS
 from penstock.errors import LogCorrupt
-from penstock.frame import CODECS, Frame
+from penstock.frame import Frame
 from penstock.storage import recovery, retention
 from penstock.storage.compaction import compact
 from penstock.storage.files import Files

@@ -13,8 +13,9 @@ from threading import Thread
 import pytest
 from test_power_loss import run_seed
 
+from penstock.codec import LZ4, ZSTD
 from penstock.errors import PenstockError
-from penstock.frame import LZ4, ZSTD, Frame, Producer
+from penstock.frame import Frame, Producer
 from penstock.message import Message
 from penstock.storage.compaction import compact
 from penstock.storage.files import DiskFiles, Files

@@ -12,8 +12,9 @@ from penstock.batch import Batch
 from penstock.broker.catalog import TopicRecord
 from penstock.broker.partition import Partition
 from penstock.broker.partitioner import partition_of, partitions_of, split
+from penstock.codec import NONE
 from penstock.errors import PartitionNotFound
-from penstock.frame import NONE, Frame
+from penstock.frame import Frame
 from penstock.limits import Limits
 from penstock.message import Message
 from penstock.storage.commit import Committed

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from penstock.codec import CODECS
 from penstock.errors import DecompressionRefused, LogCorrupt, StorageError
-from penstock.frame import CODECS, Frame
+from penstock.frame import Frame
 from penstock.storage import manifest as manifests
 from penstock.storage import mark as marks
 from penstock.storage.files import File, Files

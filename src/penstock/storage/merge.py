@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.batch import Batch
+from penstock.codec import NONE
 from penstock.errors import StorageError
-from penstock.frame import CONTROL, NONE, Frame, FrameFacts, rewrite
+from penstock.frame import CONTROL, Frame, FrameFacts, rewrite
 from penstock.limits import KIB
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment

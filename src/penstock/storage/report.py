@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from penstock.clock import rfc3339
+from penstock.codec import CODECS
 from penstock.frame import (
-    CODECS,
     CONTROL,
     HAS_DELAYS,
     HAS_HIGH,
