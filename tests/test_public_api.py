@@ -50,6 +50,7 @@ def test_error_codes_never_change() -> None:
         "TopicNotFound": "topic_not_found",
         "GroupNotFound": "group_not_found",
         "PartitionNotFound": "partition_not_found",
+        "Unsupported": "unsupported",
         "Overloaded": "overloaded",
         "AlreadyExists": "already_exists",
         "LeaseError": "lease_error",

@@ -21,6 +21,7 @@
     │   ├── TopicNotFound
     │   ├── GroupNotFound
     │   └── PartitionNotFound
+    ├── Unsupported                     not built yet
     ├── Overloaded                      retriable: more is waiting than may wait
     ├── AlreadyExists                   a topic of that name is there
     ├── LeaseError                      an answer for a message that the consumer does not hold (any more)
@@ -149,6 +150,10 @@ class GroupNotFound(NotFound):
 
 class PartitionNotFound(NotFound):
     code = "partition_not_found"
+
+
+class Unsupported(PenstockError):
+    code = "unsupported"
 
 
 class Overloaded(PenstockError):

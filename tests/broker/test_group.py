@@ -21,6 +21,7 @@ from penstock.errors import (
     LeaseNotFound,
     LogCorrupt,
     NotLeased,
+    Overloaded,
     PartitionNotFound,
 )
 from penstock.message import Message
@@ -335,6 +336,60 @@ def test_an_acknowledgement_that_can_not_be_written_is_not_called_one() -> None:
 
     run(first, FaultyFiles(MemoryFiles(disk), before))
     run(second, MemoryFiles(disk))
+
+
+def test_an_event_that_is_refused_for_overload_is_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that is only in memory, and its acknowledgement on disk, would make a log that no start can read."""
+    disk = MemoryDisk()
+
+    async def first(broker: Broker) -> None:
+        group = await filled(broker, 5)
+        (handed,) = await group.lease("c", 2)
+        await group.ack(handed.receipt._replace(offsets=BitMap64([0])))
+        journal = broker.topic("t").partitions[0].groups._journal
+        with monkeypatch.context() as patch:
+
+            def refuse(item: object) -> None:
+                raise Overloaded("too much is waiting")
+
+            patch.setattr(journal, "commit", refuse)
+            with pytest.raises(Overloaded):
+                await group.ack(handed.receipt._replace(offsets=BitMap64([1])))
+            with pytest.raises(Overloaded):
+                await group.lease("c", 2)
+        assert group.lag() == [4]
+        await group.ack(handed.receipt._replace(offsets=BitMap64([1])))
+        assert values_of(await group.lease("c", 2)) == [b"2", b"3"]
+
+    async def second(broker: Broker) -> None:
+        assert broker.group("g", "t", SETTINGS, POLICY).lag() == [3]
+
+    run(first, MemoryFiles(disk))
+    run(second, MemoryFiles(disk))
+
+
+def test_giving_up_waiting_does_not_hide_that_an_event_was_not_written() -> None:
+    state = {"full": False}
+
+    def before(operation: Operation) -> Fault | None:
+        return Fault(DiskFull("no space left")) if state["full"] and operation.kind == "write" else None
+
+    async def work(broker: Broker) -> None:
+        group = await filled(broker, 3)
+        (handed,) = await group.lease("c", 3)
+        await group.ack(handed.receipt._replace(offsets=BitMap64([0])))
+        state["full"] = True
+        impatient = asyncio.ensure_future(group.ack(handed.receipt._replace(offsets=BitMap64([1]))))
+        waiting = asyncio.ensure_future(group.ack(handed.receipt._replace(offsets=BitMap64([2]))))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        with pytest.raises(DiskFull):
+            await waiting
+        state["full"] = False
+        with pytest.raises(Fatal):
+            await group.lease("c", 1)
+
+    run(work, FaultyFiles(MemoryFiles(), before))
 
 
 def test_a_deliveries_log_that_makes_no_sense_is_refused() -> None:

@@ -187,6 +187,7 @@ class Broker:
             loop=self._loop,
             cache=self._cache,
             new_id=self._new_id,
+            limits=self._limits,
             settings=self._log_settings,
         )
 

@@ -133,16 +133,20 @@ class Deliveries:
     # --- the log -----------------------------------------------------------------------------------------
 
     def _decided(self, events: Sequence[AnyEvent]) -> asyncio.Future[list[Committed]]:
-        """Applied now; done when written."""
+        """Applied now; done when written.
+
+        Into the queue first: what it refuses, because too much is waiting, must not be applied either. And shielded:
+        that a caller gives up waiting must not hide that its event could not be written.
+        """
         self._check()
         now = self._clock.now_us()
         commits = []
         for event in events:
-            self._apply(event)
             commits.append(self._journal.commit(to_message(event, now)))
+            self._apply(event)
         written = asyncio.gather(*commits)
         written.add_done_callback(self._stop_if_failed)
-        return written
+        return asyncio.shield(written)
 
     def _stop_if_failed(self, written: asyncio.Future[list[Committed]]) -> None:
         if not written.cancelled() and isinstance(error := written.exception(), PenstockError):

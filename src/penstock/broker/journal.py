@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.frame import Frame
+from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.message import Message
 from penstock.storage.commit import Committed, GroupCommit, Outcome
 from penstock.storage.log import Log
@@ -23,9 +24,19 @@ _Waiter = asyncio.Future[Committed]
 class Journal:
     """Belongs to one event loop."""
 
-    def __init__(self, log: Log, *, clock: Clock, executor: Executor, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        log: Log,
+        *,
+        clock: Clock,
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         self._loop = loop
-        self._commits: GroupCommit[_Waiter] = GroupCommit(log, clock=clock, run=executor.submit, tell=self._tell)
+        self._commits: GroupCommit[_Waiter] = GroupCommit(
+            log, clock=clock, run=executor.submit, tell=self._tell, limits=limits
+        )
 
     def commit(self, item: Frame | Message) -> _Waiter:
         """Done when it is on disk; raises DiskFull if it could not be written, Fatal if nobody knows."""

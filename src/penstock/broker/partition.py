@@ -19,8 +19,19 @@ from penstock.broker.deliveries import Deliveries
 from penstock.broker.journal import Journal
 from penstock.broker.producers import Producers
 from penstock.clock import Clock
-from penstock.errors import PenstockError
-from penstock.frame import NO_PRODUCER, SPARSE, Frame, FrameRun, Producer
+from penstock.errors import PenstockError, Unsupported
+from penstock.frame import (
+    HAS_DELAYS,
+    HAS_HIGH,
+    HAS_LOW,
+    HAS_TTL,
+    NO_PRODUCER,
+    SPARSE,
+    Frame,
+    FrameRun,
+    Producer,
+)
+from penstock.limits import Limits
 from penstock.message import Message
 from penstock.storage.cache import SegmentCache
 from penstock.storage.commit import Committed
@@ -43,10 +54,11 @@ class Partition:
         executor: Executor,
         loop: asyncio.AbstractEventLoop,
         new_id: Callable[[], bytes],
+        limits: Limits,
     ) -> None:
         self.messages = messages
         self.deliveries = deliveries
-        self._journal = Journal(messages, clock=clock, executor=executor, loop=loop)
+        self._journal = Journal(messages, clock=clock, executor=executor, loop=loop, limits=limits)
         self._producers: Producers[_Committing] = Producers()
         self._loop = loop
         self.groups = Deliveries(deliveries, clock=clock, executor=executor, loop=loop, new_id=new_id)
@@ -62,6 +74,7 @@ class Partition:
         loop: asyncio.AbstractEventLoop,
         cache: SegmentCache,
         new_id: Callable[[], bytes],
+        limits: Limits,
         settings: LogSettings | None = None,
     ) -> Partition:
         messages = Log.open(files.directory("messages"), clock=clock, settings=settings, cache=cache, new_log_id=new_id)
@@ -73,7 +86,7 @@ class Partition:
             messages.close()
             raise
         try:
-            return cls(messages, deliveries, clock=clock, executor=executor, loop=loop, new_id=new_id)
+            return cls(messages, deliveries, clock=clock, executor=executor, loop=loop, new_id=new_id, limits=limits)
         except PenstockError:
             messages.close()
             deliveries.close()
@@ -84,6 +97,7 @@ class Partition:
 
         What is handed in first is stored first: there is nothing to await before it is in the queue.
         """
+        _check_supported(item)
         producer = item.producer if isinstance(item, Frame) else NO_PRODUCER
         if producer.id == 0:
             return self._journal.commit(item)
@@ -140,6 +154,16 @@ class Partition:
             where.set_result(Committed(facts.base_offset, facts.append_time))
             if self._producers.find(facts.producer, facts.span) is None:
                 self._producers.add(facts.producer, facts.span, where)
+
+
+def _check_supported(item: Frame | Message) -> None:
+    """Groups know nothing of these yet: they would deliver a delayed message at once, and an expired one at all."""
+    if isinstance(item, Frame):
+        is_special = bool(item.flags & (HAS_DELAYS | HAS_TTL | HAS_HIGH | HAS_LOW))
+    else:
+        is_special = isinstance(item, Message) and bool(item.deliver_at or item.expires_at or item.priority)
+    if is_special:
+        raise Unsupported("delays, expiry and priorities are not supported by the broker yet")
 
 
 def _offsets_in(frame: Frame) -> BitMap64:

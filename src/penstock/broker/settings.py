@@ -16,7 +16,7 @@ PARTITIONS_MAX = 1_000
 
 
 class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`None` keeps without that bound."""
+    """Kept in the catalog; nothing acts on them yet. `None` keeps without that bound."""
 
     retention_age_us: int | None = 7 * DAY_US
     retention_bytes: int | None = None

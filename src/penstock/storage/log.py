@@ -185,6 +185,7 @@ class Log:
         """Writes frames at the end, all or none. They are on disk only after `sync`."""
         with self._lock:
             self._check_writable()
+            frames = list(frames)
             counts = [check_appendable(frame) for frame in frames]
             if not counts:
                 raise InvalidInput("nothing to append")
@@ -382,9 +383,13 @@ class Log:
                 if not all(map(self.has_sealed, old)) or truncations not in (None, self._truncations):
                     rewritten.discard(self._files)
                     return False
-                for segment in old:
-                    # Readers that hold the old segment go on reading the old file.
-                    segment.opened = self._cache.open(self._files, segment)
+                try:
+                    for segment in old:
+                        # Readers that hold the old segment go on reading the old file.
+                        segment.opened = self._cache.open(self._files, segment)
+                except StorageError:
+                    rewritten.discard(self._files)
+                    raise
                 with self._all_or_stop():
                     self._replace(old, rewritten)
         return True
