@@ -45,6 +45,7 @@ async def _publish_and_consume(
     started = loop.time()
     await _pipelined(partial(topic.publish_frame, frame, 0) for _ in range(frames))
     published = loop.time() - started
+    await broker.create_group("g")
     group = broker.group("g", "t")
     started = loop.time()
     answers: list[asyncio.Task[None]] = []

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.broker.broker import Broker
+from penstock.broker.group import Group
+from penstock.broker.settings import GroupSettings
 from penstock.storage.files import Files
 from penstock.testing import ManualClock, MemoryFiles
 
@@ -21,6 +23,11 @@ async def broker_on(files: Files, *, threads: int = 2, **options: Any) -> AsyncI
             yield broker
         finally:
             await broker.close()
+
+
+async def group_on(broker: Broker, name: str, topic: str, settings: GroupSettings | None = None) -> Group:
+    await broker.create_group(name, settings)
+    return broker.group(name, topic)
 
 
 def run(work: Callable[[Broker], Awaitable[None]], files: Files | None = None, **options: Any) -> None:

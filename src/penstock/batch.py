@@ -218,6 +218,11 @@ class Batch:
         times = self.timestamps
         return int(times.min()), int(times.max())
 
+    @property
+    def latest_delivery(self) -> int:
+        """The last time that a message of these is to be delivered at; 0 if none has one."""
+        return 0 if self.deliver_at is None else int(self.deliver_at[self.start : self.start + self.count].max())
+
     # --- to what users have ------------------------------------------------------------------------------
 
     def to_arrow(self) -> pa.RecordBatch:

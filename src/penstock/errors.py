@@ -20,10 +20,14 @@
     ├── NotFound
     │   ├── TopicNotFound
     │   ├── GroupNotFound
-    │   └── PartitionNotFound
+    │   ├── PartitionNotFound
+    │   ├── MemberNotFound              a consumer that never joined its group, or was taken for dead
+    │   ├── MessageNotFound             no message of that id: not yet, or no longer
+    │   └── NotScheduled                the message is not waiting for its time (any more)
     ├── Unsupported                     not built yet
     ├── Overloaded                      retriable: more is waiting than may wait
     ├── AlreadyExists                   a topic of that name is there
+    ├── SettingsConflict                a group of that name is there, with other settings
     ├── LeaseError                      an answer for a message that the consumer does not hold (any more)
     │   ├── LeaseNotFound               the lease has run out, or never was
     │   └── NotLeased                   the lease does not hold that message, or it was answered for already
@@ -152,6 +156,18 @@ class PartitionNotFound(NotFound):
     code = "partition_not_found"
 
 
+class MemberNotFound(NotFound):
+    code = "member_not_found"
+
+
+class MessageNotFound(NotFound):
+    code = "message_not_found"
+
+
+class NotScheduled(NotFound):
+    code = "not_scheduled"
+
+
 class Unsupported(PenstockError):
     code = "unsupported"
 
@@ -163,6 +179,10 @@ class Overloaded(PenstockError):
 
 class AlreadyExists(PenstockError):
     code = "already_exists"
+
+
+class SettingsConflict(PenstockError):
+    code = "settings_conflict"
 
 
 class LeaseError(PenstockError):

@@ -142,15 +142,15 @@ class Frame:
         codec: int = NONE,
         producer: Producer = NO_PRODUCER,
         limits: Limits = DEFAULT_LIMITS,
+        is_control: bool = False,
     ) -> Frame:
         batch = batch.without_log_columns()
         check_limits(batch, limits)
         _check_producer(producer)
         if codec not in CODECS.values():
             raise InvalidInput(f"codec must be one of {sorted(CODECS.values())}, not {codec!r}")
-        frame = _build(
-            encode(batch), batch.count, batch.count, flags_of(batch), batch.timestamp_range(), codec, producer
-        )
+        flags = flags_of(batch) | (CONTROL if is_control else 0)
+        frame = _build(encode(batch), batch.count, batch.count, flags, batch.timestamp_range(), codec, producer)
         if len(frame.data) > limits.frame_bytes_max or frame.raw_length > limits.decompressed_bytes_max:
             raise FrameTooLarge(
                 f"a frame of {len(frame.data)} bytes, {frame.raw_length} decompressed; the limits are "

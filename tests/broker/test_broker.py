@@ -28,7 +28,6 @@ from penstock.errors import (
     PartitionNotFound,
     SequenceGap,
     TopicNotFound,
-    Unsupported,
 )
 from penstock.frame import Frame, Producer
 from penstock.limits import Limits
@@ -267,22 +266,6 @@ def test_what_can_not_be_stored_is_refused_and_nothing_else_suffers() -> None:
         assert values_of(topic) == [[b"good"]]
 
     run(work, limits=Limits(message_bytes_max=100, batch_messages_max=10))
-
-
-@pytest.mark.parametrize("special", [{"deliver_at": 5}, {"expires_at": 5}, {"priority": 1}, {"priority": -1}])
-def test_what_groups_could_not_honour_yet_is_refused(special: dict[str, int]) -> None:
-    async def work(broker: Broker) -> None:
-        topic = await broker.create_topic("a", 1)
-        message = Message(b"x", **special)
-        with pytest.raises(Unsupported):
-            await topic.publish(message)
-        with pytest.raises(Unsupported):
-            await topic.publish_batch(Batch.from_messages([Message(b"y"), message], now_us=1))
-        with pytest.raises(Unsupported):
-            await topic.publish_frame(Frame.of_message(message, now_us=1), 0)
-        assert values_of(topic) == [[]]
-
-    run(work)
 
 
 def test_a_full_disk_in_one_partition_is_told_and_the_others_are_written() -> None:

@@ -11,20 +11,62 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap64
 
+from penstock.broker.delays import Delays
 from penstock.broker.delivery import Delivery
-from penstock.broker.events import AnyEvent, Exhausted, Leased, from_value, to_message, unpack
+from penstock.broker.events import (
+    AnyEvent,
+    Exhausted,
+    GroupEvent,
+    Leased,
+    Started,
+    from_value,
+    to_message,
+    unpack,
+)
+from penstock.broker.lanes import Lanes
+from penstock.broker.leasing import Gathered, Leasing
 from penstock.broker.retries import RetryPolicy
 from penstock.errors import InvalidSetting, LeaseNotFound, LogCorrupt, NotLeased
 
 POLICY = RetryPolicy(max_retries=2, initial_us=100, factor=2, longest_us=250, jitter=0)
 
 
-def lease(delivery: Delivery, count: int, end: int, now: int = 0, identity: int = 1, deadline: int = 1000) -> Leased:
-    event = delivery.lease(
-        now_us=now, count=count, end_offset=end, consumer="c", identity=identity, deadline_us=deadline
+class AllThere:
+    """A log from which every message can be read, whatever it is."""
+
+    def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered:
+        return Gathered([], offsets, offsets.max() + 1, 0)
+
+    def published_us(self, offset: int) -> int:
+        return 0
+
+
+def next_lease(
+    delivery: Delivery, count: int, end: int, now: int = 0, identity: int = 1, deadline: int = 1000
+) -> Leased | None:
+    leasing = Leasing(delivery, Lanes(), Delays(0), "none")
+    decision = leasing.lease(
+        AllThere(),
+        count=count,
+        bytes_max=1,
+        start=0,
+        end=end,
+        now_us=now,
+        consumer="c",
+        identity=identity,
+        deadline_us=deadline,
     )
+    if decision is None:
+        return None
+    (event,) = decision.events
+    assert isinstance(event, Leased)
+    return event
+
+
+def lease(delivery: Delivery, count: int, end: int, now: int = 0, identity: int = 1, deadline: int = 1000) -> Leased:
+    event = next_lease(delivery, count, end, now, identity, deadline)
     assert event is not None
-    delivery.apply(event)
+    delivery.apply(event, now)
     return event
 
 
@@ -36,18 +78,17 @@ def test_messages_are_leased_in_order_and_once() -> None:
     delivery = Delivery("g")
     assert offsets_of(lease(delivery, 3, 10, identity=1)) == [0, 1, 2]
     assert offsets_of(lease(delivery, 100, 10, identity=2)) == [3, 4, 5, 6, 7, 8, 9]
-    args = {"now_us": 0, "count": 5, "end_offset": 10, "consumer": "c", "identity": 3, "deadline_us": 9}
-    assert delivery.lease(**args) is None  # type: ignore[arg-type]
+    assert next_lease(delivery, 5, 10, identity=3) is None
 
 
 def test_the_floor_rises_over_what_is_done_without_a_gap() -> None:
     delivery = Delivery("g")
     lease(delivery, 10, 10)
-    delivery.apply(delivery.ack(1, BitMap64([1, 2, 5])))
+    delivery.apply(delivery.ack(1, BitMap64([1, 2, 5])), 0)
     assert (delivery.floor, delivery.lag(10)) == (0, 7)
-    delivery.apply(delivery.ack(1, BitMap64([0])))
+    delivery.apply(delivery.ack(1, BitMap64([0])), 0)
     assert (delivery.floor, list(delivery.done)) == (3, [5])
-    delivery.apply(delivery.ack(1, BitMap64([3, 4])))
+    delivery.apply(delivery.ack(1, BitMap64([3, 4])), 0)
     assert (delivery.floor, list(delivery.done)) == (6, [])
 
 
@@ -56,7 +97,7 @@ def test_a_slow_message_blocks_nobody_else() -> None:
     lease(delivery, 1, 100, identity=1)
     for identity in range(2, 101):
         lease(delivery, 1, 100, identity=identity)
-        delivery.apply(delivery.ack(identity, BitMap64([identity - 1])))
+        delivery.apply(delivery.ack(identity, BitMap64([identity - 1])), 0)
     assert (delivery.floor, delivery.lag(100), delivery.in_flight) == (0, 1, 1)
 
 
@@ -67,7 +108,7 @@ def test_back_off_grows_to_its_cap_and_then_the_message_has_had_enough() -> None
         assert offsets_of(lease(delivery, 1, 1, now=now, identity=identity, deadline=now + 10)) == [0]
         assert delivery.attempt(0) == identity
         (event,) = delivery.nack(identity, BitMap64([0]), now_us=now, policy=POLICY, reason="no")
-        delivery.apply(event)
+        delivery.apply(event, 0)
         if isinstance(event, Exhausted):
             assert event.reason == "no"
             break
@@ -95,7 +136,7 @@ def test_a_policy_out_of_range_is_refused(wrong: dict[str, float]) -> None:
 def test_answers_for_what_is_not_held_are_refused_and_change_nothing() -> None:
     delivery = Delivery("g")
     lease(delivery, 3, 10)
-    delivery.apply(delivery.ack(1, BitMap64([0])))
+    delivery.apply(delivery.ack(1, BitMap64([0])), 0)
     for wrong in (BitMap64([0]), BitMap64([1, 7]), BitMap64()):
         with pytest.raises(NotLeased):
             delivery.ack(1, wrong)
@@ -142,15 +183,15 @@ class DeliveryMachine(RuleBasedStateMachine):
         super().__init__()
         self.delivery = Delivery("g")
         self.model = Model()
-        self.journal: list[bytes | None] = []
+        self.journal: list[tuple[bytes | None, int]] = []
         self.now = 0
         self.leases = 0
         self.deadlines: dict[int, int] = {}
 
-    def decided(self, *events: AnyEvent) -> None:
+    def decided(self, *events: GroupEvent) -> None:
         for event in events:
-            self.journal.append(to_message(event, self.now).value)
-            self.delivery.apply(event)
+            self.journal.append((to_message(event, self.now).value, self.now))
+            self.delivery.apply(event, self.now)
 
     def held(self, identity: int) -> list[int]:
         return [o for o in self.model.at("leased") if self.model.messages[o].lease == identity]
@@ -159,7 +200,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def start(self, start: int) -> None:
         self.model.messages = [Simple() for _ in range(5)]
         self.model.start = start
-        self.decided(self.delivery.seek(start))
+        self.decided(Started("g", start))
 
     @rule(count=st.integers(1, 20))
     def publish(self, count: int) -> None:
@@ -177,17 +218,10 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.model.messages[o].state = "ready"
         # Those that came back go first, then fresh ones, each in the order of the log.
         ready = self.model.at("ready")
-        back = [o for o in ready if o < self.delivery.cursor]
-        expected = (back + [o for o in ready if o >= self.delivery.cursor])[:count]
+        cursor = self.delivery.cursors.normal
+        expected = ([o for o in ready if o < cursor] + [o for o in ready if o >= cursor])[:count]
         self.leases += 1
-        event = self.delivery.lease(
-            now_us=self.now,
-            count=count,
-            end_offset=len(self.model.messages),
-            consumer="c",
-            identity=self.leases,
-            deadline_us=self.now + visibility,
-        )
+        event = next_lease(self.delivery, count, len(self.model.messages), self.now, self.leases, self.now + visibility)
         assert (offsets_of(event) if event else []) == sorted(expected)
         if event:
             self.decided(event)
@@ -230,9 +264,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         if answer == "ack":
             self.decided(self.delivery.ack(identity, offsets))
         elif answer == "reject":
-            self.decided(self.delivery.reject(identity, offsets, "bad"))
+            self.decided(*self.delivery.reject(identity, offsets, "bad"))
         elif answer == "release":
-            self.decided(self.delivery.release(identity, offsets))
+            self.decided(*self.delivery.release(identity, offsets))
         else:
             self.decided(*self.delivery.nack(identity, offsets, now_us=self.now, policy=POLICY, delay_us=delay))
         for o in some:
@@ -264,21 +298,24 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
         start = data.draw(st.integers(0, len(self.model.messages)))
-        self.decided(self.delivery.seek(start))
+        self.decided(Started("g", start))
         self.model = Model(start, [Simple() for _ in self.model.messages])
 
     @rule()
     def restart(self) -> None:
         """The same events make the same state."""
         again = Delivery("g")
-        for value in self.journal:
-            again.apply(from_value(value))
+        for value, at_us in self.journal:
+            event = from_value(value)
+            assert isinstance(event, GroupEvent)
+            again.apply(event, at_us)
         again.check()
-        assert (again.floor, again.cursor, again.done) == (
+        assert (again.floor, again.cursors, again.done) == (
             self.delivery.floor,
-            self.delivery.cursor,
+            self.delivery.cursors,
             self.delivery.done,
         )
+        assert again.failures == self.delivery.failures
         assert again.ready | again.waiting == self.delivery.ready | self.delivery.waiting
         assert again.attempts == self.delivery.attempts
         assert again.leases == self.delivery.leases

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from pyroaring import BitMap64
 
-from broker_support import broker_on, run
+from broker_support import broker_on, group_on, run
 from penstock.batch import Batch
 from penstock.broker.broker import Broker
-from penstock.broker.group import Group, GroupSettings, Handed, Receipt
-from penstock.broker.retries import RetryPolicy
+from penstock.broker.group import Group, Handed, Receipt
+from penstock.broker.settings import GroupSettings
 from penstock.errors import (
     DiskFull,
     Fatal,
@@ -26,11 +26,16 @@ from penstock.errors import (
 )
 from penstock.message import Message
 from penstock.storage.compaction import compact
-from penstock.storage.files import Files
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
-POLICY = RetryPolicy(max_retries=2, initial_us=100, factor=2, longest_us=1000, jitter=0)
-SETTINGS = GroupSettings(visibility_us=1000)
+SETTINGS = GroupSettings(
+    visibility_us=1000,
+    max_retries=2,
+    backoff_initial_us=100,
+    backoff_factor=2,
+    backoff_max_us=1000,
+    backoff_jitter=0,
+)
 
 
 def values_of(handed: list[Handed]) -> list[bytes | None]:
@@ -54,7 +59,7 @@ async def filled(broker: Broker, count: int = 10, partitions: int = 1) -> Group:
     await topic.publish_batch(
         Batch.from_columns([b"%d" % i for i in range(count)], keys=[b"k%d" % i for i in range(count)], now_us=1)
     )
-    return broker.group("g", "t", SETTINGS, POLICY)
+    return await group_on(broker, "g", "t", SETTINGS)
 
 
 def test_messages_are_leased_acknowledged_and_do_not_come_again() -> None:
@@ -88,7 +93,7 @@ def test_every_partition_is_leased_from() -> None:
 def test_groups_do_not_influence_one_another() -> None:
     async def work(broker: Broker) -> None:
         group = await filled(broker)
-        other = broker.group("other", "t", SETTINGS, POLICY)
+        other = await group_on(broker, "other", "t", SETTINGS)
         (handed,) = await group.lease("c", 10)
         await group.ack(handed.receipt)
         assert len(values_of(await other.lease("c", 10))) == 10
@@ -149,7 +154,7 @@ def test_reject_release_and_extend_do_what_they_say() -> None:
 def test_in_flight_is_bounded() -> None:
     async def work(broker: Broker) -> None:
         await filled(broker, 10)
-        group = broker.group("bounded", "t", GroupSettings(max_in_flight=4), POLICY)
+        group = await group_on(broker, "bounded", "t", GroupSettings(max_in_flight=4))
         (handed,) = await group.lease("c", 10)
         assert len(handed.receipt.offsets) == 4
         assert await group.lease("c", 10) == []
@@ -164,7 +169,7 @@ def test_a_lease_is_bounded_by_bytes_but_holds_a_frame_at_least() -> None:
         topic = await broker.create_topic("t", 1)
         for i in range(5):
             await topic.publish(Message(b"%d" % i * 100_000))
-        group = broker.group("g", "t", SETTINGS, POLICY)
+        group = await group_on(broker, "g", "t", SETTINGS)
         assert [len(values_of(await group.lease("c", 10, bytes_max=n))) for n in (1, 250_000, 1 << 20)] == [1, 2, 2]
 
     run(work)
@@ -181,7 +186,7 @@ def test_seek_moves_the_group_and_lets_its_leases_go() -> None:
         assert len(values_of(await group.lease("c", 10))) == 5
         await group.seek("latest")
         assert group.lag() == [0]
-        await group.seek(clock_of(broker).now_us())
+        await group.seek(time_us=clock_of(broker).now_us())
         assert group.lag() == [5]
         with pytest.raises(InvalidInput):
             await group.seek("yesterday")  # type: ignore[arg-type]
@@ -192,7 +197,7 @@ def test_seek_moves_the_group_and_lets_its_leases_go() -> None:
 def test_a_group_that_starts_at_the_latest_gets_what_comes_then() -> None:
     async def work(broker: Broker) -> None:
         await filled(broker, 5)
-        group = broker.group("late", "t", GroupSettings(start="latest"), POLICY)
+        group = await group_on(broker, "late", "t", GroupSettings(start="latest"))
         assert group.lag() == [0]
         assert await group.lease("c", 10) == []
         await broker.topic("t").publish(Message(b"new"))
@@ -209,7 +214,7 @@ def test_messages_that_retention_or_compaction_removed_are_not_waited_for() -> N
         await topic.publish_batch(Batch.from_columns([b"%d" % i for i in range(5)], keys=keys, now_us=1))
         log.roll()
         compact(log, now_us=1, tombstone_age_us=1)
-        group = broker.group("g", "t", SETTINGS, POLICY)
+        group = await group_on(broker, "g", "t", SETTINGS)
         (handed,) = await group.lease("c", 10)
         assert values_of([handed]) == [b"1", b"3", b"4"]
         assert list(handed.receipt.offsets) == [1, 3, 4]
@@ -217,7 +222,7 @@ def test_messages_that_retention_or_compaction_removed_are_not_waited_for() -> N
         assert group.lag() == [0]
         await topic.publish(Message(b"5"))
         await topic.publish(Message(b"6"))
-        other = broker.group("other", "t", SETTINGS, POLICY)
+        other = await group_on(broker, "other", "t", SETTINGS)
         await other.seek("earliest")
         log.delete_prefix(6)
         assert values_of(await other.lease("c", 10)) == [b"6"]
@@ -240,7 +245,7 @@ def test_acknowledgements_leases_and_waits_survive_a_kill() -> None:
         killed.append(disk.after_kill())
 
     async def second(broker: Broker) -> None:
-        group = broker.group("g", "t", SETTINGS, POLICY)
+        group = await group_on(broker, "g", "t", SETTINGS)
         assert group.lag() == [8]
         await group.ack(kept[0]._replace(offsets=BitMap64([3])))
         assert values_of(await group.lease("c", 10)) == [b"6", b"7", b"8", b"9"]
@@ -260,7 +265,7 @@ def test_an_id_of_a_lease_that_a_crash_forgot_is_never_somebody_elses() -> None:
 
     async def ids() -> int:
         async with broker_on(MemoryFiles(disk.after_kill())) as broker:
-            (handed,) = await broker.group("g", "t", SETTINGS, POLICY).lease("c", 1)
+            (handed,) = await (await group_on(broker, "g", "t", SETTINGS)).lease("c", 1)
             return handed.receipt.lease
 
     async def main() -> None:
@@ -331,7 +336,7 @@ def test_an_acknowledgement_that_can_not_be_written_is_not_called_one() -> None:
                 await action()
 
     async def second(broker: Broker) -> None:
-        group = broker.group("g", "t", SETTINGS, POLICY)
+        group = await group_on(broker, "g", "t", SETTINGS)
         assert group.lag() == [2], "what was answered for is done, what was not is not"
 
     run(first, FaultyFiles(MemoryFiles(disk), before))
@@ -362,7 +367,7 @@ def test_an_event_that_is_refused_for_overload_is_not_applied(monkeypatch: pytes
         assert values_of(await group.lease("c", 2)) == [b"2", b"3"]
 
     async def second(broker: Broker) -> None:
-        assert broker.group("g", "t", SETTINGS, POLICY).lag() == [3]
+        assert (await group_on(broker, "g", "t", SETTINGS)).lag() == [3]
 
     run(first, MemoryFiles(disk))
     run(second, MemoryFiles(disk))
@@ -394,13 +399,16 @@ def test_giving_up_waiting_does_not_hide_that_an_event_was_not_written() -> None
 
 def test_a_deliveries_log_that_makes_no_sense_is_refused() -> None:
     disk = MemoryDisk()
+    killed: list[MemoryDisk] = []
 
     async def first(broker: Broker) -> None:
         group = await filled(broker, 3)
         await group.lease("c", 3)
         await broker.topic("t").partitions[0].groups._journal.commit(Message(b"nonsense"))
+        killed.append(disk.after_kill())
+
+    async def again(broker: Broker) -> None: ...
 
     run(first, MemoryFiles(disk))
-    files: Files = MemoryFiles(disk)
     with pytest.raises(LogCorrupt):
-        run(first, files)
+        run(again, MemoryFiles(killed[0]))

@@ -13,19 +13,25 @@ from random import Random
 import pytest
 from pyroaring import BitMap64
 
-from broker_support import broker_on
+from broker_support import broker_on, group_on
 from penstock.broker.broker import Broker
 from penstock.broker.deliveries import Deliveries
-from penstock.broker.group import Group, GroupSettings, Receipt
-from penstock.broker.retries import RetryPolicy
+from penstock.broker.group import Group, Receipt
+from penstock.broker.settings import GroupSettings
 from penstock.message import Message
 from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
 SEEDS = 12
 STEPS = 25
-SETTINGS = GroupSettings(visibility_us=1_000)
 # Nothing is ever given up here, so that every message that is not done must come again.
-POLICY = RetryPolicy(max_retries=1_000_000, initial_us=10, factor=1, longest_us=10, jitter=0)
+SETTINGS = GroupSettings(
+    visibility_us=1_000,
+    max_retries=1_000_000,
+    backoff_initial_us=10,
+    backoff_factor=1,
+    backoff_max_us=10,
+    backoff_jitter=0,
+)
 
 Id = tuple[int, int]
 
@@ -56,7 +62,7 @@ class Workload:
         # One thread writes, so that the disk is copied between two operations and not during one.
         async with broker_on(FaultyFiles(MemoryFiles(self.disk), self.keep), threads=1) as broker:
             await broker.create_topic("t", 2)
-            group = broker.group("g", "t", SETTINGS, POLICY)
+            group = await group_on(broker, "g", "t", SETTINGS)
             for _ in range(STEPS):
                 step = self.random.choice(
                     (self.publish, self.publish, self.lease, self.lease, self.answer, self.answer)
@@ -102,7 +108,7 @@ async def delivered_after(disk: MemoryDisk) -> set[Id]:
     async with broker_on(MemoryFiles(disk)) as broker:
         clock = broker._clock
         assert isinstance(clock, ManualClock)
-        group = broker.group("g", "t", SETTINGS, POLICY)
+        group = await group_on(broker, "g", "t", SETTINGS)
         for _ in range(3):
             clock.advance_us(10_000_000)
             # A lease notices what has run out; it comes after its back-off.

@@ -1,7 +1,7 @@
-"""The broker: topics in a data directory.
+"""The broker: topics and groups in a data directory.
 
     data/
-      catalog                 which topics there are
+      catalog                 which topics, groups and schedules there are
       partitions/<id>/…       one directory a partition, named by a generated id
 
 Every door ends in a call here. Nothing in it knows of sockets; clock, disk, threads and ids come in at `open`.
@@ -10,28 +10,55 @@ Every door ends in a call here. Nothing in it knows of sockets; clock, disk, thr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from penstock.broker.catalog import Catalog, TopicRecord
-from penstock.broker.group import Group, GroupSettings
+from penstock.broker import trace as tracing
+from penstock.broker.assignor import Part
+from penstock.broker.bell import Bell
+from penstock.broker.catalog import Catalog, GroupRecord, TopicRecord
+from penstock.broker.dead_letters import SUFFIX, DeadLetters
+from penstock.broker.group import Group, Handed
+from penstock.broker.ids import MessageId
+from penstock.broker.membership import Consumers
 from penstock.broker.names import check_name
+from penstock.broker.offsets import array_of
 from penstock.broker.partition import Partition
-from penstock.broker.retries import RetryPolicy
-from penstock.broker.settings import PARTITIONS_DEFAULT, TopicSettings
+from penstock.broker.schedules import Schedules
+from penstock.broker.settings import PARTITIONS_DEFAULT, GroupSettings, TopicSettings
+from penstock.broker.timers import LoopTimers, Timers
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
-from penstock.errors import PenstockError, TopicNotFound
-from penstock.limits import DEFAULT_LIMITS, Limits
+from penstock.errors import (
+    AlreadyExists,
+    Fatal,
+    InvalidInput,
+    InvalidName,
+    InvalidSetting,
+    PenstockError,
+    SettingsConflict,
+    TopicNotFound,
+)
+from penstock.limits import DEFAULT_LIMITS, MIB, Limits
+from penstock.message import Message
 from penstock.storage.cache import SegmentCache
 from penstock.storage.files import Files, random_id
 from penstock.storage.log import LogSettings
 
 PARTITIONS = "partitions"
+WAIT_US_MAX = 300_000_000
+# Members of a group name their topics; what they may lease from is looked through at every poll.
+TOPICS_MAX = 1_000
 
 T = TypeVar("T")
+
+
+class Polled(NamedTuple):
+    topic: str
+    handed: Handed
 
 
 class Broker:
@@ -46,6 +73,7 @@ class Broker:
         limits: Limits,
         new_id: Callable[[], bytes],
         log_settings: LogSettings | None,
+        timers: Timers,
     ) -> None:
         self._files = files
         self._clock = clock
@@ -53,12 +81,20 @@ class Broker:
         self._limits = limits
         self._new_id = new_id
         self._log_settings = log_settings
+        self._timers = timers
         self._loop = asyncio.get_running_loop()
         self._changing = asyncio.Lock()
         self._cache = SegmentCache()
         self._topics: dict[str, Topic] = {}
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._catalog: Catalog
         self._directory: Files
+        self.consumers = Consumers(self.topic, clock)
+        self.dead_letters = DeadLetters(self.topic, self._dead_letter_topic, clock, limits)
+        self.schedules: Schedules
+        # What a task in the background died of: the broker must not go on as if nothing had happened.
+        self.failure: BaseException | None = None
 
     @classmethod
     async def open(
@@ -70,10 +106,21 @@ class Broker:
         limits: Limits = DEFAULT_LIMITS,
         new_id: Callable[[], bytes] = random_id,
         log_settings: LogSettings | None = None,
+        timers: Timers | None = None,
     ) -> Broker:
         """Opens the data directory, or makes one; it is this process's until `close`."""
-        broker = cls(files, clock=clock, executor=executor, limits=limits, new_id=new_id, log_settings=log_settings)
+        broker = cls(
+            files,
+            clock=clock,
+            executor=executor,
+            limits=limits,
+            new_id=new_id,
+            log_settings=log_settings,
+            timers=timers or LoopTimers(clock),
+        )
         await broker._on_a_thread(broker._open)
+        broker.schedules = Schedules(broker.topic, broker._catalog, broker._save, clock, limits)
+        broker._take_up()
         return broker
 
     def _open(self) -> None:
@@ -84,10 +131,23 @@ class Broker:
             for partition in self._catalog.removing:
                 self._remove_partition(partition)
             for record in self._catalog.topics:
-                self._topics[record.name] = Topic(record, self._open_partitions(record.partitions), self._limits)
+                self._open_topic(record)
         except PenstockError:
             self._close()
             raise
+
+    def _take_up(self) -> None:
+        """What was under way when the broker was last closed, or crashed."""
+        for name, topic in self._topics.items():
+            for number, partition in enumerate(topic.partitions):
+                for group in partition.groups.groups:
+                    if self._catalog.has_group(group):
+                        self.group(group, name)
+                    elif not group.startswith("__"):
+                        # Its deletion was cut short.
+                        self._in_background(partition.groups.drop(group))
+                    if partition.groups.has(group) and partition.groups.state(group).dying:
+                        self._mourn(name, number, group)
 
     # --- topics ------------------------------------------------------------------------------------------
 
@@ -108,28 +168,52 @@ class Broker:
             return await self._on_a_thread(partial(self._create_topic, name, partitions, settings))
 
     def _create_topic(self, name: str, partitions: int, settings: TopicSettings | None) -> Topic:
-        record = self._catalog.create_topic(name, partitions, settings)
-        topic = self._topics[name] = Topic(record, self._open_partitions(record.partitions), self._limits)
-        return topic
+        settings = settings or TopicSettings(dead_letters=not str(name).endswith(SUFFIX))
+        check_name("topic", name)
+        if settings.dead_letters:
+            if name.endswith(SUFFIX):
+                raise InvalidSetting(
+                    f"{name} is for dead letters; those that die there have nowhere to go", setting="dead_letters"
+                )
+            try:
+                check_name("topic", name + SUFFIX)
+            except InvalidName as error:
+                raise InvalidName(f"{name}{SUFFIX} would be its dead-letter topic: {error.message}") from error
+        return self._open_topic(self._catalog.create_topic(name, partitions, settings))
 
     async def change_topic(
         self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None
     ) -> Topic:
         """Other settings, or more partitions: keys spread differently from then on."""
         async with self._changing:
-            return await self._on_a_thread(partial(self._change_topic, name, partitions, settings))
+            topic = self.topic(name)
+            before = len(topic.partitions)
+            record, added = await self._on_a_thread(partial(self._change_topic, name, partitions, settings))
+            topic.change(record, [*topic.partitions, *added])
+            # A group that is there already misses nothing of what comes to the new ones.
+            for partition in topic.partitions[before:]:
+                for group in topic.partitions[0].groups.groups:
+                    await partition.groups.start(group, 0)
+            self._wire(topic)
+            self.consumers.topic_changed(name, len(topic.partitions))
+            return topic
 
-    def _change_topic(self, name: str, partitions: int | None, settings: TopicSettings | None) -> Topic:
+    def _change_topic(
+        self, name: str, partitions: int | None, settings: TopicSettings | None
+    ) -> tuple[TopicRecord, list[Partition]]:
         topic = self.topic(name)
         record = self._catalog.change_topic(name, partitions=partitions, settings=settings)
-        added = self._open_partitions(record.partitions[len(topic.partitions) :])
-        topic.change(record, [*topic.partitions, *added])
-        return topic
+        return record, self._open_partitions(record.partitions[len(topic.partitions) :], topic.bell)
 
     async def delete_topic(self, name: str) -> None:
         """With its messages. It is gone for everybody before the first file is removed."""
         async with self._changing:
+            topic = self.topic(name)
+            self.consumers.topic_changed(name, 0)
             await self._on_a_thread(partial(self._delete_topic, name))
+            for key in [key for key in self._groups if key[1] == name]:
+                del self._groups[key]
+            topic.bell.ring()
 
     def _delete_topic(self, name: str) -> None:
         topic = self.topic(name)
@@ -140,18 +224,280 @@ class Broker:
         for identity in record.partitions:
             self._remove_partition(identity)
 
+    def _open_topic(self, record: TopicRecord) -> Topic:
+        bell = Bell()
+        partitions = self._open_partitions(record.partitions, bell)
+        topic = Topic(record, partitions, bell=bell, limits=self._limits, clock=self._clock)
+        self._topics[record.name] = topic
+        self._wire(topic)
+        return topic
+
+    def _wire(self, topic: Topic) -> None:
+        for number, partition in enumerate(topic.partitions):
+            partition.groups.graveyard = partial(self._graveyard, topic.name, number)
+            partition.groups.mourn = partial(self._mourn, topic.name, number)
+
     # --- groups ------------------------------------------------------------------------------------------
 
-    def group(
-        self, name: str, topic: str, settings: GroupSettings | None = None, policy: RetryPolicy | None = None
-    ) -> Group:
-        """A group on a topic. Where it is in each partition is on disk; its settings are the caller's, each time."""
-        return Group(name, self.topic(topic), settings or GroupSettings(), policy or RetryPolicy())
+    @property
+    def groups(self) -> list[GroupRecord]:
+        return self._catalog.groups
+
+    async def create_group(self, name: str, settings: GroupSettings | None = None) -> GroupRecord:
+        """A new one. If it is there already, it must have these settings."""
+        check_name("group", name)
+        async with self._changing:
+            if self._catalog.has_group(name):
+                record = self._catalog.group(name)
+                if settings is not None and settings != record.settings:
+                    raise _conflict(record, settings)
+                return record
+            return await self._on_a_thread(partial(self._catalog.put_group, name, settings or GroupSettings()))
+
+    async def ensure_group(self, name: str, **given: Any) -> GroupRecord:
+        """The group as it is, or a new one. Settings that are given must be those it has."""
+        if self._catalog.has_group(name):
+            record = self._catalog.group(name)
+            return await self.create_group(name, record.settings.changed(**given))
+        return await self.create_group(name, GroupSettings().changed(**given))
+
+    async def change_group(self, name: str, **changes: Any) -> GroupRecord:
+        async with self._changing:
+            old = self._catalog.group(name).settings
+            settings = old.changed(**changes)
+            if (settings.lanes == "none") != (old.lanes == "none"):
+                raise InvalidSetting(
+                    "a group that ignores lanes has one position, and can't get three", setting="lanes"
+                )
+            record = await self._on_a_thread(partial(self._catalog.put_group, name, settings))
+            if settings.assignment != old.assignment or settings.ordering != old.ordering:
+                self.consumers.forget(name)
+            for (group, _), on_topic in self._groups.items():
+                if group == name:
+                    on_topic.configure(settings, settings.policy(self._dice))
+            return record
+
+    async def delete_group(self, name: str) -> None:
+        """With everything it knows of what it has done."""
+        async with self._changing:
+            self._catalog.group(name)
+            await self._on_a_thread(partial(self._catalog.delete_group, name))
+            self.consumers.forget(name)
+            for key in [key for key in self._groups if key[0] == name]:
+                del self._groups[key]
+            for topic in self._topics.values():
+                for partition in topic.partitions:
+                    await partition.groups.drop(name)
+
+    def group(self, name: str, topic: str) -> Group:
+        """A group on a topic. It must have been created."""
+        record = self._catalog.group(name)
+        on_topic = self._groups.get((name, topic))
+        if on_topic is None:
+            policy = record.settings.policy(self._dice)
+            on_topic = Group(name, self.topic(topic), record.settings, policy, self._clock)
+            self._groups[name, topic] = on_topic
+        return on_topic
+
+    def group_topics(self, name: str) -> list[str]:
+        """The topics that the group has asked for messages of."""
+        self._catalog.group(name)
+        return sorted(
+            topic.name
+            for topic in self._topics.values()
+            if any(partition.groups.has(name) for partition in topic.partitions)
+        )
+
+    async def join(
+        self, group: str, consumer: str, topics: Iterable[str], *, session_us: int | None = None, **given: Any
+    ) -> GroupRecord:
+        """A consumer becomes a member of the group, which is made if it is not there; also a heartbeat.
+
+        Without a session the member stays until it leaves.
+        """
+        check_name("consumer", consumer)
+        names = list(topics)
+        if not names or len(names) > TOPICS_MAX:
+            raise InvalidInput(f"a consumer has 1 to {TOPICS_MAX} topics, not {len(names)}")
+        for name in names:
+            self.topic(name)
+        record = await self.ensure_group(group, **given)
+        for name in names:
+            await self.group(group, name).start()
+        self.consumers.join(group, record.settings, consumer, names, session_us)
+        return record
+
+    def leave(self, group: str, consumer: str) -> None:
+        """Its partitions go to the others; what it leased comes back when its leases run out."""
+        self.consumers.leave(group, consumer)
+
+    async def poll(
+        self,
+        group: str,
+        consumer: str,
+        topics: Iterable[str],
+        *,
+        count: int = 100,
+        bytes_max: int = MIB,
+        wait_us: int = 0,
+        visibility_us: int | None = None,
+    ) -> list[Polled]:
+        """Messages for a member of the group, as soon as there are some; nothing if there are none for `wait_us`."""
+        if not isinstance(wait_us, int) or not 0 <= wait_us <= WAIT_US_MAX:
+            raise InvalidInput(f"wait is 0 to {WAIT_US_MAX} microseconds, not {wait_us!r}")
+        names = list(topics)
+        deadline_us = self._clock.now_us() + wait_us
+        while True:
+            bells = [self.topic(name).bell for name in names]
+            rings = [bell.wait() for bell in bells]
+            try:
+                polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
+                if polled or self._clock.now_us() >= deadline_us:
+                    return polled
+                if not await self._timers.wait(rings, min(deadline_us, self._next_due_of(group, names))):
+                    return []
+            finally:
+                for bell, ring in zip(bells, rings, strict=True):
+                    bell.leave(ring)
+
+    async def _lease(
+        self, group: str, consumer: str, topics: list[str], count: int, bytes_max: int, visibility_us: int | None
+    ) -> list[Polled]:
+        polled: list[Polled] = []
+        for name in topics:
+            partitions = self.consumers.leasable(group, consumer, name)
+            handed = await self.group(group, name).lease(
+                consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions
+            )
+            for some in handed:
+                polled.append(Polled(name, some))
+                count -= len(some.receipt.offsets)
+                bytes_max -= sum(len(frame.data) for frame in some.frames)
+            if count <= 0 or bytes_max <= 0:
+                break
+        return polled
+
+    def _next_due_of(self, group: str, topics: list[str]) -> int:
+        dues = [self.consumers.next_due(group)]
+        for name in topics:
+            dues += [partition.groups.next_due() for partition in self.topic(name).partitions]
+        return min((due for due in dues if due is not None), default=1 << 62)
+
+    # --- what happened -----------------------------------------------------------------------------------
+
+    def message(self, identity: MessageId) -> Message:
+        return self.topic(identity.topic).partition(identity.partition).reading.message(identity.offset).message
+
+    async def trace(self, identity: MessageId) -> tracing.Trace:
+        topic = self.topic(identity.topic)
+        return await self._on_a_thread(lambda: tracing.trace(topic, identity))
+
+    async def why(self, identity: MessageId, group: str) -> tracing.Why:
+        topic = self.topic(identity.topic)
+        topic.partition(identity.partition)
+        is_there = self._catalog.has_group(group)
+        members = self.consumers.of(group)
+        owner = None
+        if members is not None:
+            owner = members.owner(Part(identity.topic, identity.partition)) or next(iter(members.names()), None)
+        return tracing.why(topic, identity, group, now_us=self._clock.now_us(), owner=owner, is_started=is_there)
+
+    async def state_at(self, group: str, topic: str, time_us: int) -> list[tracing.StateAt]:
+        on_topic = self.topic(topic)
+        return await self._on_a_thread(lambda: tracing.state_at(on_topic, group, time_us))
+
+    # --- replay ------------------------------------------------------------------------------------------
+
+    async def replay(
+        self,
+        topic: str,
+        group: str,
+        *,
+        from_us: int | None = None,
+        to_us: int | None = None,
+        offsets: dict[int, tuple[int, int]] | None = None,
+        delays: bool = False,
+        lanes: bool = False,
+        **given: Any,
+    ) -> int:
+        """A new group that gets the messages of a time, or of ranges of offsets, and nothing else: how many.
+
+        Live groups do not notice. Without `delays`, messages that were delayed come at once; without `lanes`, all come
+        in the order of the log.
+        """
+        on_topic = self.topic(topic)
+        if self._catalog.has_group(group):
+            raise AlreadyExists(f"there is a group {group} already; a replay has one of its own", group=group)
+        ranges = self._ranges(on_topic, from_us, to_us, offsets)
+        await self.create_group(group, GroupSettings().changed(lanes="strict" if lanes else "none", **given))
+        for number, (first, last) in ranges.items():
+            await self.group(group, topic).replay(number, first, last, delays=delays)
+        return sum(last - first for first, last in ranges.values())
+
+    def _ranges(
+        self, topic: Topic, from_us: int | None, to_us: int | None, offsets: dict[int, tuple[int, int]] | None
+    ) -> dict[int, tuple[int, int]]:
+        ranges = {}
+        if (offsets is None) == (from_us is None and to_us is None):
+            raise InvalidInput("a replay is of a time or of offsets")
+        for number, partition in enumerate(topic.partitions):
+            log, end = partition.messages, partition.reading.visible_offset
+            if offsets is None:
+                first = log.start_offset if from_us is None else min(log.offset_at(from_us), end)
+                last = end if to_us is None else min(log.offset_at(to_us), end)
+            else:
+                first, last = offsets.get(number, (end, end))
+                if not log.start_offset <= first <= last <= end:
+                    raise InvalidInput(
+                        f"partition {number} has offsets {log.start_offset} to {end}, not {first} to {last}"
+                    )
+            ranges[number] = (first, max(first, last))
+        if offsets is not None:
+            for number in offsets:
+                topic.partition(number)
+        return ranges
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """What time alone does. To be called now and then, by whoever owns the loop."""
+        if self.failure is not None:
+            raise Fatal(f"a task in the background failed: {self.failure!r}") from self.failure
+        self.consumers.tick()
+        for topic in list(self._topics.values()):
+            for number, partition in enumerate(topic.partitions):
+                partition.groups.tick()
+                for group in partition.groups.groups:
+                    if partition.groups.state(group).dying:
+                        self._mourn(topic.name, number, group)
+        await self.schedules.tick()
+
+    async def maintain(self) -> None:
+        """Retention, merging, compaction: one partition after the other, on a thread."""
+        for topic in list(self._topics.values()):
+            for partition in topic.partitions:
+                if self._topics.get(topic.name) is not topic:
+                    break
+                protected = array_of(partition.protected())
+                work = partial(partition.maintain, topic.settings, protected)
+                with suppress(TopicNotFound):
+                    await self._on_a_thread(work)
+                    partition.after_maintenance()
+
+    async def settle(self) -> None:
+        """Until nothing is under way in the background."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     # --- the end -----------------------------------------------------------------------------------------
 
     async def close(self) -> None:
+        await self.settle()
         async with self._changing:
+            for topic in self._topics.values():
+                for partition in topic.partitions:
+                    with suppress(PenstockError):
+                        await partition.groups.close()
             await self._on_a_thread(self._close)
 
     def _close(self) -> None:
@@ -163,23 +509,69 @@ class Broker:
         finally:
             self._files.close()
 
+    # --- dead letters ------------------------------------------------------------------------------------
+
+    def _graveyard(self, topic: str, number: int) -> int | None:
+        """Where the next dead letter of this partition would go; None if they go nowhere."""
+        if topic not in self._topics or not self._topics[topic].settings.dead_letters:
+            return None
+        graves = self._topics.get(topic + SUFFIX)
+        if graves is None or number >= len(graves.partitions):
+            return 0
+        return graves.partition(number).messages.end_offset
+
+    async def _dead_letter_topic(self, topic: Topic) -> Topic:
+        name, partitions = topic.name + SUFFIX, len(topic.partitions)
+        graves = self._topics.get(name)
+        if graves is None:
+            try:
+                return await self.create_topic(name, partitions, TopicSettings(dead_letters=False))
+            except AlreadyExists:
+                graves = self.topic(name)
+        if len(graves.partitions) < partitions:
+            return await self.change_topic(name, partitions=partitions)
+        return graves
+
+    def _mourn(self, topic: str, number: int, group: str) -> None:
+        if topic in self._topics:
+            self._in_background(self.dead_letters.bury(self._topics[topic], number, group))
+
     # --- helpers -----------------------------------------------------------------------------------------
+
+    def _dice(self) -> float:
+        return int.from_bytes(self._new_id()[:4], "big") / (1 << 32)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        # What can be tried again is, at the next tick; a topic or a broker that was closed needs nothing any more.
+        if isinstance(error, Fatal) or (error is not None and not isinstance(error, PenstockError)):
+            self.failure = error
+
+    async def _save(self, change: Callable[[], None]) -> None:
+        async with self._changing:
+            await self._on_a_thread(change)
 
     async def _on_a_thread(self, work: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._executor, work)
 
-    def _open_partitions(self, identities: tuple[str, ...]) -> list[Partition]:
+    def _open_partitions(self, identities: tuple[str, ...], bell: Bell) -> list[Partition]:
         opened: list[Partition] = []
         try:
             for identity in identities:
-                opened.append(self._open_partition(identity))
+                opened.append(self._open_partition(identity, bell))
         except PenstockError:
             for partition in opened:
                 partition.close()
             raise
         return opened
 
-    def _open_partition(self, identity: str) -> Partition:
+    def _open_partition(self, identity: str, bell: Bell) -> Partition:
         return Partition.open(
             self._directory.directory(identity),
             clock=self._clock,
@@ -188,6 +580,7 @@ class Broker:
             cache=self._cache,
             new_id=self._new_id,
             limits=self._limits,
+            bell=bell,
             settings=self._log_settings,
         )
 
@@ -196,3 +589,12 @@ class Broker:
             self._directory.remove_directory(identity)
             self._directory.sync()
         self._catalog.removed(identity)
+
+
+def _conflict(record: GroupRecord, given: GroupSettings) -> SettingsConflict:
+    different = [
+        f"{name} is {getattr(record.settings, name)!r}, not {getattr(given, name)!r}"
+        for name in GroupSettings.__struct_fields__
+        if getattr(record.settings, name) != getattr(given, name)
+    ]
+    return SettingsConflict(f"group {record.name} has other settings: {'; '.join(different)}", group=record.name)

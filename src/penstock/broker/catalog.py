@@ -1,4 +1,4 @@
-"""Which topics there are, in one file that is replaced as a whole.
+"""Which topics and groups there are, in one file that is replaced as a whole.
 
     file "catalog": magic "PNC", version 1 (4 bytes) · CRC-32C of the rest (4 bytes) · JSON
 
@@ -10,14 +10,24 @@ reason to delete data: a directory that nobody lists is left alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from crc32c import crc32c
 
 from penstock.broker.names import check_name
-from penstock.broker.settings import PARTITIONS_DEFAULT, TopicSettings, check_partitions
+from penstock.broker.settings import PARTITIONS_DEFAULT, GroupSettings, TopicSettings, check_partitions
 from penstock.clock import Clock
-from penstock.errors import AlreadyExists, InvalidSetting, LogCorrupt, TopicNotFound, UnknownFormat
+from penstock.errors import (
+    AlreadyExists,
+    GroupNotFound,
+    InvalidSetting,
+    LogCorrupt,
+    NotFound,
+    TopicNotFound,
+    UnknownFormat,
+)
+from penstock.message import Message
 from penstock.storage.files import Files, replace_file
 
 NAME = "catalog"
@@ -32,9 +42,36 @@ class TopicRecord(msgspec.Struct, frozen=True):
     created_us: int
 
 
+class GroupRecord(msgspec.Struct, frozen=True):
+    name: str
+    settings: GroupSettings
+    created_us: int
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True):
+    """A message that is published again and again; `cron` says when.
+
+    `producer` and `published` are what makes each occurrence recognisable; `due_us` is when the last one published is
+    due, and `pending` its id.
+    """
+
+    name: str
+    topic: str
+    cron: str
+    timezone: str
+    message: Message
+    created_us: int
+    producer: int
+    published: int = 0
+    due_us: int = 0
+    pending: str = ""
+
+
 class _Contents(msgspec.Struct, frozen=True):
     topics: tuple[TopicRecord, ...] = ()
     removing: tuple[str, ...] = ()
+    groups: tuple[GroupRecord, ...] = ()
+    schedules: tuple[ScheduleRecord, ...] = ()
 
 
 class Catalog:
@@ -44,39 +81,52 @@ class Catalog:
         self._files = files
         self._clock = clock
         self._new_id = new_id
-        self._topics = {topic.name: topic for topic in contents.topics}
-        self._removing = contents.removing
+        self._contents = contents
 
     @classmethod
     def open(cls, files: Files, *, clock: Clock, new_id: Callable[[], bytes]) -> Catalog:
         contents = _read(files)
         if contents is None:
             catalog = cls(files, _Contents(), clock, new_id)
-            catalog._save(catalog._topics, ())
+            catalog._save(catalog._contents)
             return catalog
         return cls(files, contents, clock, new_id)
 
     @property
     def topics(self) -> list[TopicRecord]:
-        return [self._topics[name] for name in sorted(self._topics)]
+        return sorted(self._contents.topics, key=lambda topic: topic.name)
+
+    @property
+    def groups(self) -> list[GroupRecord]:
+        return sorted(self._contents.groups, key=lambda group: group.name)
+
+    @property
+    def schedules(self) -> list[ScheduleRecord]:
+        return sorted(self._contents.schedules, key=lambda schedule: schedule.name)
 
     @property
     def removing(self) -> tuple[str, ...]:
         """Directories of partitions of deleted topics that may still be there."""
-        return self._removing
+        return self._contents.removing
 
     def topic(self, name: str) -> TopicRecord:
-        try:
-            return self._topics[check_name("topic", name)]
-        except KeyError:
-            raise TopicNotFound(f"there is no topic {name}", topic=name) from None
+        check_name("topic", name)
+        for record in self._contents.topics:
+            if record.name == name:
+                return record
+        raise TopicNotFound(f"there is no topic {name}", topic=name)
+
+    def has_topic(self, name: str) -> bool:
+        return any(record.name == name for record in self._contents.topics)
+
+    # --- topics ------------------------------------------------------------------------------------------
 
     def create_topic(
         self, name: str, partitions: int = PARTITIONS_DEFAULT, settings: TopicSettings | None = None
     ) -> TopicRecord:
         check_name("topic", name)
         check_partitions(partitions)
-        if name in self._topics:
+        if self.has_topic(name):
             raise AlreadyExists(f"there is a topic {name} already", topic=name)
         record = TopicRecord(
             id=self._id(),
@@ -109,24 +159,79 @@ class Catalog:
     def delete_topic(self, name: str) -> TopicRecord:
         """Its directories are listed in `removing` until `removed` is told."""
         record = self.topic(name)
-        topics = {other: kept for other, kept in self._topics.items() if other != name}
-        self._save(topics, (*self._removing, *record.partitions))
+        self._change(
+            topics=_without(self._contents.topics, name),
+            schedules=tuple(other for other in self._contents.schedules if other.topic != name),
+            removing=(*self._contents.removing, *record.partitions),
+        )
         return record
 
     def removed(self, partition: str) -> None:
-        self._save(self._topics, tuple(other for other in self._removing if other != partition))
+        self._change(removing=tuple(other for other in self._contents.removing if other != partition))
+
+    def _put(self, record: TopicRecord) -> None:
+        self._change(topics=(*_without(self._contents.topics, record.name), record))
+
+    # --- groups ------------------------------------------------------------------------------------------
+
+    def group(self, name: str) -> GroupRecord:
+        check_name("group", name)
+        for record in self._contents.groups:
+            if record.name == name:
+                return record
+        raise GroupNotFound(f"there is no group {name}", group=name)
+
+    def has_group(self, name: str) -> bool:
+        return any(record.name == name for record in self._contents.groups)
+
+    def put_group(self, name: str, settings: GroupSettings) -> GroupRecord:
+        """A new one, or other settings for one that is there."""
+        check_name("group", name)
+        created = self.group(name).created_us if self.has_group(name) else self._clock.now_us()
+        record = GroupRecord(name, settings, created)
+        self._change(groups=(*_without(self._contents.groups, name), record))
+        return record
+
+    def delete_group(self, name: str) -> None:
+        self.group(name)
+        self._change(groups=_without(self._contents.groups, name))
+
+    # --- schedules ---------------------------------------------------------------------------------------
+
+    def put_schedule(self, record: ScheduleRecord) -> None:
+        check_name("schedule", record.name)
+        self._change(schedules=(*_without(self._contents.schedules, record.name), record))
+
+    def delete_schedule(self, name: str) -> None:
+        if not any(record.name == name for record in self._contents.schedules):
+            raise NotFound(f"there is no schedule {name}", schedule=name)
+        self._change(schedules=_without(self._contents.schedules, name))
+
+    # --- the file ----------------------------------------------------------------------------------------
 
     def _id(self) -> str:
         return self._new_id().hex()
 
-    def _put(self, record: TopicRecord) -> None:
-        self._save({**self._topics, record.name: record}, self._removing)
+    def _change(self, **changes: Any) -> None:
+        self._save(msgspec.structs.replace(self._contents, **changes))
 
-    def _save(self, topics: dict[str, TopicRecord], removing: tuple[str, ...]) -> None:
+    def _save(self, contents: _Contents) -> None:
         """Memory follows the disk, never the other way round."""
-        body = msgspec.json.encode(_Contents(tuple(topics.values()), removing))
+        body = msgspec.json.encode(contents)
         replace_file(self._files, NAME, [_MAGIC, crc32c(body).to_bytes(4, "little"), body])
-        self._topics, self._removing = topics, removing
+        self._contents = contents
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Named)
+
+
+def _without(records: tuple[R, ...], name: str) -> tuple[R, ...]:
+    return tuple(record for record in records if record.name != name)
 
 
 def _read(files: Files) -> _Contents | None:

@@ -1,4 +1,4 @@
-"""All groups of one partition, and the log of what happened to its messages.
+"""All groups of one partition, its delays and lanes, and the log of what happened to its messages.
 
 Decide, apply, write: an event changes the state in memory at once, so that the next decision sees it, and goes to the
 deliveries log in the same order. Whoever asked hears of it when it is on disk; a lease need not wait for that, since a
@@ -11,19 +11,93 @@ stop, and the next start reads the truth.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from typing import NamedTuple, Protocol
 
+import msgspec
+import numpy as np
 from pyroaring import BitMap64
 
+from penstock.batch import Batch
+from penstock.broker import snapshot
+from penstock.broker.delays import Delays
 from penstock.broker.delivery import Delivery
-from penstock.broker.events import AnyEvent, Leased, from_value, to_message, unpack
+from penstock.broker.events import (
+    AnyEvent,
+    Assigned,
+    Cancelled,
+    Dropped,
+    Due,
+    Exhausted,
+    Leased,
+    Moved,
+    Started,
+    Unparked,
+    from_value,
+    pack,
+    to_message,
+    unpack,
+)
 from penstock.broker.journal import Journal
+from penstock.broker.lanes import Lanes
+from penstock.broker.leasing import LaneReader, Leasing, Picked
+from penstock.broker.offsets import Ints, array_of, below, bitmap_of
+from penstock.broker.ordering import KEY, NO_ORDER, WHOLE_PARTITION, Hashes, KeyOrder, Order, PartitionOrder
 from penstock.broker.retries import RetryPolicy
+from penstock.broker.settings import GroupSettings
 from penstock.clock import Clock
-from penstock.errors import Fatal, GroupNotFound, InvalidFrame, LogCorrupt, PenstockError
+from penstock.errors import Fatal, GroupNotFound, InvalidFrame, LogClosed, LogCorrupt, NotScheduled, PenstockError
+from penstock.frame import CONTROL
+from penstock.limits import MIB, Limits
 from penstock.storage.commit import Committed
 from penstock.storage.log import Log
+
+# A start reads at most about so much of the deliveries log, unless the state itself is larger.
+SNAPSHOT_EVERY_BYTES = 4 << 20
+# A set of offsets may be scattered over millions of messages.
+_EVENT_LIMITS = Limits(message_bytes_max=7 * MIB)
+# Of messages that are passed over, because they have expired or their key is busy, in one call.
+_LOOKED_AT_MAX = 100_000
+
+
+class Messages(LaneReader, Protocol):
+    """What groups need to know of the messages."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def visible_offset(self) -> int: ...
+
+    def hashes(self, offsets: BitMap64) -> Hashes: ...
+
+    def keys(self, offsets: BitMap64) -> list[bytes | None]: ...
+
+    def batches(self, offsets: BitMap64) -> Iterator[tuple[Ints, Batch]]:
+        """Of all frames that hold some of these."""
+
+    def special_batches(self, offset: int) -> Iterator[tuple[Ints, Batch]]:
+        """Of all frames from there on that have lanes or delays."""
+
+
+class Taken(NamedTuple):
+    """A lease, lane by lane in the order of delivery."""
+
+    lease: int
+    picked: list[Picked]
+
+
+class _Group:
+    """A group as it works here: its state, its settings, and how it leases."""
+
+    __slots__ = ("delivery", "leasing", "policy", "settings")
+
+    def __init__(self, delivery: Delivery, leasing: Leasing, settings: GroupSettings, policy: RetryPolicy) -> None:
+        self.delivery = delivery
+        self.leasing = leasing
+        self.settings = settings
+        self.policy = policy
 
 
 class Deliveries:
@@ -32,72 +106,195 @@ class Deliveries:
     def __init__(
         self,
         log: Log,
+        messages: Messages,
         *,
         clock: Clock,
         executor: Executor,
         loop: asyncio.AbstractEventLoop,
         new_id: Callable[[], bytes],
     ) -> None:
+        self.log = log
+        self._messages = messages
         self._clock = clock
-        self._journal = Journal(log, clock=clock, executor=executor, loop=loop)
-        self._groups: dict[str, Delivery] = {}
+        self._journal = Journal(log, clock=clock, executor=executor, loop=loop, limits=_EVENT_LIMITS)
+        self._states: dict[str, Delivery] = {}
+        self._working: dict[str, _Group] = {}
+        self._members: dict[str, str] = {}
         self._stopped: PenstockError | None = None
+        self._written = 0
+        self._snapshot_size = 0
+        self.lanes = Lanes()
+        self.delays = Delays(clock.now_us())
+        # Where the dead letters of this partition would begin, if they go anywhere; set by whoever knows that.
+        self.graveyard: Callable[[], int | None] = lambda: None
+        # Told whenever something may have become ready, and when something was given up.
+        self.wake: Callable[[], None] = lambda: None
+        self.mourn: Callable[[str], None] = lambda group: None
         # A crash may forget a lease, so ids do not simply go on: each life counts from somewhere else. What a consumer
         # holds from an earlier life is then unknown, and never mistaken for somebody else's.
         self._lease = int.from_bytes(new_id()[:5], "big") << 22
-        for value in _values(log):
-            self._recall(from_value(value))
+        # Messages below this offset need not be looked at for lanes and delays when the log is opened again.
+        self.covered = 0
+        self._recover()
+
+    def _recover(self) -> None:
+        last, offset = snapshot.find_last(self.log)
+        if last is not None:
+            self.covered = last.covered
+            self._restore(last)
+        # Delayed messages that the log of messages still calls delayed, but which are not any more.
+        over = BitMap64()
+        for event, at_us in events_of(self.log, offset):
+            if isinstance(event, Due | Cancelled):
+                over |= unpack(event.offsets)
+            try:
+                self._apply(event, at_us)
+            except KeyError as error:
+                raise LogCorrupt(f"the deliveries log speaks of a lease it never gave: {event}") from error
+        known, self.delays.pending = self.delays.pending, BitMap64()
+        for offsets, batch in self._messages.batches(known):
+            self._recall_delays(offsets, batch, known)
+        for offsets, batch in self._messages.special_batches(self.covered):
+            self.lanes.add(offsets, batch)
+            self._recall_delays(offsets, batch, bitmap_of(offsets) - over)
+
+    def _recall_delays(self, offsets: Ints, batch: Batch, pending: BitMap64) -> None:
+        if batch.deliver_at is not None:
+            is_pending = (batch.deliver_at > 0) & np.isin(offsets, array_of(pending))
+            self.delays.recall(offsets[is_pending], batch.deliver_at[is_pending])
+
+    def add_special(self, offsets: Ints, batch: Batch) -> None:
+        """Just published, and in another lane or with a delay."""
+        self.lanes.add(offsets, batch)
+        if batch.deliver_at is not None:
+            self.delays.add(offsets, batch.deliver_at, self._clock.now_us())
+
+    def add_special_one(self, offset: int, priority: int, deliver_at: int) -> None:
+        self.lanes.add_one(offset, priority)
+        if deliver_at:
+            self.delays.add_one(offset, deliver_at, self._clock.now_us())
+
+    def _restore(self, last: snapshot.Snapshot) -> None:
+        self.lanes = Lanes(unpack(last.high), unpack(last.low))
+        self.delays.pending = unpack(last.pending)
+        self.delays.cancelled = unpack(last.cancelled)
+        self.delays.moved = last.moved
+        self._members = last.members
+        for state in last.groups:
+            self._states[state.name] = snapshot.restore(state)
+
+    # --- groups ------------------------------------------------------------------------------------------
 
     @property
     def groups(self) -> list[str]:
-        return sorted(self._groups)
+        return sorted(self._states)
 
     def state(self, group: str) -> Delivery:
         try:
-            return self._groups[group]
+            return self._states[group]
         except KeyError:
             raise GroupNotFound(f"group {group} has not started here", group=group) from None
 
     def has(self, group: str) -> bool:
-        return group in self._groups
+        return group in self._states
+
+    def member_of(self, group: str) -> str | None:
+        """Whom the partition was assigned to last."""
+        return self._members.get(group)
+
+    def is_configured(self, group: str) -> bool:
+        return group in self._working
+
+    def configure(self, group: str, settings: GroupSettings, policy: RetryPolicy) -> None:
+        """How the group works here from now on. It has started."""
+        state = self.state(group)
+        state.order = self._order(settings)
+        state.order.rebuild(state)
+        self._working[group] = _Group(state, Leasing(state, self.lanes, self.delays, settings.lanes), settings, policy)
+
+    def _order(self, settings: GroupSettings) -> Order:
+        if settings.ordering == "key":
+            return KeyOrder(self._messages.hashes)
+        return PartitionOrder() if settings.ordering == "partition" else NO_ORDER
+
+    async def start(self, group: str, offset: int) -> None:
+        """The group begins at `offset`, or is moved there; what it had leased is no longer its own.
+
+        Delayed messages before it that are not due yet come when they are: they are not of the past.
+        """
+        await self._decided([Started(group, offset, pack(below(self.delays.pending, offset)))])
+
+    async def drop(self, group: str) -> None:
+        if group in self._states:
+            await self._decided([Dropped(group)])
+
+    def assign(self, group: str, member: str | None, generation: int, reason: str) -> None:
+        """Told to the log, for the history and so that the same member gets it after a restart; nobody waits for it."""
+        self._decided([Assigned(group, member, generation, reason)])
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """What time alone does: delays that are due, leases that have run out."""
+        self._check()
+        now = self._clock.now_us()
+        due = self.delays.due(now)
+        if due:
+            self._decided([Due("", pack(due))])
+        for group in self._working.values():
+            self._run_out(group, now)
+
+    def _run_out(self, group: _Group, now_us: int) -> None:
+        events = group.delivery.due(now_us, group.policy)
+        if events:
+            self._decided([self._fate(group, event) for event in events])
+
+    def next_due(self) -> int | None:
+        dues = [self.delays.next_due(), *(group.delivery.next_due() for group in self._working.values())]
+        return min((due for due in dues if due is not None), default=None)
 
     # --- what groups do ----------------------------------------------------------------------------------
 
-    async def start(self, group: str, offset: int) -> None:
-        """The group begins at `offset`, or is moved there; what it had leased is no longer its own."""
-        await self._decided([self._groups.get(group, Delivery(group)).seek(offset)])
-
-    def lease(
-        self,
-        group: str,
-        *,
-        consumer: str,
-        count: int,
-        end_offset: int,
-        visibility_us: int,
-        in_flight_max: int,
-        policy: RetryPolicy,
-    ) -> Leased | None:
-        """Up to `count` messages below `end_offset`; None if there are none, or too many are out already."""
+    def lease(self, name: str, *, consumer: str, count: int, bytes_max: int, visibility_us: int) -> Taken | None:
+        """Up to `count` messages; None if there are none, or too many are out already."""
         self._check()
-        state = self.state(group)
         now = self._clock.now_us()
-        self._decided(state.due(now, policy))
-        room = min(count, in_flight_max - state.in_flight)
-        if room <= 0:
-            return None
-        self._lease += 1
-        leased = state.lease(
-            now_us=now,
-            count=room,
-            end_offset=end_offset,
-            consumer=consumer,
-            identity=self._lease,
-            deadline_us=now + visibility_us,
-        )
-        if leased is not None:
-            self._decided([leased])
-        return leased
+        group = self._working[name]
+        due = self.delays.due(now)
+        if due:
+            self._decided([Due("", pack(due))])
+        self._run_out(group, now)
+        room = min(count, group.settings.max_in_flight - group.delivery.in_flight)
+        looked_at = 0
+        while room > 0 and looked_at < _LOOKED_AT_MAX:
+            decision = group.leasing.lease(
+                self._messages,
+                # What is passed over costs little: look further ahead each time.
+                count=room,
+                bytes_max=bytes_max,
+                start=self._messages.start_offset,
+                end=self._messages.visible_offset,
+                now_us=now,
+                consumer=consumer,
+                identity=self._lease + 1,
+                deadline_us=now + visibility_us,
+            )
+            if decision is None:
+                return None
+            self._lease += 1
+            self._decided(decision.events)
+            order = group.delivery.order
+            if decision.leased is not None and decision.picked:
+                order.leased(self._lease, *decision.leased)
+            if decision.blocked is not None:
+                order.block(*decision.blocked)
+            if decision.picked:
+                return Taken(self._lease, decision.picked)
+            looked_at += room
+        # More was passed over than anybody should wait for; there may be something behind it.
+        if room > 0:
+            self.wake()
+        return None
 
     async def ack(self, group: str, lease: int, offsets: BitMap64) -> None:
         """On disk when this returns: these messages are never delivered to this group again."""
@@ -105,30 +302,69 @@ class Deliveries:
         await self._decided([self.state(group).ack(lease, offsets)])
 
     async def nack(
-        self,
-        group: str,
-        lease: int,
-        offsets: BitMap64,
-        *,
-        policy: RetryPolicy,
-        reason: str = "",
-        delay_us: int | None = None,
+        self, name: str, lease: int, offsets: BitMap64, *, reason: str = "", delay_us: int | None = None
     ) -> None:
         self._check()
-        state, now = self.state(group), self._clock.now_us()
-        await self._decided(state.nack(lease, offsets, now_us=now, policy=policy, reason=reason, delay_us=delay_us))
+        group, now = self._working[name], self._clock.now_us()
+        events = group.delivery.nack(lease, offsets, now_us=now, policy=group.policy, reason=reason, delay_us=delay_us)
+        await self._decided([self._fate(group, event) for event in events])
 
-    async def reject(self, group: str, lease: int, offsets: BitMap64, reason: str) -> None:
+    async def reject(self, name: str, lease: int, offsets: BitMap64, reason: str) -> None:
         self._check()
-        await self._decided([self.state(group).reject(lease, offsets, reason)])
+        group = self._working[name]
+        parks = group.settings.on_poison != "skip"
+        events = group.delivery.reject(lease, offsets, reason, parks=parks)
+        await self._decided([self._fate(group, event) for event in events])
 
     async def release(self, group: str, lease: int, offsets: BitMap64) -> None:
         self._check()
-        await self._decided([self.state(group).release(lease, offsets)])
+        await self._decided(self.state(group).release(lease, offsets))
 
     async def extend(self, group: str, lease: int, visibility_us: int) -> None:
         self._check()
         await self._decided([self.state(group).extend(lease, self._clock.now_us() + visibility_us)])
+
+    async def unpark(self, group: str, tokens: Sequence[bytes]) -> None:
+        await self._decided([Unparked(group, tuple(tokens))])
+
+    async def record(self, events: Sequence[AnyEvent]) -> None:
+        """Decided elsewhere."""
+        await self._decided(events)
+
+    def _fate(self, group: _Group, event: AnyEvent) -> AnyEvent:
+        """What becomes of messages that were given up: whether they are dead letters, and whose key waits for that."""
+        if not isinstance(event, Exhausted):
+            return event
+        since = self.graveyard()
+        parked: tuple[bytes, ...] = ()
+        ordering, on_poison = group.settings.ordering, group.settings.on_poison
+        if ordering != "none" and on_poison != "skip":
+            if ordering == "key" and on_poison == "park":
+                keys = self._messages.keys(unpack(event.offsets))
+                parked = tuple(sorted({KEY + key for key in keys if key is not None}))
+            else:
+                parked = (WHOLE_PARTITION,)
+        return msgspec.structs.replace(event, since=since, parked=parked)
+
+    # --- delayed messages --------------------------------------------------------------------------------
+
+    def check_scheduled(self, offset: int) -> None:
+        if offset not in self.delays.pending:
+            raise NotScheduled(f"message {offset} is not waiting for its time", offset=offset)
+
+    async def cancel(self, offset: int) -> None:
+        self._check()
+        self.check_scheduled(offset)
+        await self._decided([Cancelled("", pack(BitMap64([offset])))])
+
+    async def reschedule(self, offset: int, due_us: int) -> None:
+        """A time that has come means at once."""
+        self._check()
+        self.check_scheduled(offset)
+        if due_us <= self._clock.now_us():
+            await self._decided([Due("", pack(BitMap64([offset])))])
+        else:
+            await self._decided([Moved("", offset, due_us)])
 
     # --- the log -----------------------------------------------------------------------------------------
 
@@ -142,40 +378,92 @@ class Deliveries:
         now = self._clock.now_us()
         commits = []
         for event in events:
-            commits.append(self._journal.commit(to_message(event, now)))
-            self._apply(event)
+            message = to_message(event, now)
+            commits.append(self._journal.commit(message))
+            self._apply(event, now)
+            assert message.value is not None
+            self._written += len(message.value)
         written = asyncio.gather(*commits)
         written.add_done_callback(self._stop_if_failed)
+        for event in events:
+            if isinstance(event, Exhausted) and event.since is not None:
+                self.mourn(event.group)
+        if not all(isinstance(event, Leased) for event in events):
+            self.wake()
+        if self._written > max(SNAPSHOT_EVERY_BYTES, 4 * self._snapshot_size):
+            self.snapshot()
         return asyncio.shield(written)
+
+    def snapshot(self) -> asyncio.Future[list[Committed]]:
+        """The state as it is now, behind the events that led to it."""
+        now = self._clock.now_us()
+        frames = snapshot.take(
+            self._messages.visible_offset, self._states.values(), self.lanes, self.delays, self._members, now
+        )
+        self._written = 0
+        self.covered = self._messages.visible_offset
+        self._snapshot_size = sum(len(frame.data) for frame in frames)
+        written = asyncio.gather(*[self._journal.commit(frame) for frame in frames])
+        written.add_done_callback(self._stop_if_failed)
+        return written
+
+    async def close(self) -> None:
+        """A start after a clean end has nothing to replay."""
+        if self._stopped is None and (self._written or self._messages.visible_offset > self.covered + _LOOKED_AT_MAX):
+            await self.snapshot()
 
     def _stop_if_failed(self, written: asyncio.Future[list[Committed]]) -> None:
         if not written.cancelled() and isinstance(error := written.exception(), PenstockError):
-            self._stopped = Fatal(f"what happened to messages could not be written: {error.message}", **error.details)
+            # Nothing is wrong with a log that was closed; whoever still asks it for something hears so.
+            kind = LogClosed if isinstance(error, LogClosed) else Fatal
+            self._stopped = kind(f"what happened to messages could not be written: {error.message}", **error.details)
 
     def _check(self) -> None:
         if self._stopped is not None:
             raise self._stopped.again()
 
-    def _apply(self, event: AnyEvent) -> None:
-        state = self._groups.get(event.group)
-        if state is None:
-            state = self._groups[event.group] = Delivery(event.group)
-        state.apply(event)
+    def _apply(self, event: AnyEvent, at_us: int) -> None:
+        match event:
+            case Due():
+                offsets = unpack(event.offsets)
+                self.delays.release(offsets)
+                for state in self._states.values():
+                    state.make_due(offsets)
+            case Cancelled():
+                offsets = unpack(event.offsets)
+                self.delays.cancel(offsets)
+                for state in self._states.values():
+                    state.cancel(offsets)
+            case Moved():
+                self.delays.move(event.offset, event.due_us)
+            case Assigned():
+                self._assigned(event)
+            case Dropped():
+                self._states.pop(event.group, None)
+                self._working.pop(event.group, None)
+                self._members.pop(event.group, None)
+            case _:
+                if event.group not in self._states:
+                    self._states[event.group] = Delivery(event.group)
+                self._states[event.group].apply(event, at_us)
 
-    def _recall(self, event: AnyEvent) -> None:
+    def _assigned(self, event: Assigned) -> None:
+        if event.member is None:
+            self._members.pop(event.group, None)
+        else:
+            self._members[event.group] = event.member
+
+
+def events_of(log: Log, offset: int) -> Iterator[tuple[AnyEvent, int]]:
+    """Events and when they happened, without the snapshots among them."""
+    for frame in log.frames(offset):
+        if frame.flags & CONTROL:
+            continue
         try:
-            self._apply(event)
-        except KeyError as error:
-            raise LogCorrupt(f"the deliveries log speaks of a lease it never gave: {event}") from error
-
-
-def _values(log: Log) -> Iterable[bytes | None]:
-    for frame in log.frames(log.start_offset):
-        try:
-            yield from frame.batch(verify=False).values()
+            batch = frame.batch(verify=False)
+            rows = zip(batch.values(), batch.timestamps.tolist(), frame.offsets(batch).tolist(), strict=True)
         except InvalidFrame as error:
             raise LogCorrupt(f"a frame of the deliveries log can't be decoded: {error.message}") from error
-
-
-def offsets_of(leased: Leased) -> BitMap64:
-    return unpack(leased.offsets)
+        for value, at_us, number in rows:
+            if number >= offset:
+                yield from_value(value), at_us

@@ -1,16 +1,19 @@
-"""What one group has got of one partition, and what it may get next.
+"""What one group has got of one partition, and what has become of it.
 
-Decide, then apply: `lease`, `ack` … look at the state and return events; only `apply` changes it. Recovery applies the
-events of the deliveries log in the order in which they were decided, and arrives at the same state.
+Decide, then apply: `ack`, `nack` … look at the state and return events; only `apply` changes it. Recovery applies the
+events of the deliveries log in the order in which they were decided, and arrives at the same state. What to lease next
+is decided in `leasing.py`.
 
-Every offset from the group's start on is in exactly one of these sets:
+Every offset that a cursor has passed is in exactly one of these sets:
 
-    done      acknowledged or exhausted: everything below `floor`, and `done` above it
+    done      acknowledged, exhausted, expired, cancelled: everything below `floor`, and `done` above it
     leased    in one live lease
-    ready     may be leased now: `ready` below the cursor, and everything from the cursor to the log's end
-    waiting   nacked or expired, not yet due
+    ready     may be leased, as far as its key allows
+    waiting   nacked or expired, not due yet
+    hidden    published with a delay, not due yet
 
-`check` says so in code. Nothing here loops over messages, except over those that were delivered more than once.
+`check` says so in code. `unseen` marks those of the last three that were never delivered. Nothing here loops over
+messages, except over those that were delivered more than once.
 """
 
 from __future__ import annotations
@@ -18,24 +21,35 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
 from penstock.broker.events import (
     Acknowledged,
-    AnyEvent,
+    Buried,
+    Cursors,
+    Deferred,
     Exhausted,
     Expired,
     Extended,
+    GroupEvent,
     Leased,
     Nacked,
+    Passed,
+    Redriven,
     Released,
     Started,
+    Unparked,
     pack,
     unpack,
 )
+from penstock.broker.offsets import run_from
+from penstock.broker.ordering import NO_ORDER, Order
 from penstock.broker.retries import RetryPolicy
 from penstock.errors import LeaseNotFound, NotLeased
+
+RAN_OUT = "the lease ran out"
 
 
 @dataclass(slots=True)
@@ -46,6 +60,34 @@ class Lease:
     consumer: str
     deadline_us: int
     offsets: BitMap64
+    leased_us: int = 0
+
+
+class Failure(NamedTuple):
+    """One attempt that did not end well; shared by all messages that failed together."""
+
+    attempt: int
+    leased_us: int
+    failed_us: int
+    consumer: str
+    reason: str
+
+
+class Death(NamedTuple):
+    """A message that was given up and is not in the dead-letter topic yet."""
+
+    since: int
+    reason: str
+    attempts: int
+    failures: tuple[Failure, ...]
+
+
+class Parked(NamedTuple):
+    """Why a key waits: its message that was given up."""
+
+    offset: int
+    since_us: int
+    reason: str
 
 
 class Delivery:
@@ -53,26 +95,36 @@ class Delivery:
 
     def __init__(self, group: str, start: int = 0) -> None:
         self.group = group
-        self._start(start)
+        # How messages wait for one another; the group's settings say. Derived: never part of an event.
+        self.order: Order = NO_ORDER
+        self.dying: dict[int, Death] = {}
+        # How often a message has become a dead letter. What is moved back in time may die again.
+        self.dead: dict[int, int] = {}
+        self._start(Started(group, start))
 
-    def _start(self, start: int) -> None:
-        self.floor = start
-        self.cursor = start
-        self.done = BitMap64()
+    def _start(self, event: Started) -> None:
+        hidden = unpack(event.hidden)
+        self.start = event.offset
+        self.end = event.end
+        self.floor = min(event.offset, hidden.min()) if hidden else event.offset
+        self.cursors = Cursors.at(event.offset)
+        self.done = BitMap64(range(self.floor, event.offset)) - hidden
         self.ready = BitMap64()
+        self.hidden = hidden
+        self.unseen = hidden.copy()
         self.leases: dict[int, Lease] = {}
+        self.in_flight = 0
+        self.parked: dict[bytes, Parked] = {}
         # Deliveries so far, where that is not simply one; `_retried` is the keys.
         self.attempts: dict[int, int] = {}
+        self.failures: dict[int, tuple[Failure, ...]] = {}
         self._retried = BitMap64()
         self._waiting: list[tuple[int, int, BitMap64]] = []
         self._waits = 0
         self._deadlines: list[tuple[int, int]] = []
+        self.order.restart()
 
     # --- what there is -----------------------------------------------------------------------------------
-
-    @property
-    def in_flight(self) -> int:
-        return sum(len(lease.offsets) for lease in self.leases.values())
 
     @property
     def waiting(self) -> BitMap64:
@@ -81,9 +133,28 @@ class Delivery:
             offsets |= waiting
         return offsets
 
+    def waits(self) -> list[tuple[int, BitMap64]]:
+        return [(due, offsets) for due, _, offsets in sorted(self._waiting, key=lambda entry: entry[:2])]
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def due_of(self, offset: int) -> int | None:
+        """When a waiting message is ready again."""
+        return next((due for due, _, offsets in self._waiting if offset in offsets), None)
+
+    def lease_of(self, offset: int) -> Lease | None:
+        return next((lease for lease in self.leases.values() if offset in lease.offsets), None)
+
+    def is_done(self, offset: int) -> bool:
+        return offset < self.floor or offset in self.done
+
     def lag(self, end_offset: int) -> int:
         """Messages that are not done."""
-        return end_offset - self.floor - len(self.done)
+        end = end_offset if self.end is None else min(self.end, end_offset)
+        # What is done may lie ahead of the cursor, but never behind the end.
+        return max(end - self.floor, 0) - len(self.done)
 
     def attempt(self, offset: int) -> int:
         """How often a leased message has been delivered, this time included."""
@@ -97,31 +168,16 @@ class Delivery:
 
     # --- decisions ---------------------------------------------------------------------------------------
 
-    def due(self, now_us: int, policy: RetryPolicy) -> list[AnyEvent]:
-        """Leases that have run out. To be asked, and applied, ahead of `lease`."""
+    def due(self, now_us: int, policy: RetryPolicy) -> list[GroupEvent]:
+        """Leases that have run out. To be asked, and applied, ahead of a lease."""
         self._forget_old_deadlines()
         if not self._deadlines or self._deadlines[0][0] > now_us:
             return []
-        events: list[AnyEvent] = []
+        events: list[GroupEvent] = []
         for lease in sorted(self.leases.values(), key=lambda lease: lease.deadline_us):
             if lease.deadline_us <= now_us:
                 events += self._failed(lease, lease.offsets, now_us, policy, reason=None, delay_us=None)
         return events
-
-    def lease(
-        self, *, now_us: int, count: int, end_offset: int, consumer: str, identity: int, deadline_us: int
-    ) -> Leased | None:
-        """Up to `count` messages: those that came back first, then fresh ones up to `end_offset`."""
-        self._make_ready(now_us)
-        offsets = self.ready[:count] if self.ready else BitMap64()
-        cursor = self.cursor
-        fresh = min(count - len(offsets), end_offset - cursor)
-        if fresh > 0:
-            offsets.add_range(cursor, cursor + fresh)
-            cursor += fresh
-        if not offsets:
-            return None
-        return Leased(self.group, consumer, identity, pack(offsets), cursor, deadline_us)
 
     def ack(self, identity: int, offsets: BitMap64) -> Acknowledged:
         self._held(identity, offsets)
@@ -136,25 +192,30 @@ class Delivery:
         policy: RetryPolicy,
         reason: str = "",
         delay_us: int | None = None,
-    ) -> Sequence[AnyEvent]:
+    ) -> Sequence[GroupEvent]:
         """Given back. With `delay_us`, ready after that; otherwise by the policy, each by how often it was tried."""
         lease = self._held(identity, offsets)
-        return self._failed(lease, offsets, now_us, policy, reason=reason, delay_us=delay_us)
+        events = self._failed(lease, offsets, now_us, policy, reason=reason, delay_us=delay_us)
+        return events + self._pulled_back(lease, offsets)
 
-    def reject(self, identity: int, offsets: BitMap64, reason: str) -> Exhausted:
-        self._held(identity, offsets)
-        return Exhausted(self.group, identity, pack(offsets), reason)
+    def reject(self, identity: int, offsets: BitMap64, reason: str, *, parks: bool = False) -> Sequence[GroupEvent]:
+        lease = self._held(identity, offsets)
+        events: list[GroupEvent] = [Exhausted(self.group, identity, pack(offsets), reason)]
+        return events + self._pulled_back(lease, offsets) if parks else events
 
-    def release(self, identity: int, offsets: BitMap64) -> Released:
-        self._held(identity, offsets)
-        return Released(self.group, identity, pack(offsets))
+    def release(self, identity: int, offsets: BitMap64) -> Sequence[GroupEvent]:
+        lease = self._held(identity, offsets)
+        events: list[GroupEvent] = [Released(self.group, identity, pack(offsets))]
+        return events + self._pulled_back(lease, offsets)
 
     def extend(self, identity: int, deadline_us: int) -> Extended:
         self._lease(identity)
         return Extended(self.group, identity, deadline_us)
 
-    def seek(self, offset: int) -> Started:
-        return Started(self.group, offset)
+    def _pulled_back(self, lease: Lease, offsets: BitMap64) -> list[GroupEvent]:
+        """Messages of the same lease that must not be done before these: nobody may answer for them any more."""
+        later = self.order.later(lease.id, offsets, lease.offsets)
+        return [Released(self.group, lease.id, pack(later))] if later else []
 
     def _failed(
         self,
@@ -164,13 +225,12 @@ class Delivery:
         policy: RetryPolicy,
         reason: str | None,
         delay_us: int | None,
-    ) -> list[AnyEvent]:
+    ) -> list[GroupEvent]:
         """One more failed attempt: some wait, some have had enough. `reason` None: the lease ran out."""
-        events: list[AnyEvent] = []
+        events: list[GroupEvent] = []
         for attempt, tried in self._by_attempt(offsets):
             if attempt > policy.max_retries:
-                why = reason if reason is not None else "the lease ran out"
-                events.append(Exhausted(self.group, lease.id, pack(tried), why))
+                events.append(Exhausted(self.group, lease.id, pack(tried), reason if reason is not None else RAN_OUT))
                 continue
             due_us = now_us + (policy.delay_us(attempt) if delay_us is None else delay_us)
             if reason is None:
@@ -204,69 +264,184 @@ class Delivery:
 
     # --- changes -----------------------------------------------------------------------------------------
 
-    def apply(self, event: AnyEvent) -> None:
+    def apply(self, event: GroupEvent, at_us: int) -> None:
         match event:
             case Leased():
-                self._apply_leased(event)
-            case Acknowledged() | Exhausted():
-                self._finish(self._take(event.lease, unpack(event.offsets)))
-            case Nacked() | Expired():
-                self._again(self._take(event.lease, unpack(event.offsets)), event.due_us)
+                self._apply_leased(event, at_us)
+            case Acknowledged():
+                self._finish(self._answered(event.lease, unpack(event.offsets)))
+            case Passed():
+                self._apply_passed(event)
+            case Nacked():
+                self._again(event.lease, unpack(event.offsets), at_us, event.due_us, event.reason)
+            case Expired():
+                self._again(event.lease, unpack(event.offsets), at_us, event.due_us, RAN_OUT)
             case Released():
-                self._undelivered(self._take(event.lease, unpack(event.offsets)))
+                self._undelivered(self._answered(event.lease, unpack(event.offsets)))
             case Extended():
                 self.leases[event.lease].deadline_us = event.deadline_us
                 heapq.heappush(self._deadlines, (event.deadline_us, event.lease))
+            case Exhausted():
+                self._apply_exhausted(event, at_us)
+            case Buried():
+                for offset in unpack(event.offsets):
+                    del self.dying[offset]
+                    self.dead[offset] = self.dead.get(offset, 0) + 1
+            case Redriven():
+                self._revive(unpack(event.offsets), event.due_us)
+            case Unparked():
+                for key in event.keys:
+                    del self.parked[key]
+                self.order.unpark(event.keys)
+            case Deferred():
+                offsets = unpack(event.offsets)
+                self.hidden -= offsets
+                self.wait(offsets, event.due_us)
             case Started():
-                self._start(event.offset)
+                self._start(event)
 
-    def _apply_leased(self, event: Leased) -> None:
+    def _apply_leased(self, event: Leased, at_us: int) -> None:
         offsets = unpack(event.offsets)
-        # Whatever is below the old cursor was delivered before, unless it was released unseen.
-        again = _below(offsets, self.cursor)
-        for offset in again:
-            self.attempts[offset] = self.attempts.get(offset, 1) + 1
-        self._retried |= again
-        self._make_ready_all(offsets)
-        self.ready -= offsets
-        self.cursor = event.cursor
-        self.leases[event.lease] = Lease(event.lease, event.consumer, event.deadline_us, offsets)
-        heapq.heappush(self._deadlines, (event.deadline_us, event.lease))
+        self._make_ready_these(offsets)
+        if self.ready:
+            behind = self.ready & offsets
+            self.ready -= behind
+            again = behind - self.unseen
+            self.unseen -= behind
+            for offset in again:
+                self.attempts[offset] = self.attempts.get(offset, 1) + 1
+            self._retried |= again
+        self.cursors = event.cursors
+        self.hold(Lease(event.lease, event.consumer, event.deadline_us, offsets, at_us))
 
-    def _take(self, identity: int, offsets: BitMap64) -> BitMap64:
+    def hold(self, lease: Lease) -> None:
+        self.leases[lease.id] = lease
+        self.in_flight += len(lease.offsets)
+        heapq.heappush(self._deadlines, (lease.deadline_us, lease.id))
+
+    def _apply_passed(self, event: Passed) -> None:
+        skipped, hidden = unpack(event.skipped), unpack(event.hidden)
+        finished = unpack(event.lapsed) | unpack(event.gone)
+        self.ready |= skipped
+        self.hidden |= hidden
+        self.unseen |= skipped | hidden
+        if finished:
+            self._make_ready_these(finished)
+            self.ready -= finished
+            self.unseen -= finished
+            self._finish(finished)
+        self.cursors = event.cursors
+
+    def _apply_exhausted(self, event: Exhausted, at_us: int) -> None:
+        offsets = unpack(event.offsets)
+        lease = self.leases[event.lease]
+        if event.since is not None:
+            last = Failure(self.attempt(offsets.min()), lease.leased_us, at_us, lease.consumer, event.reason)
+            for offset in offsets:
+                failures = (*self.failures.get(offset, ()), last)
+                self.dying[offset] = Death(event.since, event.reason, self.attempt(offset), failures)
+        for key in event.parked:
+            self.parked[key] = Parked(offsets.min(), at_us, event.reason)
+        self.order.park(event.parked)
+        self._finish(self._answered(event.lease, offsets))
+
+    def make_due(self, offsets: BitMap64) -> BitMap64:
+        """Delayed messages whose time has come: those that a cursor has passed are ready now."""
+        mine = self.hidden & offsets
+        self.hidden -= mine
+        self.ready |= mine
+        return mine
+
+    def cancel(self, offsets: BitMap64) -> None:
+        """Delayed messages that shall never appear; those ahead of the cursors are passed over when it gets there."""
+        mine = self.hidden & offsets
+        self.hidden -= mine
+        self.unseen -= mine
+        self._finish(mine)
+
+    def make_ready(self, now_us: int) -> None:
+        while self._waiting and self._waiting[0][0] <= now_us:
+            offsets = heapq.heappop(self._waiting)[2]
+            self.ready |= offsets
+            self.order.due(offsets)
+
+    def _answered(self, identity: int, offsets: BitMap64) -> BitMap64:
+        self.order.left(identity, offsets)
+        self._take(identity, offsets)
+        return offsets
+
+    def _take(self, identity: int, offsets: BitMap64) -> Lease:
         lease = self.leases[identity]
         lease.offsets -= offsets
+        self.in_flight -= len(offsets)
         if not lease.offsets:
             del self.leases[identity]
-        return offsets
+        return lease
 
     def _finish(self, offsets: BitMap64) -> None:
         self.done |= offsets
-        for offset in self._retried & offsets:
-            del self.attempts[offset]
-        self._retried -= offsets
-        self._raise_floor()
+        if self._retried:
+            for offset in self._retried & offsets:
+                del self.attempts[offset]
+                self.failures.pop(offset, None)
+            self._retried -= offsets
+        floor = run_from(self.done, self.floor)
+        if floor > self.floor:
+            self.done.remove_range(self.floor, floor)
+            self.floor = floor
 
-    def _again(self, offsets: BitMap64, due_us: int) -> None:
+    def _again(self, identity: int, offsets: BitMap64, at_us: int, due_us: int, reason: str) -> None:
+        self.order.waits(identity, offsets)
+        lease = self._take(identity, offsets)
+        failure = Failure(self.attempt(offsets.min()), lease.leased_us, at_us, lease.consumer, reason)
+        for offset in offsets:
+            self.attempts.setdefault(offset, 1)
+            self.failures[offset] = (*self.failures.get(offset, ()), failure)
+        self._retried |= offsets
+        self.wait(offsets, due_us)
+
+    def wait(self, offsets: BitMap64, due_us: int) -> None:
         self._waits += 1
         heapq.heappush(self._waiting, (due_us, self._waits, offsets))
 
+    def set_attempts(self, offsets: BitMap64, attempts: int) -> None:
+        self.attempts.update(dict.fromkeys(offsets, attempts))
+        self._retried |= offsets
+
     def _undelivered(self, offsets: BitMap64) -> None:
         """Its next delivery counts as what this one would have counted."""
-        for offset in offsets:
-            self.attempts[offset] = self.attempts.get(offset, 1) - 1
-        self._retried |= offsets
+        again = offsets & self._retried
+        for offset in again:
+            self.attempts[offset] -= 1
+        self.unseen |= offsets - again
         self.ready |= offsets
 
-    def _make_ready(self, now_us: int) -> None:
-        while self._waiting and self._waiting[0][0] <= now_us:
-            self.ready |= heapq.heappop(self._waiting)[2]
+    def _revive(self, offsets: BitMap64, due_us: int) -> None:
+        """From the dead. The floor goes down to them, and everything between it and the old one is done."""
+        lowest = offsets.min()
+        if lowest < self.floor:
+            self.done.add_range(lowest, self.floor)
+            self.floor = lowest
+        self.done -= offsets
+        self.unseen |= offsets
+        self.wait(offsets, due_us)
+        self.order.wait_anew(offsets)
 
-    def _make_ready_all(self, offsets: BitMap64) -> None:
+    def _make_ready_these(self, offsets: BitMap64) -> None:
         """In recovery nobody asked what was due: what was leased had been."""
+        if not self._waiting and not self.hidden:
+            return
+        if self.hidden.intersect(offsets):
+            self.make_due(offsets)
         if offsets.intersect(self.waiting):
-            kept = [(due, number, waiting - offsets) for due, number, waiting in self._waiting]
-            self._waiting = [entry for entry in kept if entry[2]]
+            kept = []
+            for due, number, waiting in self._waiting:
+                ready = waiting & offsets
+                self.ready |= ready
+                self.order.due(ready)
+                if waiting := waiting - ready:
+                    kept.append((due, number, waiting))
+            self._waiting = kept
             heapq.heapify(self._waiting)
 
     def _forget_old_deadlines(self) -> None:
@@ -278,37 +453,24 @@ class Delivery:
                 return
             heapq.heappop(self._deadlines)
 
-    def _raise_floor(self) -> None:
-        if self.floor not in self.done:
-            return
-        low, high = self.floor, self.done.max() + 1
-        # The longest run of done offsets from the floor on, by halving.
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.done.contains_range(self.floor, middle):
-                low = middle
-            else:
-                high = middle - 1
-        self.done.remove_range(self.floor, low)
-        self.floor = low
-
-    def check(self) -> None:
-        """The invariant at the top."""
-        sets = [self.done, self.ready, self.waiting, *(lease.offsets for lease in self.leases.values())]
+    def check(self, lanes: Sequence[BitMap64] | None = None) -> None:
+        """The invariant at the top. `lanes` are the offsets of the high and the low lane, if there are any."""
+        sets = [self.done, self.ready, self.hidden, self.waiting, *(lease.offsets for lease in self.leases.values())]
         union = BitMap64()
         for offsets in sets:
             assert not union.intersect(offsets), "an offset in two sets"
             union |= offsets
-        assert union == BitMap64(range(self.floor, self.cursor)), "an offset in no set"
+        assert union == self._passed(lanes or (BitMap64(), BitMap64())), "an offset in no set"
         assert self.floor not in self.done
         assert self._retried == BitMap64(self.attempts)
+        assert self.unseen.issubset(self.ready | self.hidden | self.waiting)
+        assert self.in_flight == sum(len(lease.offsets) for lease in self.leases.values())
         assert sum(len(entry[2]) for entry in self._waiting) == len(self.waiting)
+        self.order.check(self)
 
-
-def _below(offsets: BitMap64, cursor: int) -> BitMap64:
-    if not offsets or offsets.min() >= cursor:
-        return BitMap64()
-    below = offsets.copy()
-    if offsets.max() >= cursor:
-        below.remove_range(cursor, offsets.max() + 1)
-    return below
+    def _passed(self, lanes: Sequence[BitMap64]) -> BitMap64:
+        high, low = lanes
+        passed = BitMap64(range(self.floor, max(self.cursors.normal, self.floor))) - high - low
+        for lane, cursor in ((high, self.cursors.high), (low, self.cursors.low)):
+            passed |= lane & BitMap64(range(self.floor, max(cursor, self.floor)))
+        return passed

@@ -2,16 +2,33 @@
 
 One row covers a set of offsets, so a thousand messages leased together are one row. The value of the row is
 MessagePack of the event, an array that starts with its letter; the key is the group; the timestamp is when it happened.
-Offsets are a 64-bit Roaring bitmap in its portable serialisation, which other languages read.
+Offsets are a 64-bit Roaring bitmap in its portable serialisation, which other languages read; no bytes at all are the
+empty set.
+
+What concerns the partition and not one group has the empty name for a group: delays that are due, cancelled, moved.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 from pyroaring import BitMap64
 
 from penstock.errors import LogCorrupt
 from penstock.message import Message
+
+
+class Cursors(NamedTuple):
+    """How far a group has come in each lane: what lies before has been looked at, what lies behind has not."""
+
+    normal: int
+    high: int
+    low: int
+
+    @classmethod
+    def at(cls, offset: int) -> Cursors:
+        return cls(offset, offset, offset)
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -21,19 +38,37 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Started(Event, frozen=True, array_like=True, gc=False, tag="S"):
-    """The group begins at `offset`, or was moved there (`seek`): all it held is let go."""
+    """The group begins at `offset`, or was moved there: all it held is let go.
+
+    `hidden` are delayed messages before it that are not due yet: they come when they are. `end` bounds a replay.
+    """
 
     offset: int
+    hidden: bytes = b""
+    end: int | None = None
 
 
 class Leased(Event, frozen=True, array_like=True, gc=False, tag="L"):
-    """`offsets` went to `consumer` until `deadline_us`. Fresh ones are those from the old cursor to `cursor`."""
+    """`offsets` went to `consumer` until `deadline_us`."""
 
     consumer: str
     lease: int
     offsets: bytes
-    cursor: int
+    cursors: Cursors
     deadline_us: int
+
+
+class Passed(Event, frozen=True, array_like=True, gc=False, tag="P"):
+    """The cursors moved over these without delivering them.
+
+    `skipped`: their key was busy. `hidden`: not due yet. `lapsed`: expired. `gone`: cancelled, or deleted by retention.
+    """
+
+    cursors: Cursors
+    skipped: bytes = b""
+    hidden: bytes = b""
+    lapsed: bytes = b""
+    gone: bytes = b""
 
 
 class Extended(Event, frozen=True, array_like=True, gc=False, tag="E"):
@@ -71,25 +106,102 @@ class Released(Event, frozen=True, array_like=True, gc=False, tag="R"):
 
 
 class Exhausted(Event, frozen=True, array_like=True, gc=False, tag="D"):
-    """Not to be delivered again: rejected, or tried too often."""
+    """Not to be delivered again: rejected, or tried too often.
+
+    With `since`, each becomes a dead letter, which will be found in the dead-letter topic from that offset on. `parked`
+    are the keys that wait from now on until somebody releases them.
+    """
 
     lease: int
     offsets: bytes
     reason: str
+    since: int | None = None
+    parked: tuple[bytes, ...] = ()
 
 
-AnyEvent = Started | Leased | Extended | Acknowledged | Nacked | Expired | Released | Exhausted
+class Buried(Event, frozen=True, array_like=True, gc=False, tag="B"):
+    """These are in the dead-letter topic, the i-th at `places[i]` of the partition of the same number."""
+
+    offsets: bytes
+    places: tuple[int, ...]
+
+
+class Redriven(Event, frozen=True, array_like=True, gc=False, tag="V"):
+    """Dead letters that are to be tried again, as if they had never been delivered, from `due_us` on."""
+
+    offsets: bytes
+    due_us: int
+
+
+class Unparked(Event, frozen=True, array_like=True, gc=False, tag="K"):
+    keys: tuple[bytes, ...]
+
+
+class Deferred(Event, frozen=True, array_like=True, gc=False, tag="F"):
+    """For this group alone, these come at `due_us`: a replay that repeats their delays."""
+
+    offsets: bytes
+    due_us: int
+
+
+class Assigned(Event, frozen=True, array_like=True, gc=False, tag="W"):
+    """The partition belongs to this member of the group from now on; to nobody, if None."""
+
+    member: str | None
+    generation: int
+    reason: str
+
+
+class Dropped(Event, frozen=True, array_like=True, gc=False, tag="Z"):
+    """The group is deleted."""
+
+
+class Due(Event, frozen=True, array_like=True, gc=False, tag="U"):
+    """Delayed messages whose time has come."""
+
+    offsets: bytes
+
+
+class Cancelled(Event, frozen=True, array_like=True, gc=False, tag="C"):
+    """Delayed messages that shall never appear."""
+
+    offsets: bytes
+
+
+class Moved(Event, frozen=True, array_like=True, gc=False, tag="M"):
+    """A delayed message that is due at another time."""
+
+    offset: int
+    due_us: int
+
+
+GroupEvent = (
+    Started
+    | Leased
+    | Passed
+    | Extended
+    | Acknowledged
+    | Nacked
+    | Expired
+    | Released
+    | Exhausted
+    | Buried
+    | Redriven
+    | Unparked
+    | Deferred
+)
+AnyEvent = GroupEvent | Assigned | Dropped | Due | Cancelled | Moved
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyEvent)
 
 
 def pack(offsets: BitMap64) -> bytes:
-    packed: bytes = offsets.serialize()
+    packed: bytes = offsets.serialize() if offsets else b""
     return packed
 
 
 def unpack(packed: bytes) -> BitMap64:
-    return BitMap64.deserialize(packed)
+    return BitMap64.deserialize(packed) if packed else BitMap64()
 
 
 def to_message(event: AnyEvent, now_us: int) -> Message:

@@ -1,42 +1,35 @@
-"""A group of consumers: what it leases from the partitions of a topic, and answers for.
+"""A group of consumers on one topic: what it leases from the partitions, and answers for.
 
-Any consumer may lease from any partition; messages are delivered in no promised order, and a slow one blocks nobody.
-Members, ordering by key, lanes, delays and dead-letter topics are not there yet: a message that was tried too often is
-marked exhausted in the deliveries log and stays readable in the log of messages.
+Who may lease from which partition is decided in `membership.py`; here any consumer may, from those it is told.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
 from pyroaring import BitMap64
 
-from penstock.broker.deliveries import offsets_of
+from penstock.broker.delivery import Parked
+from penstock.broker.events import Deferred, GroupEvent, Started, pack
 from penstock.broker.names import check_name
+from penstock.broker.offsets import bitmap_of
+from penstock.broker.ordering import KEY, WHOLE_PARTITION
 from penstock.broker.partition import Partition
-from penstock.broker.retries import SECOND_US, RetryPolicy
+from penstock.broker.retries import RetryPolicy
+from penstock.broker.settings import GroupSettings
 from penstock.broker.topic import Topic
-from penstock.errors import InvalidInput, InvalidSetting
-from penstock.frame import Frame, FrameRun
+from penstock.clock import TIME_MAX_US, Clock
+from penstock.errors import InvalidInput, NotFound, OffsetOutOfRange
+from penstock.frame import Frame
 from penstock.limits import MIB
+from penstock.message import Priority
 
 COUNT_MAX = 10_000
-
-
-class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """SQS hides a message for 30 s by default; RabbitMQ's consumers hold as many as they like."""
-
-    start: Literal["earliest", "latest"] = "earliest"
-    visibility_us: int = 30 * SECOND_US
-    max_in_flight: int = 20_000
-
-    def __post_init__(self) -> None:
-        if self.start not in ("earliest", "latest"):
-            raise InvalidSetting(f"start is earliest or latest, not {self.start!r}", setting="start")
-        for name in ("visibility_us", "max_in_flight"):
-            if getattr(self, name) < 1:
-                raise InvalidSetting(f"{name} must be positive, not {getattr(self, name)}", setting=name)
+REASON_LENGTH_MAX = 1_000
+# SQS allows 12 hours.
+VISIBILITY_US_MAX = 7 * 86_400_000_000
+_DELAY_STEP_US = 100_000
 
 
 class Receipt(NamedTuple):
@@ -48,69 +41,97 @@ class Receipt(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """Messages leased from one partition: those of `frames` whose offsets are in the receipt."""
+    """Messages leased from one partition and lane: those of `frames` whose offsets are in the receipt."""
 
     receipt: Receipt
     frames: list[Frame]
 
 
+class ParkedKey(NamedTuple):
+    """A key that waits for somebody to release it; None is all of the partition."""
+
+    partition: int
+    key: bytes | None
+    parked: Parked
+
+
 class Group:
     """One group on one topic."""
 
-    def __init__(self, name: str, topic: Topic, settings: GroupSettings, policy: RetryPolicy) -> None:
-        self.name = check_name("group", name)
+    def __init__(self, name: str, topic: Topic, settings: GroupSettings, policy: RetryPolicy, clock: Clock) -> None:
+        self.name = name
+        self.topic = topic
+        self._clock = clock
+        self._turn = 0
+        self.configure(settings, policy)
+
+    def configure(self, settings: GroupSettings, policy: RetryPolicy) -> None:
         self.settings = settings
         self.policy = policy
-        self._topic = topic
-        self._turn = 0
+        for partition in self.topic.partitions:
+            if partition.groups.has(self.name):
+                partition.groups.configure(self.name, settings, policy)
 
-    async def lease(self, consumer: str, count: int, bytes_max: int = MIB) -> list[Handed]:
+    # --- leases ------------------------------------------------------------------------------------------
+
+    async def lease(
+        self,
+        consumer: str,
+        count: int,
+        bytes_max: int = MIB,
+        *,
+        visibility_us: int | None = None,
+        partitions: Iterable[int] | None = None,
+    ) -> list[Handed]:
         """Up to `count` messages of about `bytes_max` bytes, from as many partitions as it takes."""
-        if not isinstance(count, int) or not 1 <= count <= COUNT_MAX:
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= COUNT_MAX:
             raise InvalidInput(f"count must be 1 to {COUNT_MAX}, not {count!r}")
         check_name("consumer", consumer)
+        visibility = self._visibility(visibility_us)
         handed: list[Handed] = []
-        partitions = len(self._topic.partitions)
-        for step in range(partitions):
-            number = (self._turn + step) % partitions
-            some = await self._lease(number, consumer, count, bytes_max)
-            if some is None:
+        for number in self._in_turn(partitions):
+            partition = await self._started(number)
+            taken = partition.groups.lease(
+                self.name, consumer=consumer, count=count, bytes_max=bytes_max, visibility_us=visibility
+            )
+            if taken is None:
                 continue
-            handed.append(some)
-            count -= len(some.receipt.offsets)
-            bytes_max -= sum(len(frame.data) for frame in some.frames)
+            for picked in taken.picked:
+                handed.append(Handed(Receipt(number, taken.lease, picked.offsets), picked.frames))
+                count -= len(picked.offsets)
+                bytes_max -= sum(len(frame.data) for frame in picked.frames)
             if count <= 0 or bytes_max <= 0:
                 break
-        self._turn = (self._turn + 1) % partitions
-        return handed
+        return self._by_lane(handed) if len(handed) > 1 else handed
 
-    async def _lease(self, number: int, consumer: str, count: int, bytes_max: int) -> Handed | None:
-        partition = await self._started(number)
-        fresh = self._fresh(partition, count, bytes_max)
-        leased = partition.groups.lease(
-            self.name,
-            consumer=consumer,
-            count=count,
-            end_offset=fresh.next_offset,
-            visibility_us=self.settings.visibility_us,
-            in_flight_max=self.settings.max_in_flight,
-            policy=self.policy,
-        )
-        if leased is None:
-            return None
-        offsets = offsets_of(leased)
-        frames, there = partition.frames_of(offsets, fresh)
-        if there != offsets:
-            await partition.groups.reject(self.name, leased.lease, offsets - there, "no longer in the log")
-        return Handed(Receipt(number, leased.lease, there), frames) if there else None
+    def _in_turn(self, partitions: Iterable[int] | None) -> Sequence[int]:
+        """Another one first each time; those with high messages before the others."""
+        numbers = list(range(len(self.topic.partitions)) if partitions is None else partitions)
+        if len(numbers) < 2:
+            return numbers
+        self._turn += 1
+        turn = self._turn % len(numbers)
+        numbers = numbers[turn:] + numbers[:turn]
+        if self.settings.lanes == "strict":
+            numbers.sort(key=self._has_no_high)
+        return numbers
 
-    def _fresh(self, partition: Partition, count: int, bytes_max: int) -> FrameRun:
-        """What the group has not seen yet, no more than `bytes_max`; a frame at least."""
-        cursor, log = partition.groups.state(self.name).cursor, partition.messages
-        if cursor >= log.synced_offset:
-            return FrameRun(memoryview(b""), [], cursor)
-        start = max(cursor, log.start_offset)
-        return log.read(start, bytes_max=bytes_max, until=min(start + count, log.synced_offset))
+    def _has_no_high(self, number: int) -> bool:
+        groups = self.topic.partition(number).groups
+        high = groups.lanes.high
+        if not high or not groups.has(self.name):
+            return not high
+        state = groups.state(self.name)
+        return high.max() < state.cursors.high and not state.ready.intersect(high)
+
+    def _by_lane(self, handed: list[Handed]) -> list[Handed]:
+        if self.settings.lanes == "none":
+            return handed
+
+        def lane(one: Handed) -> int:
+            return -self.topic.partition(one.receipt.partition).groups.lanes.of(one.receipt.offsets.min())
+
+        return sorted(handed, key=lane)
 
     async def ack(self, receipt: Receipt) -> None:
         """On disk when this returns: these messages never come to this group again."""
@@ -118,15 +139,17 @@ class Group:
 
     async def nack(self, receipt: Receipt, *, reason: str = "", delay_us: int | None = None) -> None:
         """To be tried again: after `delay_us`, or by the group's back-off."""
-        if delay_us is not None and not (isinstance(delay_us, int) and delay_us >= 0):
-            raise InvalidInput(f"a delay is a whole number of microseconds, not {delay_us!r}")
+        if delay_us is not None and not (_is_int(delay_us) and 0 <= delay_us <= self.topic.settings.max_delay_us):
+            raise InvalidInput(
+                f"a delay is 0 to {self.topic.settings.max_delay_us} microseconds here, not {delay_us!r}"
+            )
         await self._partition(receipt).groups.nack(
-            self.name, receipt.lease, receipt.offsets, policy=self.policy, reason=reason, delay_us=delay_us
+            self.name, receipt.lease, receipt.offsets, reason=_checked_reason(reason), delay_us=delay_us
         )
 
     async def reject(self, receipt: Receipt, reason: str) -> None:
-        """Never to be tried again."""
-        await self._partition(receipt).groups.reject(self.name, receipt.lease, receipt.offsets, reason)
+        """Never to be tried again: a dead letter at once."""
+        await self._partition(receipt).groups.reject(self.name, receipt.lease, receipt.offsets, _checked_reason(reason))
 
     async def release(self, receipt: Receipt) -> None:
         """Given back unseen: ready at once, and this delivery does not count."""
@@ -134,50 +157,151 @@ class Group:
 
     async def extend(self, receipt: Receipt, visibility_us: int | None = None) -> None:
         """More time for the whole lease, from now on."""
-        visibility = self.settings.visibility_us if visibility_us is None else visibility_us
-        if not isinstance(visibility, int) or visibility < 1:
-            raise InvalidInput(f"visibility is a positive number of microseconds, not {visibility_us!r}")
-        await self._partition(receipt).groups.extend(self.name, receipt.lease, visibility)
-
-    async def seek(self, to: Literal["earliest", "latest"] | int, partition: int | None = None) -> None:
-        """Moves the group: to the start, to the end, or to a time in microseconds. What it had leased is let go."""
-        numbers = range(len(self._topic.partitions)) if partition is None else [partition]
-        for number in numbers:
-            log = self._topic.partition(number).messages
-            if to == "earliest":
-                offset = log.start_offset
-            elif to == "latest":
-                offset = log.synced_offset
-            elif isinstance(to, int):
-                offset = min(log.offset_at(to), log.synced_offset)
-            else:
-                raise InvalidInput(f"seek to earliest, latest or a time in microseconds, not {to!r}")
-            await self._topic.partition(number).groups.start(self.name, offset)
-
-    def lag(self) -> list[int]:
-        """Messages not done, for each partition."""
-        lags = []
-        for partition in self._topic.partitions:
-            log = partition.messages
-            if partition.groups.has(self.name):
-                lags.append(partition.groups.state(self.name).lag(log.synced_offset))
-            else:
-                lags.append(log.synced_offset - self._first_offset(partition))
-        return lags
+        await self._partition(receipt).groups.extend(self.name, receipt.lease, self._visibility(visibility_us))
 
     def attempt(self, receipt: Receipt, offset: int) -> int:
         """How often that message has been delivered, this time included."""
         return self._partition(receipt).groups.state(self.name).attempt(offset)
 
+    # --- where it is -------------------------------------------------------------------------------------
+
+    async def seek(
+        self,
+        to: Literal["earliest", "latest"] | None = None,
+        *,
+        time_us: int | None = None,
+        offset: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Moves the group: to the start, the end, a time, or an offset of one partition. What it leased is let go."""
+        numbers = range(len(self.topic.partitions)) if partition is None else [partition]
+        if (to is not None) + (time_us is not None) + (offset is not None) != 1:
+            raise InvalidInput("seek to earliest or latest, or to a time, or to an offset")
+        if offset is not None and partition is None and len(self.topic.partitions) > 1:
+            raise InvalidInput("an offset is one of a partition; say which")
+        found = [self._position(self.topic.partition(number), to, time_us, offset) for number in numbers]
+        for number, position in zip(numbers, found, strict=True):
+            part = self.topic.partition(number)
+            await part.groups.start(self.name, position)
+            part.groups.configure(self.name, self.settings, self.policy)
+
+    def _position(self, partition: Partition, to: str | None, time_us: int | None, offset: int | None) -> int:
+        start, end = partition.messages.start_offset, partition.reading.visible_offset
+        if offset is not None:
+            if not _is_int(offset) or not start <= offset <= end:
+                raise OffsetOutOfRange(f"offset {offset!r} is not within {start} to {end}", start=start, end=end)
+            return offset
+        if time_us is not None:
+            if not _is_int(time_us) or not 0 <= time_us <= TIME_MAX_US:
+                raise InvalidInput(f"a time is microseconds within 1970–9999, not {time_us!r}")
+            return min(partition.messages.offset_at(time_us), end)
+        if to not in ("earliest", "latest"):
+            raise InvalidInput(f"seek to earliest or latest, not {to!r}")
+        return start if to == "earliest" else end
+
+    async def replay(self, partition: int, first: int, last: int, *, delays: bool = False) -> None:
+        """The group gets the messages of [first, last) of this partition, and nothing else.
+
+        With `delays`, those that were published with a delay are held back for as long as they were then.
+        """
+        part = self.topic.partition(partition)
+        messages = BitMap64(range(first, last))
+        now = self._clock.now_us()
+        events: list[GroupEvent] = [Started(self.name, last, pack(messages), last)]
+        if delays and messages:
+            for due_us, offsets in _delays_in(part, messages):
+                events.append(Deferred(self.name, pack(offsets), now + due_us))
+                messages -= offsets
+        if messages:
+            events.append(Deferred(self.name, pack(messages), now))
+        await part.groups.record(events)
+        part.groups.configure(self.name, self.settings, self.policy)
+
+    def lag(self) -> list[int]:
+        """Messages not done, for each partition."""
+        lags = []
+        for partition in self.topic.partitions:
+            end = partition.reading.visible_offset
+            if partition.groups.has(self.name):
+                lags.append(partition.groups.state(self.name).lag(end))
+            else:
+                lags.append(end - self._first_offset(partition))
+        return lags
+
+    # --- parked keys -------------------------------------------------------------------------------------
+
+    def parked(self) -> list[ParkedKey]:
+        found = []
+        for number, partition in enumerate(self.topic.partitions):
+            if partition.groups.has(self.name):
+                for token, parked in partition.groups.state(self.name).parked.items():
+                    key = None if token == WHOLE_PARTITION else token[len(KEY) :]
+                    found.append(ParkedKey(number, key, parked))
+        return found
+
+    async def release_key(self, key: bytes | None, partition: int | None = None) -> int:
+        """A parked key, or a whole partition if None, goes on with what comes after the message that was given up."""
+        token = WHOLE_PARTITION if key is None else KEY + key
+        released = 0
+        for number, part in enumerate(self.topic.partitions):
+            is_meant = partition is None or partition == number
+            if is_meant and part.groups.has(self.name) and token in part.groups.state(self.name).parked:
+                await part.groups.unpark(self.name, [token])
+                released += 1
+        if not released:
+            raise NotFound(f"{'the partition' if key is None else 'that key'} is not parked for group {self.name}")
+        return released
+
+    # --- helpers -----------------------------------------------------------------------------------------
+
     def _first_offset(self, partition: Partition) -> int:
-        log = partition.messages
-        return log.start_offset if self.settings.start == "earliest" else log.synced_offset
+        if self.settings.start == "earliest":
+            return partition.messages.start_offset
+        return partition.reading.visible_offset
 
     async def _started(self, number: int) -> Partition:
-        partition = self._topic.partition(number)
+        partition = self.topic.partition(number)
         if not partition.groups.has(self.name):
             await partition.groups.start(self.name, self._first_offset(partition))
+        if not partition.groups.is_configured(self.name):
+            partition.groups.configure(self.name, self.settings, self.policy)
         return partition
 
+    async def start(self) -> None:
+        """In every partition, where the settings say: what is published from now on is not missed."""
+        for number in range(len(self.topic.partitions)):
+            await self._started(number)
+
     def _partition(self, receipt: Receipt) -> Partition:
-        return self._topic.partition(receipt.partition)
+        return self.topic.partition(receipt.partition)
+
+    def _visibility(self, visibility_us: int | None) -> int:
+        visibility = self.settings.visibility_us if visibility_us is None else visibility_us
+        if not _is_int(visibility) or not 1 <= visibility <= VISIBILITY_US_MAX:
+            raise InvalidInput(f"visibility is 1 to {VISIBILITY_US_MAX} microseconds, not {visibility_us!r}")
+        return visibility
+
+
+def _delays_in(partition: Partition, messages: BitMap64) -> list[tuple[int, BitMap64]]:
+    """How long each delayed one of these was held back, counted from its publishing."""
+    by_delay: dict[int, BitMap64] = {}
+    for offsets, batch, times in partition.reading.timed_batches(messages):
+        if batch.deliver_at is not None:
+            # In steps, upwards: a row of the log for each, and not for each message.
+            delays = -(-(batch.deliver_at - times) // _DELAY_STEP_US) * _DELAY_STEP_US
+            for delay in set(delays[delays > 0].tolist()):
+                by_delay.setdefault(delay, BitMap64()).update(bitmap_of(offsets[delays == delay]) & messages)
+    return sorted((delay, offsets) for delay, offsets in by_delay.items() if offsets)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _checked_reason(reason: object) -> str:
+    if not isinstance(reason, str):
+        raise InvalidInput(f"a reason is text, not {type(reason).__name__}")
+    return reason[:REASON_LENGTH_MAX]
+
+
+__all__ = ["Group", "GroupSettings", "Handed", "ParkedKey", "Priority", "Receipt"]

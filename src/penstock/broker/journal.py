@@ -7,7 +7,7 @@ group of commits at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from penstock.clock import Clock
@@ -32,8 +32,11 @@ class Journal:
         executor: Executor,
         loop: asyncio.AbstractEventLoop,
         limits: Limits = DEFAULT_LIMITS,
+        told: Callable[[], None] = lambda: None,
     ) -> None:
+        """`told` is called on the loop when more is on disk, once for all that were written together."""
         self._loop = loop
+        self._told = told
         self._commits: GroupCommit[_Waiter] = GroupCommit(
             log, clock=clock, run=executor.submit, tell=self._tell, limits=limits
         )
@@ -45,15 +48,15 @@ class Journal:
         return waiter
 
     def _tell(self, outcomes: Sequence[tuple[_Waiter, Outcome]]) -> None:
-        self._loop.call_soon_threadsafe(_resolve, outcomes)
+        self._loop.call_soon_threadsafe(self._resolve, outcomes)
 
-
-def _resolve(outcomes: Sequence[tuple[_Waiter, Outcome]]) -> None:
-    for waiter, outcome in outcomes:
-        # A caller that gave up waiting: its frame is written all the same.
-        if waiter.cancelled():
-            continue
-        if isinstance(outcome, PenstockError):
-            waiter.set_exception(outcome)
-        else:
-            waiter.set_result(outcome)
+    def _resolve(self, outcomes: Sequence[tuple[_Waiter, Outcome]]) -> None:
+        for waiter, outcome in outcomes:
+            # A caller that gave up waiting: its frame is written all the same.
+            if waiter.cancelled():
+                continue
+            if isinstance(outcome, PenstockError):
+                waiter.set_exception(outcome)
+            else:
+                waiter.set_result(outcome)
+        self._told()

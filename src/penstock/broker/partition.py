@@ -13,33 +13,33 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
+import numpy as np
 from pyroaring import BitMap64
 
+from penstock.broker import snapshot
+from penstock.broker.bell import Bell
 from penstock.broker.deliveries import Deliveries
 from penstock.broker.journal import Journal
+from penstock.broker.offsets import Ints
 from penstock.broker.producers import Producers
+from penstock.broker.reading import SPECIAL, Reading
+from penstock.broker.settings import TopicSettings
 from penstock.clock import Clock
-from penstock.errors import PenstockError, Unsupported
-from penstock.frame import (
-    HAS_DELAYS,
-    HAS_HIGH,
-    HAS_LOW,
-    HAS_TTL,
-    NO_PRODUCER,
-    SPARSE,
-    Frame,
-    FrameRun,
-    Producer,
-)
-from penstock.limits import Limits
+from penstock.errors import PenstockError
+from penstock.frame import Frame, Producer
+from penstock.limits import MIB, Limits
 from penstock.message import Message
 from penstock.storage.cache import SegmentCache
 from penstock.storage.commit import Committed
+from penstock.storage.compaction import compact
 from penstock.storage.files import Files
 from penstock.storage.log import Log, LogSettings
+from penstock.storage.merge import merge_small_frames
+from penstock.storage.retention import Retention, apply_retention
 
 _Committing = asyncio.Future[Committed]
 PRODUCER_EXPIRY_US = 86_400_000_000
+_DELIVERIES_SEGMENT_BYTES = 16 * MIB
 
 
 class Partition:
@@ -55,13 +55,18 @@ class Partition:
         loop: asyncio.AbstractEventLoop,
         new_id: Callable[[], bytes],
         limits: Limits,
+        bell: Bell,
     ) -> None:
         self.messages = messages
         self.deliveries = deliveries
-        self._journal = Journal(messages, clock=clock, executor=executor, loop=loop, limits=limits)
+        self.reading = Reading(messages)
+        self._clock = clock
+        self.bell = bell
+        self._journal = Journal(messages, clock=clock, executor=executor, loop=loop, limits=limits, told=bell.ring)
         self._producers: Producers[_Committing] = Producers()
         self._loop = loop
-        self.groups = Deliveries(deliveries, clock=clock, executor=executor, loop=loop, new_id=new_id)
+        self.groups = Deliveries(deliveries, self.reading, clock=clock, executor=executor, loop=loop, new_id=new_id)
+        self.groups.wake = bell.ring
         self._recall_producers(clock.now_us() - PRODUCER_EXPIRY_US)
 
     @classmethod
@@ -75,68 +80,132 @@ class Partition:
         cache: SegmentCache,
         new_id: Callable[[], bytes],
         limits: Limits,
+        bell: Bell,
         settings: LogSettings | None = None,
     ) -> Partition:
         messages = Log.open(files.directory("messages"), clock=clock, settings=settings, cache=cache, new_log_id=new_id)
         try:
             deliveries = Log.open(
-                files.directory("deliveries"), clock=clock, settings=settings, cache=cache, new_log_id=new_id
+                files.directory("deliveries"),
+                clock=clock,
+                settings=_small(settings),
+                cache=cache,
+                new_log_id=new_id,
             )
         except PenstockError:
             messages.close()
             raise
         try:
-            return cls(messages, deliveries, clock=clock, executor=executor, loop=loop, new_id=new_id, limits=limits)
+            return cls(
+                messages,
+                deliveries,
+                clock=clock,
+                executor=executor,
+                loop=loop,
+                new_id=new_id,
+                limits=limits,
+                bell=bell,
+            )
         except PenstockError:
             messages.close()
             deliveries.close()
             raise
+
+    # --- publishing --------------------------------------------------------------------------------------
 
     def publish(self, item: Frame | Message) -> asyncio.Future[Committed]:
         """Done when it is on disk. A batch that an idempotent producer sends again is found, not stored again.
 
         What is handed in first is stored first: there is nothing to await before it is in the queue.
         """
-        _check_supported(item)
-        producer = item.producer if isinstance(item, Frame) else NO_PRODUCER
-        if producer.id == 0:
-            return self._journal.commit(item)
-        assert isinstance(item, Frame)
-        known = self._producers.find(producer, item.count)
+        if isinstance(item, Frame) and item.producer.id:
+            return self._publish_once(item, item.producer)
+        committing = self._commit(item)
+        # Of special ones we must hear ourselves where they went, also if the caller gives up waiting.
+        return asyncio.shield(committing) if _is_special(item) else committing
+
+    def _publish_once(self, frame: Frame, producer: Producer) -> asyncio.Future[Committed]:
+        known = self._producers.find(producer, frame.count)
         if known is not None:
             # It may still be on its way; whoever asks again shall not hear of it earlier than whoever asked first.
             return asyncio.shield(known)
-        committing = self._journal.commit(item)
-        self._producers.add(producer, item.count, committing)
+        committing = self._commit(frame)
+        self._producers.add(producer, frame.count, committing)
         committing.add_done_callback(partial(self._settle, producer))
         return asyncio.shield(committing)
+
+    def _commit(self, item: Frame | Message) -> _Committing:
+        committing = self._journal.commit(item)
+        if _is_special(item):
+            self.reading.special_comes()
+            committing.add_done_callback(partial(self._special_came, item))
+        return committing
+
+    def _special_came(self, item: Frame | Message, committing: _Committing) -> None:
+        """Its lane and its time are known before anybody can see it."""
+        if committing.exception() is not None:
+            self.reading.special_came(None)
+            return
+        base = committing.result().base_offset
+        if isinstance(item, Frame):
+            batch = item.batch(verify=False)
+            self.groups.add_special(base + np.arange(batch.count), batch)
+            self.reading.special_came(base + item.count)
+        else:
+            self.groups.add_special_one(base, item.priority, item.deliver_at)
+            self.reading.special_came(base + 1)
+        self.bell.ring()
 
     def _settle(self, producer: Producer, committing: _Committing) -> None:
         if committing.exception() is not None:
             self._producers.forget(producer)
 
-    def frames_of(self, offsets: BitMap64, fresh: FrameRun) -> tuple[list[Frame], BitMap64]:
-        """The frames that hold these messages, in order, and which of the messages are still there.
+    # --- upkeep ------------------------------------------------------------------------------------------
 
-        `fresh` is a run that was read already and may hold some of them, those behind all others. Retention and
-        compaction remove messages whether somebody waits for them or not.
+    def protected(self) -> BitMap64:
+        """What neither retention nor compaction may take: delayed messages to come, dead letters not written yet."""
+        offsets = self.groups.delays.pending.copy()
+        for name in self.groups.groups:
+            offsets.update(self.groups.state(name).dying)
+        return offsets
+
+    def maintain(self, settings: TopicSettings, protected: Ints) -> None:
+        """Retention, merging and compaction, on a thread. Reads and writes go on meanwhile.
+
+        `protected` are the offsets that must stay, ascending.
         """
-        frames: list[Frame] = []
-        there = BitMap64()
-        read = list(fresh)
-        until = read[0].base_offset if read else offsets.max() + 1
-        at = max(offsets.min(), self.messages.start_offset)
-        while at < until and offsets.range_cardinality(at, until):
-            run = self.messages.read(offsets.next_set_bit(at), until=until)
-            frames += run
-            if not run:
-                break
-            at = run.next_offset
-        frames += read
-        held = [frame for frame in frames if offsets.range_cardinality(frame.base_offset, frame.next_offset)]
-        for frame in held:
-            there |= _offsets_in(frame)
-        return held, there & offsets
+        now = self._clock.now_us()
+        keep_from = int(protected[0]) if len(protected) else None
+        if settings.cleanup == "delete":
+            retention = Retention(age_us_max=settings.retention_age_us, bytes_max=settings.retention_bytes)
+            apply_retention(self.messages, retention, now_us=now, keep_from=keep_from)
+        for segment in self.messages.segments[:-1]:
+            merge_small_frames(self.messages, segment)
+        if settings.cleanup == "compact":
+            compact(
+                self.messages,
+                now_us=now,
+                tombstone_age_us=settings.tombstone_age_us,
+                protected=lambda offsets: np.isin(offsets, protected),
+            )
+        self._shorten_deliveries()
+
+    def _shorten_deliveries(self) -> None:
+        """What happened to messages is kept as long as they are, and from the last snapshot on in any case."""
+        _, needed = snapshot.find_last(self.deliveries)
+        first = next(iter(self.messages.read(self.messages.start_offset, bytes_max=1)), None)
+        since = self.deliveries.end_offset if first is None else self.deliveries.offset_at(first.append_time)
+        bound = min(needed, since)
+        starts = [segment.base_offset for segment in self.deliveries.segments if segment.base_offset <= bound]
+        # Whole segments; and a snapshot that the one needed starts with must not be cut off.
+        last, _ = snapshot.find_last(self.deliveries, before=starts[-1]) if len(starts) > 1 else (None, 0)
+        if last is not None and starts[-1] > self.deliveries.start_offset:
+            self.deliveries.delete_prefix(starts[-1])
+
+    def after_maintenance(self) -> None:
+        """On the loop: what was deleted need not be remembered."""
+        self.groups.lanes.forget_below(self.messages.start_offset)
+        self.groups.delays.forget_below(self.messages.start_offset)
 
     def close(self) -> None:
         try:
@@ -146,7 +215,7 @@ class Partition:
 
     def _recall_producers(self, since_us: int) -> None:
         """From the headers of the frames appended since then."""
-        for frame in self.messages.heads(since_us):
+        for frame in self.messages.heads(since_us=since_us):
             facts = frame.facts()
             if facts.producer.id == 0:
                 continue
@@ -156,17 +225,14 @@ class Partition:
                 self._producers.add(facts.producer, facts.span, where)
 
 
-def _check_supported(item: Frame | Message) -> None:
-    """Groups know nothing of these yet: they would deliver a delayed message at once, and an expired one at all."""
+def _is_special(item: Frame | Message) -> bool:
+    """In another lane, or with a delay."""
     if isinstance(item, Frame):
-        is_special = bool(item.flags & (HAS_DELAYS | HAS_TTL | HAS_HIGH | HAS_LOW))
-    else:
-        is_special = isinstance(item, Message) and bool(item.deliver_at or item.expires_at or item.priority)
-    if is_special:
-        raise Unsupported("delays, expiry and priorities are not supported by the broker yet")
+        return bool(item.flags & SPECIAL)
+    return isinstance(item, Message) and bool(item.deliver_at or item.priority)
 
 
-def _offsets_in(frame: Frame) -> BitMap64:
-    if not frame.flags & SPARSE:
-        return BitMap64(range(frame.base_offset, frame.next_offset))
-    return BitMap64(frame.offsets(frame.batch()).tolist())
+def _small(settings: LogSettings | None) -> LogSettings:
+    """Of deliveries whole segments are deleted as well, and they are written more slowly."""
+    settings = settings or LogSettings()
+    return LogSettings(min(settings.segment_bytes_max, _DELIVERIES_SEGMENT_BYTES), settings.segment_age_us_max)

@@ -1,11 +1,14 @@
-"""What can be set on a topic, with its defaults and ranges."""
+"""What can be set on a topic and on a group, with defaults and ranges."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
+from penstock.broker.lanes import LanesPolicy
+from penstock.broker.retries import SECOND_US, RetryPolicy
 from penstock.clock import TIME_MAX_US
 from penstock.errors import InvalidSetting
 
@@ -14,9 +17,35 @@ PARTITIONS_DEFAULT = 6
 # Kafka advises a few thousand partitions a broker; a topic alone should not use them up.
 PARTITIONS_MAX = 1_000
 
+Ordering = Literal["none", "key", "partition"]
+OnPoison = Literal["park", "skip", "block"]
+Assignment = Literal["sticky", "shared"]
 
-class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Kept in the catalog; nothing acts on them yet. `None` keeps without that bound."""
+S = TypeVar("S", bound="_Settings")
+
+
+class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    def changed(self: S, **changes: Any) -> S:
+        """Checked as if they came from outside, which they do."""
+        try:
+            return msgspec.convert({**msgspec.structs.asdict(self), **changes}, type(self))
+        except msgspec.ValidationError as error:
+            raise InvalidSetting(str(error)) from error
+
+    def _check_one_of(self, name: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, name) not in allowed:
+            choices = ", ".join(allowed[:-1]) + " or " + allowed[-1]
+            raise InvalidSetting(f"{name} is {choices}, not {getattr(self, name)!r}", setting=name)
+
+    def _check_positive(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= TIME_MAX_US:
+                raise InvalidSetting(f"{name} must be positive, not {value}", setting=name)
+
+
+class TopicSettings(_Settings, frozen=True, forbid_unknown_fields=True):
+    """Kept in the catalog. `None` keeps without that bound."""
 
     retention_age_us: int | None = 7 * DAY_US
     retention_bytes: int | None = None
@@ -24,23 +53,61 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Kafka's delete.retention.ms: how long a tombstone stays readable.
     tombstone_age_us: int = DAY_US
     max_delay_us: int = 10 * 365 * DAY_US
+    # Whether what is given up goes to <topic>.dlq; otherwise it is only marked.
+    dead_letters: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("retention_age_us", "retention_bytes", "tombstone_age_us", "max_delay_us"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= TIME_MAX_US:
-                raise InvalidSetting(f"{name} must be positive, not {value}", setting=name)
+        self._check_one_of("cleanup", ("delete", "compact"))
+        self._check_positive("retention_age_us", "retention_bytes", "tombstone_age_us", "max_delay_us")
 
-    def changed(self, **changes: Any) -> TopicSettings:
-        return make_settings(**{**msgspec.structs.asdict(self), **changes})
+
+class GroupSettings(_Settings, frozen=True, forbid_unknown_fields=True):
+    """Kept in the catalog, for a group on all its topics.
+
+    SQS hides a message for 30 s by default; RabbitMQ's consumers hold as many as they like.
+    """
+
+    start: Literal["earliest", "latest"] = "earliest"
+    visibility_us: int = 30 * SECOND_US
+    max_retries: int = 3
+    backoff_initial_us: int = 1 * SECOND_US
+    backoff_factor: float = 2.0
+    backoff_max_us: int = 600 * SECOND_US
+    backoff_jitter: float = 0.1
+    ordering: Ordering = "none"
+    on_poison: OnPoison = "park"
+    assignment: Assignment = "sticky"
+    lanes: LanesPolicy = "strict"
+    max_in_flight: int = 20_000
+    # Kafka's session.timeout.ms is 45 s: a member that has not been heard of for so long has left.
+    session_us: int = 45 * SECOND_US
+
+    def __post_init__(self) -> None:
+        self._check_one_of("start", ("earliest", "latest"))
+        self._check_one_of("ordering", get_args(Ordering))
+        self._check_one_of("on_poison", get_args(OnPoison))
+        self._check_one_of("assignment", get_args(Assignment))
+        self._check_one_of("lanes", get_args(LanesPolicy))
+        self._check_positive("visibility_us", "max_in_flight", "session_us")
+        self.policy()
+
+    def policy(self, dice: Callable[[], float] = lambda: 0.5) -> RetryPolicy:
+        return RetryPolicy(
+            max_retries=self.max_retries,
+            initial_us=self.backoff_initial_us,
+            factor=self.backoff_factor,
+            longest_us=self.backoff_max_us,
+            jitter=self.backoff_jitter,
+            dice=dice,
+        )
 
 
 def make_settings(**values: Any) -> TopicSettings:
-    """Checked as if they came from outside, which they do."""
-    try:
-        return msgspec.convert(values, TopicSettings)
-    except msgspec.ValidationError as error:
-        raise InvalidSetting(str(error)) from error
+    return TopicSettings().changed(**values)
+
+
+def make_group_settings(**values: Any) -> GroupSettings:
+    return GroupSettings().changed(**values)
 
 
 def check_partitions(count: Any) -> int:

@@ -9,15 +9,22 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.batch import Batch
+from penstock.broker.bell import Bell
 from penstock.broker.catalog import TopicRecord
 from penstock.broker.partition import Partition
 from penstock.broker.partitioner import partition_of, partitions_of, split
+from penstock.broker.settings import TopicSettings
+from penstock.clock import TIME_MAX_US, Clock, rfc3339
 from penstock.codec import NONE
-from penstock.errors import PartitionNotFound
-from penstock.frame import Frame
+from penstock.durations import duration_text
+from penstock.errors import InvalidMessage, PartitionNotFound
+from penstock.frame import HAS_DELAYS, Frame
 from penstock.limits import Limits
 from penstock.message import Message
 from penstock.storage.commit import Committed
+
+# A producer's clock may be a little behind, and a message a little on its way.
+PAST_US_MAX = 10_000_000
 
 
 class Published(NamedTuple):
@@ -44,8 +51,12 @@ class PublishedBatch(NamedTuple):
 class Topic:
     """Invariant: partition i of the record is partition i here."""
 
-    def __init__(self, record: TopicRecord, partitions: list[Partition], limits: Limits) -> None:
+    def __init__(
+        self, record: TopicRecord, partitions: list[Partition], *, bell: Bell, limits: Limits, clock: Clock
+    ) -> None:
+        self.bell = bell
         self._limits = limits
+        self._clock = clock
         self._turn = 0
         self.change(record, partitions)
 
@@ -58,6 +69,10 @@ class Topic:
     def name(self) -> str:
         return self.record.name
 
+    @property
+    def settings(self) -> TopicSettings:
+        return self.record.settings
+
     def partition(self, number: int) -> Partition:
         if not isinstance(number, int) or not 0 <= number < len(self.partitions):
             raise PartitionNotFound(
@@ -67,8 +82,11 @@ class Topic:
 
     async def publish(self, message: Message, partition: int | None = None) -> Published:
         """One message. Those that come at the same time are written together."""
-        number = self._choose(message.key) if partition is None else partition
-        committed = await self.partition(number).publish(message)
+        number = self.choose(message.key) if partition is None else partition
+        chosen = self.partition(number)
+        if message.deliver_at:
+            self._check_times(message.deliver_at, message.deliver_at)
+        committed = await chosen.publish(message)
         return Published(self.name, number, committed.base_offset, committed.append_time)
 
     async def publish_batch(self, batch: Batch, partition: int | None = None, codec: int = NONE) -> PublishedBatch:
@@ -81,6 +99,9 @@ class Topic:
             chosen = np.full(batch.count, partition, np.int64)
         else:
             chosen = partitions_of(batch, len(self.partitions), self._next_turn())
+        if batch.deliver_at is not None:
+            times = batch.deliver_at[batch.start : batch.start + batch.count]
+            self._check_times(int(times[times > 0].min(initial=TIME_MAX_US)), int(times.max()))
         parts = split(batch, chosen)
         frames = [Frame.of(part, codec=codec, limits=self._limits) for _, _, part in parts]
         commits = [self.partitions[number].publish(frame) for (number, _, _), frame in zip(parts, frames, strict=True)]
@@ -91,10 +112,25 @@ class Topic:
 
     async def publish_frame(self, frame: Frame, partition: int) -> Published:
         """A frame as a client made it, to the partition it was made for; recognised if it comes again."""
-        committed = await self.partition(partition).publish(frame)
+        chosen = self.partition(partition)
+        if frame.flags & HAS_DELAYS:
+            # It may be late because it was sent again: a time that has passed since means at once.
+            self._check_times(TIME_MAX_US, frame.batch(verify=False).latest_delivery)
+        committed = await chosen.publish(frame)
         return Published(self.name, partition, committed.base_offset, committed.append_time)
 
-    def _choose(self, key: bytes | None) -> int:
+    def _check_times(self, earliest_us: int, latest_us: int) -> None:
+        """Of messages to be delivered later."""
+        now, longest = self._clock.now_us(), self.settings.max_delay_us
+        if latest_us > now + longest:
+            raise InvalidMessage(
+                f"deliver_at is {duration_text(latest_us - now)} from now, {self.name} allows {duration_text(longest)}",
+                field="deliver_at",
+            )
+        if earliest_us < now - PAST_US_MAX:
+            raise InvalidMessage(f"deliver_at is in the past: {rfc3339(earliest_us)}", field="deliver_at")
+
+    def choose(self, key: bytes | None) -> int:
         if len(self.partitions) == 1:
             return 0
         return self._next_turn() if key is None else partition_of(key, len(self.partitions))

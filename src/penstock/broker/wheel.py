@@ -106,6 +106,14 @@ class Wheel:
         order = np.lexsort((all_offsets, all_due))
         return all_due[order], all_offsets[order]
 
+    def turn_back(self, now_us: int) -> None:
+        """The clock was set back: every timer is put in anew, since slots are chosen by how far ahead they are."""
+        slots = [slot for level in self._levels for slot in level.slots.values()]
+        self.now_us = now_us
+        self._levels = [_Level(shift) for shift in _SHIFTS]
+        for slot in slots:
+            self._put(np.frombuffer(slot.dues, np.int64), np.frombuffer(slot.offsets, np.int64))
+
     def next_due(self) -> int | None:
         """No timer is due before this; None if there is none."""
         starts = [level.numbers[0] << level.shift for level in self._levels if level.numbers]

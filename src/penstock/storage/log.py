@@ -328,15 +328,25 @@ class Log:
         opened = self._cache.open(self._files, segment)
         return (found.info.size for found in segments.headers(segment, opened.file, SEGMENT_HEADER_BYTES))
 
-    def heads(self, since_us: int) -> Iterator[Frame]:
-        """The frames appended since then, each cut off behind its header: good for its `facts` only."""
+    def heads(self, *, since_us: int = 0, offset: int = 0) -> Iterator[Frame]:
+        """The frames appended since then or from that offset on, each cut off behind its header.
+
+        Good for their `facts` only.
+        """
         for segment in self._segments:
-            if segment.last_append_time >= since_us and not segment.is_empty:
-                opened = self._cache.open(self._files, segment)
-                at = opened.times.before(since_us) or SEGMENT_HEADER_BYTES
-                for found, frame in segments.heads(segment, opened.file, at):
-                    if found.info.append_time >= since_us:
-                        yield frame
+            if segment.last_append_time < since_us or segment.next_offset <= offset or segment.is_empty:
+                continue
+            opened = self._cache.open(self._files, segment)
+            at = max(opened.times.before(since_us) or 0, opened.offsets.at_or_before(offset) or 0, SEGMENT_HEADER_BYTES)
+            for found, frame in segments.heads(segment, opened.file, at):
+                if found.info.append_time >= since_us and found.info.next_offset > offset:
+                    yield frame
+
+    def heads_of(self, segment: Segment) -> Iterator[Frame]:
+        """Of every frame of one segment."""
+        self._check_open()
+        opened = self._cache.open(self._files, segment)
+        return (frame for _, frame in segments.heads(segment, opened.file, SEGMENT_HEADER_BYTES))
 
     @property
     def truncations(self) -> int:

@@ -1,0 +1,350 @@
+"""Dead letters: messages that a group has given up, kept in <topic>.dlq with why and after which attempts.
+
+Exactly one for each time a message is given up, also across crashes:
+
+    1. `Exhausted` in the deliveries log: it is to become a dead letter, and will be found from offset `since` on
+    2. the dead letter is published, with its identity in a header
+    3. `Buried` in the deliveries log: it is there
+
+After a crash between 1 and 3, the dead-letter topic is searched from `since` on before anything is published again.
+
+A dead letter is settled once it was redriven or discarded; the group `__settled` of the dead-letter topic has those as
+done. The letters themselves stay in the log for as long as its retention says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+from pyroaring import BitMap64
+
+from penstock.batch import Batch
+from penstock.broker.delivery import Death, Failure
+from penstock.broker.events import Buried, Cursors, GroupEvent, Passed, Redriven, Started, Unparked, pack
+from penstock.broker.ids import MessageId
+from penstock.broker.ordering import KEY
+from penstock.broker.partition import Partition
+from penstock.broker.reading import Stored
+from penstock.broker.topic import Topic
+from penstock.clock import Clock
+from penstock.errors import InvalidInput, MessageNotFound, TopicNotFound
+from penstock.frame import Frame
+from penstock.limits import KIB, Limits
+from penstock.message import Message
+
+SUFFIX = ".dlq"
+HEADER = "penstock-dead-letter"
+SETTLED = "__settled"
+# The same message, given up so often: whatever is wrong with it, trying once more will not mend it.
+REDRIVES_MAX = 3
+_FAILURES_MAX = 20
+_LETTERS_AT_ONCE = 500
+_OBITUARY_BYTES_MAX = 64 * KIB
+
+
+class Obituary(msgspec.Struct, frozen=True):
+    """What the header of a dead letter says."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    round: int
+    reason: str
+    attempts: int
+    failures: tuple[Failure, ...]
+    published_us: int
+
+    @property
+    def identity(self) -> tuple[str, int, int, int]:
+        return self.group, self.partition, self.offset, self.round
+
+
+class DeadLetter(NamedTuple):
+    id: MessageId
+    obituary: Obituary
+    message: Message
+    died_us: int
+    is_settled: bool
+
+
+class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters are meant: those that fit everything that is given."""
+
+    group: str | None = None
+    ids: tuple[str, ...] | None = None
+    key: bytes | None = None
+    reason_contains: str | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def fits(self, letter: DeadLetter) -> bool:
+        return (
+            (self.group is None or letter.obituary.group == self.group)
+            and (self.ids is None or str(letter.id) in self.ids or str(_original(letter)) in self.ids)
+            and (self.key is None or letter.message.key == self.key)
+            and (self.reason_contains is None or self.reason_contains in letter.obituary.reason)
+            and (self.since_us is None or letter.died_us >= self.since_us)
+            and (self.until_us is None or letter.died_us < self.until_us)
+        )
+
+
+class Redrive(NamedTuple):
+    """What a redrive did, or would do."""
+
+    in_place: list[MessageId]
+    copied: list[MessageId]
+    # Given up so often that trying again would only go round in circles.
+    refused: list[MessageId]
+    # Redriven before, by somebody who did not get to say so.
+    already: list[MessageId]
+
+
+class DeadLetters:
+    def __init__(
+        self,
+        topic: Callable[[str], Topic],
+        ensure: Callable[[Topic], Awaitable[Topic]],
+        clock: Clock,
+        limits: Limits,
+    ) -> None:
+        """`ensure` makes the dead-letter topic of a topic, or finds it."""
+        self._limits = _for_letters(limits)
+        self._topic = topic
+        self._ensure = ensure
+        self._clock = clock
+        # Where a crash may have come between the letter and the row that says it is there.
+        self._searched: set[tuple[str, int, str]] = set()
+        self._burying: set[tuple[str, int, str]] = set()
+
+    # --- burying -----------------------------------------------------------------------------------------
+
+    async def bury(self, topic: Topic, number: int, group: str) -> None:
+        """All that the group has given up in this partition. Whoever fails is called again later."""
+        place = (topic.record.id, number, group)
+        if place in self._burying:
+            return
+        self._burying.add(place)
+        try:
+            graves = (await self._ensure(topic)).partition(number)
+            partition = topic.partition(number)
+            while partition.groups.has(group) and (dying := partition.groups.state(group).dying):
+                some = dict(sorted(dying.items())[:_LETTERS_AT_ONCE])
+                places = {}
+                if place not in self._searched:
+                    places = self._found(graves, topic, number, group, dying)
+                    self._searched.add(place)
+                    if places:
+                        await self._write_down(partition, group, places)
+                        continue
+                await self._write_down(partition, group, await self._publish(graves, topic, number, group, some))
+        finally:
+            self._burying.discard(place)
+
+    def _found(
+        self, graves: Partition, topic: Topic, number: int, group: str, dying: dict[int, Death]
+    ) -> dict[int, int]:
+        """Letters that were published before a crash, and where."""
+        state = topic.partition(number).groups.state(group)
+        wanted = {(group, number, offset, state.dead.get(offset, 0) + 1): offset for offset in dying}
+        since = min(death.since for death in dying.values())
+        first = max(min(since, graves.messages.end_offset), graves.messages.start_offset)
+        found = {}
+        for stored in graves.reading.messages(BitMap64(range(first, graves.messages.synced_offset))):
+            obituary = _obituary(stored.message)
+            if obituary is not None and obituary.topic == topic.name and obituary.identity in wanted:
+                found[wanted[obituary.identity]] = stored.offset
+        return found
+
+    async def _publish(
+        self, graves: Partition, topic: Topic, number: int, group: str, dying: dict[int, Death]
+    ) -> dict[int, int]:
+        partition = topic.partition(number)
+        state = partition.groups.state(group)
+        stored = {one.offset: one for one in partition.reading.messages(BitMap64(dying))}
+        letters: list[Message] = []
+        size = 0
+        for offset, death in dying.items():
+            # Retention may have been faster than we are; that it died is worth a letter all the same.
+            one = stored.get(offset) or Stored(offset, Message(None), 0)
+            obituary = Obituary(
+                topic.name,
+                number,
+                offset,
+                group,
+                state.dead.get(offset, 0) + 1,
+                death.reason,
+                death.attempts,
+                death.failures[-_FAILURES_MAX:],
+                one.append_time,
+            )
+            header = (HEADER, msgspec.json.encode(obituary))
+            letter = Message(one.message.value, one.message.key, (*_plain(one.message), header))
+            size += letter.size
+            if letters and size > self._limits.frame_bytes_max // 2:
+                break
+            letters.append(letter)
+        frame = Frame.of(Batch.from_messages(letters, self._clock.now_us()), limits=self._limits)
+        committed = await graves.publish(frame)
+        return {offset: committed.base_offset + row for row, offset in zip(range(len(letters)), dying, strict=False)}
+
+    async def _write_down(self, partition: Partition, group: str, places: dict[int, int]) -> None:
+        offsets = sorted(places)
+        row = Buried(group, pack(BitMap64(offsets)), tuple(places[offset] for offset in offsets))
+        await partition.groups.record([row])
+
+    # --- looking -----------------------------------------------------------------------------------------
+
+    def letters(self, topic: str, where: Where | None = None, *, with_settled: bool = False) -> Iterator[DeadLetter]:
+        """The oldest first, partition by partition."""
+        self._topic(topic)
+        try:
+            graves = self._topic(topic + SUFFIX)
+        except TopicNotFound:
+            return
+        for number, partition in enumerate(graves.partitions):
+            log = partition.messages
+            for stored in partition.reading.messages(BitMap64(range(log.start_offset, log.synced_offset))):
+                letter = self._letter(graves, number, partition, stored)
+                if letter is None or (letter.is_settled and not with_settled):
+                    continue
+                if where is None or where.fits(letter):
+                    yield letter
+
+    def letter(self, identity: MessageId) -> DeadLetter:
+        graves = self._topic(identity.topic)
+        partition = graves.partition(identity.partition)
+        letter = self._letter(graves, identity.partition, partition, partition.reading.message(identity.offset))
+        if letter is None:
+            raise MessageNotFound(f"{identity} is not a dead letter", id=str(identity))
+        return letter
+
+    def _letter(self, graves: Topic, number: int, partition: Partition, stored: Stored) -> DeadLetter | None:
+        obituary = _obituary(stored.message)
+        if obituary is None:
+            return None
+        settled = partition.groups.has(SETTLED) and partition.groups.state(SETTLED).is_done(stored.offset)
+        message = msgspec.structs.replace(stored.message, headers=_plain(stored.message))
+        return DeadLetter(MessageId(graves.name, number, stored.offset), obituary, message, stored.append_time, settled)
+
+    # --- trying again ------------------------------------------------------------------------------------
+
+    async def redrive(
+        self,
+        topic: str,
+        where: Where | None = None,
+        *,
+        dry_run: bool = False,
+        rate: float | None = None,
+        redrives_max: int = REDRIVES_MAX,
+    ) -> Redrive:
+        """Back to the groups that gave them up, no more than `rate` a second.
+
+        In place where the message is still in the log: same id, same place in the order. Otherwise a copy is
+        published to the topic, which all its groups get.
+        """
+        if rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1_000_000):
+            raise InvalidInput(f"a rate is a number of messages a second, not {rate!r}")
+        source = self._topic(topic)
+        done = Redrive([], [], [], [])
+        now = self._clock.now_us()
+        sent = 0
+        for letter in list(self.letters(topic, where)):
+            due_us = now + (int(sent * 1_000_000 / rate) if rate else 0)
+            fate = self._fate(source, letter, redrives_max)
+            fate_list: list[MessageId] = getattr(done, fate)
+            fate_list.append(letter.id)
+            if fate in ("in_place", "copied"):
+                sent += 1
+            if dry_run or fate == "refused":
+                continue
+            if fate == "in_place":
+                await self._revive(source, letter, due_us)
+            elif fate == "copied":
+                await self._copy(source, letter, due_us if rate else 0)
+            await self._settle(letter)
+        return done
+
+    async def discard(self, topic: str, where: Where | None = None) -> int:
+        """They are not shown any more, nor redriven."""
+        count = 0
+        for letter in list(self.letters(topic, where)):
+            await self._settle(letter)
+            count += 1
+        return count
+
+    def _fate(self, source: Topic, letter: DeadLetter, redrives_max: int) -> str:
+        obituary = letter.obituary
+        if obituary.round > redrives_max:
+            return "refused"
+        if obituary.partition < len(source.partitions):
+            partition = source.partition(obituary.partition)
+            if partition.groups.has(obituary.group):
+                state = partition.groups.state(obituary.group)
+                if not state.is_done(obituary.offset) or state.dead.get(obituary.offset) != obituary.round:
+                    return "already"
+                try:
+                    partition.reading.message(obituary.offset)
+                    return "in_place"
+                except MessageNotFound:
+                    pass
+        return "copied"
+
+    async def _revive(self, source: Topic, letter: DeadLetter, due_us: int) -> None:
+        obituary = letter.obituary
+        groups = source.partition(obituary.partition).groups
+        state = groups.state(obituary.group)
+        events: list[GroupEvent] = [Redriven(obituary.group, pack(BitMap64([obituary.offset])), due_us)]
+        tokens = [token for token, parked in state.parked.items() if parked.offset == obituary.offset]
+        key = letter.message.key
+        if key is not None and KEY + key in state.parked and KEY + key not in tokens:
+            tokens.append(KEY + key)
+        if tokens:
+            # Its key goes on with this very message.
+            events.append(Unparked(obituary.group, tuple(tokens)))
+        await groups.record(events)
+
+    async def _copy(self, source: Topic, letter: DeadLetter, due_us: int) -> None:
+        await source.publish(msgspec.structs.replace(letter.message, timestamp=0, deliver_at=due_us))
+
+    async def _settle(self, letter: DeadLetter) -> None:
+        partition = self._topic(letter.id.topic).partition(letter.id.partition)
+        events: list[GroupEvent] = []
+        if not partition.groups.has(SETTLED):
+            events.append(Started(SETTLED, 0))
+        events.append(Passed(SETTLED, Cursors.at(0), gone=pack(BitMap64([letter.id.offset]))))
+        await partition.groups.record(events)
+
+
+def _for_letters(limits: Limits) -> Limits:
+    """A dead letter carries one more header than its message was allowed to have."""
+    return replace(
+        limits,
+        headers_max=limits.headers_max + 1,
+        header_bytes_max=limits.header_bytes_max + _OBITUARY_BYTES_MAX,
+        message_bytes_max=limits.message_bytes_max + _OBITUARY_BYTES_MAX,
+    )
+
+
+def _obituary(message: Message) -> Obituary | None:
+    for name, value in message.headers:
+        if name == HEADER:
+            try:
+                return msgspec.json.decode(value, type=Obituary)
+            except msgspec.DecodeError:
+                return None
+    return None
+
+
+def _plain(message: Message) -> tuple[tuple[str, bytes], ...]:
+    return tuple(header for header in message.headers if header[0] != HEADER)
+
+
+def _original(letter: DeadLetter) -> MessageId:
+    return MessageId(letter.obituary.topic, letter.obituary.partition, letter.obituary.offset)
+
+
+__all__ = ["SUFFIX", "DeadLetter", "DeadLetters", "Obituary", "Redrive", "Where"]

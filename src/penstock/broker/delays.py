@@ -1,0 +1,87 @@
+"""Delayed messages of one partition: which are not due yet, and when the next one is.
+
+A message is pending from its publishing until it is due or cancelled. Times are in the log, with the messages; here
+they are a timing wheel, made anew at every start. What was rescheduled has its own time, from the deliveries log, and
+leaves a timer behind in the wheel that means nothing any more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pyroaring import BitMap64
+
+from penstock.broker.offsets import Ints, array_of, bitmap_of
+from penstock.broker.wheel import Wheel
+
+
+class Delays:
+    def __init__(self, now_us: int) -> None:
+        self.pending = BitMap64()
+        self.cancelled = BitMap64()
+        # Rescheduled: its time now.
+        self.moved: dict[int, int] = {}
+        self._wheel = Wheel(now_us)
+
+    def add(self, offsets: Ints, dues_us: Ints, now_us: int) -> None:
+        """Those of these messages that have a time to come; 0 is for no delay."""
+        self._follow(now_us)
+        later = dues_us > now_us
+        if later.any():
+            self.pending |= bitmap_of(offsets[later])
+            self._wheel.add_many(dues_us[later], offsets[later])
+
+    def add_one(self, offset: int, due_us: int, now_us: int) -> None:
+        self._follow(now_us)
+        if due_us > now_us:
+            self.pending.add(offset)
+            self._wheel.add(due_us, offset)
+
+    def recall(self, offsets: Ints, dues_us: Ints) -> None:
+        """Pending ones of a life before; those due meanwhile come out at once."""
+        dues = dues_us
+        if self.moved:
+            dues = np.array([self.moved.get(o, due) for o, due in zip(offsets.tolist(), dues_us.tolist(), strict=True)])
+        self.pending |= bitmap_of(offsets)
+        self._wheel.add_many(dues, offsets)
+
+    def due(self, now_us: int) -> BitMap64:
+        """Pending messages whose time has come. Taken from the wheel: to be told with `release`."""
+        self._follow(now_us)
+        dues, offsets = self._wheel.advance(now_us)
+        if not len(offsets):
+            return BitMap64()
+        if self.moved:
+            current = [self.moved.get(o, due) == due for o, due in zip(offsets.tolist(), dues.tolist(), strict=True)]
+            offsets = offsets[np.array(current)]
+        return self.pending & bitmap_of(np.sort(offsets))
+
+    def next_due(self) -> int | None:
+        return self._wheel.next_due() if self.pending else None
+
+    def release(self, offsets: BitMap64) -> None:
+        self.pending -= offsets
+        self._forget_moves(offsets)
+
+    def cancel(self, offsets: BitMap64) -> None:
+        self.pending -= offsets
+        self.cancelled |= offsets
+        self._forget_moves(offsets)
+
+    def move(self, offset: int, due_us: int) -> None:
+        self.moved[offset] = due_us
+        self._wheel.add(due_us, offset)
+
+    def forget_below(self, offset: int) -> None:
+        """Retention has deleted these. Pending ones it never does."""
+        if self.cancelled and self.cancelled.min() < offset:
+            self.cancelled.remove_range(0, offset)
+
+    def _follow(self, now_us: int) -> None:
+        """A clock that was set back must not make anything due early, nor late for as long as it takes to catch up."""
+        if now_us < self._wheel.now_us:
+            self._wheel.turn_back(now_us)
+
+    def _forget_moves(self, offsets: BitMap64) -> None:
+        if self.moved:
+            for offset in array_of(offsets).tolist():
+                self.moved.pop(offset, None)

@@ -1,0 +1,339 @@
+"""What a group leases next from a partition: lanes, delays, expiry and order, decided for whole sets of offsets.
+
+    choose    which messages could be next, by count: per lane those that came back, then fresh ones
+    read      their frames, as far as the bytes allow
+    decide    which of them are leased: not those that expired, are gone, or whose key is busy
+
+Plain messages of a plain group cost nothing here but a range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from pyroaring import BitMap64
+
+from penstock.broker.delays import Delays
+from penstock.broker.delivery import Delivery
+from penstock.broker.events import GroupEvent, Leased, Passed, pack
+from penstock.broker.lanes import BY_PRIORITY, Lanes, LanesPolicy, Turns, Waiting
+from penstock.broker.offsets import Ints, array_of, below, bitmap_of, from_on
+from penstock.broker.ordering import Hashes, key_hashes
+from penstock.frame import HAS_TTL, Frame
+from penstock.message import Priority
+
+_NOTHING = BitMap64()
+_FAR = 1_000
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Of one lane: messages behind its cursor, and fresh ones from the cursor on to `cursor`, which it would move to.
+
+    `hidden` and `gone` lie between the two cursors and are passed over.
+    """
+
+    lane: Priority
+    behind: BitMap64
+    fresh: BitMap64
+    cursor: int
+    hidden: BitMap64 = field(default_factory=BitMap64)
+    gone: BitMap64 = field(default_factory=BitMap64)
+
+    @property
+    def offsets(self) -> BitMap64:
+        return self.behind | self.fresh if self.behind else self.fresh
+
+    def cut(self, reached: int) -> None:
+        """Only what lies before `reached` could be read."""
+        first = self.fresh.next_set_bit(reached) if self.fresh and self.fresh.max() >= reached else None
+        self.behind = below(self.behind, reached)
+        if first is not None:
+            self.fresh = below(self.fresh, reached)
+            self.hidden = below(self.hidden, first)
+            self.gone = below(self.gone, first)
+            self.cursor = first
+
+
+class Gathered(NamedTuple):
+    """Frames that hold messages of a lane, in order; which of the messages are there; and how far the reading got."""
+
+    frames: list[Frame]
+    there: BitMap64
+    reached: int
+    size: int
+
+
+class Reader(Protocol):
+    """The messages of the partition."""
+
+    def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered: ...
+
+
+class Picked(NamedTuple):
+    """What is leased of one lane, and the frames it is in."""
+
+    offsets: BitMap64
+    frames: list[Frame]
+
+
+class Decision(NamedTuple):
+    events: list[GroupEvent]
+    picked: list[Picked]
+    leased: tuple[Ints, Hashes] | None
+    blocked: tuple[Ints, Hashes] | None
+
+
+class Leasing:
+    """How one group leases from one partition."""
+
+    def __init__(self, delivery: Delivery, lanes: Lanes, delays: Delays, policy: LanesPolicy) -> None:
+        self._delivery = delivery
+        self._lanes = lanes
+        self._delays = delays
+        self._policy = policy
+        self._turns = Turns()
+
+    # --- choose ------------------------------------------------------------------------------------------
+
+    def _choose(self, count: int, start: int, end: int, now_us: int, ages: Ages) -> list[Candidates]:
+        """Up to `count` messages in the order in which they are to be delivered, of those in [start, end)."""
+        delivery = self._delivery
+        if delivery.end is not None:
+            end = min(end, delivery.end)
+        ready = delivery.ready - delivery.order.blocked if delivery.order.blocked else delivery.ready
+        if self._policy == "none" or self._lanes.is_plain:
+            return [self._normal(ready, count, start, end, _NOTHING)]
+        others = self._lanes.high | self._lanes.low
+        chosen = []
+        left = count
+        shares = self._shares(ready, count, start, end, now_us, ages) if self._policy == "weighted" else None
+        for lane in BY_PRIORITY:
+            some = left if shares is None else shares.get(lane, 0)
+            if some <= 0:
+                continue
+            if lane is Priority.NORMAL:
+                candidates = self._normal(ready - others, some, start, end, others)
+            else:
+                candidates = self._other(lane, ready, some, start, end)
+            chosen.append(candidates)
+            left -= len(candidates.behind) + len(candidates.fresh)
+        return chosen
+
+    def _normal(self, ready: BitMap64, count: int, start: int, end: int, others: BitMap64) -> Candidates:
+        behind = ready[:count] if ready else BitMap64()
+        first = max(self._delivery.cursors.normal, self._delivery.floor)
+        count -= len(behind)
+        if count <= 0 or first >= end:
+            return Candidates(Priority.NORMAL, behind, BitMap64(), self._delivery.cursors.normal)
+        gone = BitMap64()
+        if first < start:
+            # Retention was faster. What it deleted is passed over at once, however much it was.
+            gone = BitMap64(range(first, min(start, end))) - others - self._delivery.done
+            first = min(start, end)
+        stop = min(first + count, end)
+        delays, done = self._delays, self._delivery.done
+        passed = [bitmap for bitmap in (others, delays.pending, delays.cancelled, done) if _reaches(bitmap, first)]
+        fresh = BitMap64(range(first, stop))
+        for bitmap in passed:
+            fresh -= bitmap
+        while passed and len(fresh) < count and stop < end:
+            stop = min(first + 4 * (stop - first), end)
+            fresh = BitMap64(range(first, stop))
+            for bitmap in passed:
+                fresh -= bitmap
+        if len(fresh) > count:
+            fresh = fresh[:count]
+            stop = fresh.max() + 1
+        if not passed:
+            return Candidates(Priority.NORMAL, behind, fresh, stop, gone=gone)
+        window = BitMap64(range(first, stop)) - others - done
+        return Candidates(
+            Priority.NORMAL,
+            behind,
+            fresh,
+            stop,
+            hidden=window & delays.pending,
+            gone=gone | (window & delays.cancelled),
+        )
+
+    def _other(self, lane: Priority, ready: BitMap64, count: int, start: int, end: int) -> Candidates:
+        bitmap = self._lanes.high if lane is Priority.HIGH else self._lanes.low
+        cursor = self._delivery.cursors.high if lane is Priority.HIGH else self._delivery.cursors.low
+        behind = (ready & bitmap)[:count] if ready else BitMap64()
+        first = max(cursor, self._delivery.floor)
+        count -= len(behind)
+        if count <= 0 or not bitmap or bitmap.max() < first:
+            return Candidates(lane, behind, BitMap64(), cursor)
+        ahead = below(from_on(bitmap, first), end) - self._delivery.done
+        gone = below(ahead, start) | (ahead & self._delays.cancelled)
+        hidden = ahead & self._delays.pending
+        fresh = (ahead - gone - hidden)[:count]
+        # As far as the last one taken, or as the lane goes.
+        stop = fresh.max() + 1 if len(fresh) == count else max(ahead.max() + 1, cursor) if ahead else cursor
+        return Candidates(lane, behind, fresh, stop, hidden=below(hidden, stop), gone=below(gone, stop))
+
+    def _shares(
+        self, ready: BitMap64, count: int, start: int, end: int, now_us: int, ages: Ages
+    ) -> dict[Priority, int]:
+        waiting = []
+        others = self._lanes.high | self._lanes.low
+        for lane in BY_PRIORITY:
+            if lane is Priority.NORMAL:
+                candidates = self._normal(ready - others, count, start, end, others)
+            else:
+                candidates = self._other(lane, ready, count, start, end)
+            offsets = candidates.offsets
+            waiting.append(Waiting(lane, len(offsets), ages.published_us(offsets.min()) if offsets else now_us))
+        shares = self._turns.share(waiting, count, now_us)
+        self._turns.took(self._turns.earned(waiting, count, now_us), shares)
+        return shares
+
+    # --- read and decide ---------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        reader: LaneReader,
+        *,
+        count: int,
+        bytes_max: int,
+        start: int,
+        end: int,
+        now_us: int,
+        consumer: str,
+        identity: int,
+        deadline_us: int,
+    ) -> Decision | None:
+        """Up to `count` messages of about `bytes_max` bytes out of [start, end); None if there is nothing to do."""
+        delivery = self._delivery
+        delivery.make_ready(now_us)
+        if delivery.order.stands(delivery):
+            return None
+        decision = _Deciding(delivery, now_us)
+        for candidates in self._choose(count, start, end, now_us, reader):
+            if bytes_max <= 0:
+                break
+            offsets = candidates.offsets
+            if offsets:
+                gathered = reader.gather(offsets, bytes_max)
+                candidates.cut(gathered.reached)
+                bytes_max -= gathered.size
+                decision.add(candidates, gathered)
+            else:
+                decision.pass_over(candidates)
+        return decision.made(consumer, identity, deadline_us)
+
+
+class Ages(Protocol):
+    def published_us(self, offset: int) -> int: ...
+
+
+class LaneReader(Reader, Ages, Protocol): ...
+
+
+class _Deciding:
+    def __init__(self, delivery: Delivery, now_us: int) -> None:
+        self._delivery = delivery
+        self._now_us = now_us
+        self._cursors = delivery.cursors
+        self._leased = BitMap64()
+        self._skipped, self._hidden, self._lapsed, self._gone = BitMap64(), BitMap64(), BitMap64(), BitMap64()
+        self._picked: list[Picked] = []
+        self._keys: list[tuple[Ints, Hashes]] = []
+        self._blocked: list[tuple[Ints, Hashes]] = []
+
+    def pass_over(self, candidates: Candidates) -> None:
+        self._hidden |= candidates.hidden
+        self._gone |= candidates.gone
+        match candidates.lane:
+            case Priority.NORMAL:
+                self._cursors = self._cursors._replace(normal=candidates.cursor)
+            case Priority.HIGH:
+                self._cursors = self._cursors._replace(high=candidates.cursor)
+            case _:
+                self._cursors = self._cursors._replace(low=candidates.cursor)
+
+    def add(self, candidates: Candidates, gathered: Gathered) -> None:
+        self.pass_over(candidates)
+        offsets = candidates.offsets
+        taken = gathered.there & offsets
+        if len(taken) < len(offsets):
+            self._gone |= offsets - taken
+        if any(frame.flags & HAS_TTL for frame in gathered.frames):
+            lapsed = self._expired(gathered.frames) & taken
+            self._lapsed |= lapsed
+            taken -= lapsed
+        if taken and self._delivery.order.needs_keys:
+            taken = self._admitted(taken, candidates.fresh, gathered.frames)
+        if taken:
+            self._leased |= taken
+            self._picked.append(Picked(taken, gathered.frames))
+
+    def _expired(self, frames: list[Frame]) -> BitMap64:
+        expired = BitMap64()
+        for frame in frames:
+            if frame.flags & HAS_TTL:
+                batch = frame.batch()
+                assert batch.expires_at is not None
+                is_over = (batch.expires_at > 0) & (batch.expires_at <= self._now_us)
+                expired |= bitmap_of(frame.offsets(batch)[is_over])
+        return expired
+
+    def _admitted(self, taken: BitMap64, fresh: BitMap64, frames: list[Frame]) -> BitMap64:
+        offsets = array_of(taken)
+        hashes = hashes_of(offsets, frames)
+        admitted = self._delivery.order.admit(hashes)
+        if admitted.all():
+            self._keys.append((offsets, hashes))
+            return taken
+        refused = ~admitted
+        self._blocked.append((offsets[refused], hashes[refused]))
+        self._skipped |= bitmap_of(offsets[refused]) & fresh
+        self._keys.append((offsets[admitted], hashes[admitted]))
+        return bitmap_of(offsets[admitted])
+
+    def made(self, consumer: str, identity: int, deadline_us: int) -> Decision | None:
+        delivery, events = self._delivery, list[GroupEvent]()
+        # A long way over nothing is worth a row too: the next one need not go it again.
+        is_far = self._cursors.normal - delivery.cursors.normal > _FAR and not self._leased
+        if self._skipped or self._hidden or self._lapsed or self._gone or is_far:
+            events.append(
+                Passed(
+                    delivery.group,
+                    self._cursors,
+                    pack(self._skipped),
+                    pack(self._hidden),
+                    pack(self._lapsed),
+                    pack(self._gone),
+                )
+            )
+        if self._leased:
+            events.append(Leased(delivery.group, consumer, identity, pack(self._leased), self._cursors, deadline_us))
+        if not events and not self._blocked:
+            return None
+        return Decision(events, self._picked, _joined(self._keys), _joined(self._blocked))
+
+
+def _joined(parts: list[tuple[Ints, Hashes]]) -> tuple[Ints, Hashes] | None:
+    if not parts:
+        return None
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def hashes_of(offsets: Ints, frames: list[Frame]) -> Hashes:
+    """The key hashes of these messages, which are all in the frames."""
+    hashes = np.zeros(len(offsets), np.uint64)
+    for frame in frames:
+        first, last = np.searchsorted(offsets, (frame.base_offset, frame.next_offset))
+        if first == last:
+            continue
+        batch = frame.batch()
+        rows = np.searchsorted(frame.offsets(batch), offsets[first:last])
+        hashes[first:last] = key_hashes(batch)[rows]
+    return hashes
+
+
+def _reaches(bitmap: BitMap64, first: int) -> bool:
+    return bool(bitmap) and bool(bitmap.max() >= first)

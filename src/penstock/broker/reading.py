@@ -1,0 +1,161 @@
+"""The messages of a partition as its groups see them: frames for a lease, keys, single messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from pyroaring import BitMap64
+
+from penstock.batch import Batch
+from penstock.broker.leasing import Gathered, hashes_of
+from penstock.broker.offsets import Ints, array_of, bitmap_of, stretches
+from penstock.broker.ordering import Hashes
+from penstock.errors import InvalidFrame, LogCorrupt, MessageNotFound
+from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, SPARSE, Frame
+from penstock.limits import MIB
+from penstock.message import Message
+from penstock.storage.log import Log
+
+_READ_BYTES_MAX = 8 * MIB
+SPECIAL = HAS_DELAYS | HAS_HIGH | HAS_LOW
+
+
+class Stored:
+    """One message and when it was stored."""
+
+    __slots__ = ("append_time", "message", "offset")
+
+    def __init__(self, offset: int, message: Message, append_time: int) -> None:
+        self.offset = offset
+        self.message = message
+        self.append_time = append_time
+
+
+class Reading:
+    """Over one log of messages. What is not visible yet is not there."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        # Messages in other lanes or with delays that are on their way to the disk, or there but not known yet: until
+        # they are, nobody may see them, nor anything behind them.
+        self._coming = 0
+        self._visible = 0
+
+    # --- how far one can see -----------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start_offset
+
+    @property
+    def visible_offset(self) -> int:
+        return self._visible if self._coming else self.log.synced_offset
+
+    def special_comes(self) -> None:
+        if not self._coming:
+            self._visible = self.log.synced_offset
+        self._coming += 1
+
+    def special_came(self, next_offset: int | None) -> None:
+        """None if it was not stored after all."""
+        self._coming -= 1
+        if next_offset is not None:
+            self._visible = max(self._visible, next_offset)
+
+    # --- for leases --------------------------------------------------------------------------------------
+
+    def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered:
+        frames: list[Frame] = []
+        there = BitMap64()
+        size, reached = 0, 0
+        start = self.log.start_offset
+        for first, until in stretches(offsets):
+            at = max(first, start, reached)
+            while at < until:
+                # Whether one more frame fits is not known before it is read; it is taken to be as large as the last.
+                if frames and size + len(frames[-1].data) > bytes_max:
+                    return Gathered(frames, there & offsets, at, size)
+                run = self.log.read(at, bytes_max=min(bytes_max - size, _READ_BYTES_MAX), until=until)
+                for frame in run:
+                    frames.append(frame)
+                    size += len(frame.data)
+                    there |= _offsets_in(frame)
+                if not run:
+                    break
+                at = run.next_offset
+            reached = max(at, until, reached)
+        return Gathered(frames, there & offsets, reached, size)
+
+    def published_us(self, offset: int) -> int:
+        for frame in self.log.read(max(offset, self.log.start_offset), bytes_max=1, until=offset + 1):
+            return frame.append_time
+        return 0
+
+    def hashes(self, offsets: BitMap64) -> Hashes:
+        """Of their keys; none for a message that is gone."""
+        gathered = self.gather(offsets, 1 << 62)
+        wanted = array_of(offsets)
+        found = array_of(gathered.there)
+        hashes = np.zeros(len(wanted), np.uint64)
+        hashes[np.searchsorted(wanted, found)] = hashes_of(found, gathered.frames)
+        return hashes
+
+    def keys(self, offsets: BitMap64) -> list[bytes | None]:
+        return [stored.message.key for stored in self.messages(offsets)]
+
+    # --- messages ----------------------------------------------------------------------------------------
+
+    def messages(self, offsets: BitMap64) -> Iterator[Stored]:
+        """Those of these that are there, in order."""
+        for numbers, batch, times in self.timed_batches(offsets):
+            rows = np.flatnonzero(np.isin(numbers, array_of(offsets)))
+            if len(rows):
+                picked = zip(rows.tolist(), batch.rows(rows).messages(), strict=True)
+                for row, message in picked:
+                    yield Stored(int(numbers[row]), message, int(times[row]))
+
+    def message(self, offset: int) -> Stored:
+        if 0 <= offset < self.visible_offset:
+            for stored in self.messages(BitMap64([offset])):
+                return stored
+        raise MessageNotFound(f"there is no message at offset {offset}: not yet, or no longer", offset=offset)
+
+    def batches(self, offsets: BitMap64) -> Iterator[tuple[Ints, Batch]]:
+        for numbers, batch, _ in self.timed_batches(offsets):
+            yield numbers, batch
+
+    def timed_batches(self, offsets: BitMap64) -> Iterator[tuple[Ints, Batch, Ints]]:
+        reached = 0
+        for first, until in stretches(offsets):
+            at = max(first, self.log.start_offset, reached)
+            while at < until:
+                run = self.log.read(at, bytes_max=MIB, until=until)
+                for frame in run:
+                    batch = self.decode(frame)
+                    yield frame.offsets(batch), batch, frame.append_times(batch)
+                if not run:
+                    break
+                at = run.next_offset
+            reached = max(reached, at)
+
+    def special_batches(self, offset: int) -> Iterator[tuple[Ints, Batch]]:
+        for head in self.log.heads(offset=max(offset, self.log.start_offset)):
+            if head.flags & SPECIAL:
+                for frame in self.log.read(head.base_offset, bytes_max=1, until=head.base_offset + 1):
+                    batch = self.decode(frame)
+                    yield frame.offsets(batch), batch
+
+    def decode(self, frame: Frame) -> Batch:
+        try:
+            return frame.batch()
+        except InvalidFrame as error:
+            raise LogCorrupt(
+                f"the frame at offset {frame.base_offset} is damaged: {error.message}", offset=frame.base_offset
+            ) from error
+
+
+def _offsets_in(frame: Frame) -> BitMap64:
+    if not frame.flags & SPARSE:
+        return BitMap64(range(frame.base_offset, frame.next_offset))
+    return bitmap_of(frame.offsets(frame.batch()))

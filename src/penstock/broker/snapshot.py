@@ -1,0 +1,198 @@
+"""The state of a partition's groups, delays and lanes as rows of the deliveries log.
+
+Written now and then among the events, so that a start reads from the last one on and not from the beginning, and old
+segments of the deliveries log can be deleted.
+
+    control frames, one after the other: a row that tells the length, then the snapshot in pieces
+
+A snapshot is whole when all its pieces are there; one that a crash cut short is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from pyroaring import BitMap64
+
+from penstock.batch import Batch
+from penstock.broker.delays import Delays
+from penstock.broker.delivery import Death, Delivery, Failure, Lease, Parked
+from penstock.broker.events import Cursors, Started, pack, unpack
+from penstock.broker.lanes import Lanes
+from penstock.errors import InvalidFrame, LogCorrupt
+from penstock.frame import CONTROL, Frame
+from penstock.message import Message
+from penstock.storage.log import Log
+
+_PIECE_BYTES = 512 * 1024
+_PIECES_IN_A_FRAME = 8
+
+
+class _GroupState(msgspec.Struct, array_like=True):
+    name: str
+    start: int
+    end: int | None
+    floor: int
+    cursors: Cursors
+    done: bytes
+    ready: bytes
+    hidden: bytes
+    unseen: bytes
+    leases: list[tuple[int, str, int, int, bytes]]
+    waiting: list[tuple[int, bytes]]
+    attempts: list[tuple[int, bytes]]
+    failures: list[tuple[Failure, bytes]]
+    dying: dict[int, Death]
+    dead: list[tuple[int, bytes]]
+    parked: dict[bytes, Parked]
+
+
+class Snapshot(msgspec.Struct, array_like=True):
+    """`covered`: the messages below this offset have been looked at for lanes and delays."""
+
+    covered: int
+    high: bytes
+    low: bytes
+    pending: bytes
+    cancelled: bytes
+    moved: dict[int, int]
+    members: dict[str, str]
+    groups: list[_GroupState]
+
+
+class _Head(msgspec.Struct, array_like=True, tag="snapshot"):
+    length: int
+
+
+def take(
+    covered: int, groups: Iterable[Delivery], lanes: Lanes, delays: Delays, members: dict[str, str], now_us: int
+) -> list[Frame]:
+    """As frames for the deliveries log."""
+    snapshot = Snapshot(
+        covered,
+        pack(lanes.high),
+        pack(lanes.low),
+        pack(delays.pending),
+        pack(delays.cancelled),
+        delays.moved,
+        members,
+        [_state(group) for group in groups],
+    )
+    data = msgspec.msgpack.encode(snapshot)
+    pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)]
+    rows = [Message(msgspec.msgpack.encode(_Head(len(data)))), *(Message(piece) for piece in pieces)]
+    return [
+        Frame.of(Batch.from_messages(rows[at : at + _PIECES_IN_A_FRAME], now_us), is_control=True)
+        for at in range(0, len(rows), _PIECES_IN_A_FRAME)
+    ]
+
+
+def find_last(log: Log, before: int | None = None) -> tuple[Snapshot | None, int]:
+    """The last whole snapshot that starts before that offset, and where the events behind it begin.
+
+    Without one, None and the start of the log.
+    """
+    starts: list[int] = []
+    for segment in reversed(log.segments):
+        if before is not None and segment.base_offset >= before:
+            continue
+        heads = [frame.facts() for frame in log.heads_of(segment)]
+        starts = [head.base_offset for head in heads if head.flags & CONTROL]
+        for start in reversed(starts):
+            if start >= log.start_offset and (before is None or start < before):
+                found = _read(log, start)
+                if found is not None:
+                    return found
+    return None, log.start_offset
+
+
+def _read(log: Log, start: int) -> tuple[Snapshot, int] | None:
+    data, length = bytearray(), None
+    for frame in log.frames(start):
+        if not frame.flags & CONTROL:
+            break
+        for value in _values(frame):
+            if length is None:
+                length = _length(value)
+                if length is None:
+                    return None
+            else:
+                data += value
+        if length is not None and len(data) >= length:
+            return msgspec.msgpack.decode(bytes(data), type=Snapshot), frame.next_offset
+    return None
+
+
+def _values(frame: Frame) -> Iterator[bytes]:
+    try:
+        yield from (value or b"" for value in frame.batch(verify=False).values())
+    except InvalidFrame as error:
+        raise LogCorrupt(f"a frame of the deliveries log can't be decoded: {error.message}") from error
+
+
+def _length(value: bytes) -> int | None:
+    """None if this frame is the middle of a snapshot."""
+    try:
+        return msgspec.msgpack.decode(value, type=_Head).length
+    except msgspec.DecodeError:
+        return None
+
+
+def _state(group: Delivery) -> _GroupState:
+    failures: dict[Failure, BitMap64] = {}
+    for offset, failed in group.failures.items():
+        for failure in failed:
+            failures.setdefault(failure, BitMap64()).add(offset)
+    return _GroupState(
+        group.group,
+        group.start,
+        group.end,
+        group.floor,
+        group.cursors,
+        pack(group.done),
+        pack(group.ready),
+        pack(group.hidden),
+        pack(group.unseen),
+        [(one.id, one.consumer, one.deadline_us, one.leased_us, pack(one.offsets)) for one in group.leases.values()],
+        [(due, pack(offsets)) for due, offsets in group.waits()],
+        [(count, pack(offsets)) for count, offsets in _by_number(group.attempts)],
+        [(failure, pack(offsets)) for failure, offsets in sorted(failures.items(), key=_when)],
+        group.dying,
+        [(count, pack(offsets)) for count, offsets in _by_number(group.dead)],
+        group.parked,
+    )
+
+
+def _when(item: tuple[Failure, Any]) -> int:
+    return item[0].failed_us
+
+
+def _by_number(numbers: dict[int, int]) -> list[tuple[int, BitMap64]]:
+    by_number: dict[int, BitMap64] = {}
+    for offset, number in numbers.items():
+        by_number.setdefault(number, BitMap64()).add(offset)
+    return sorted(by_number.items(), key=lambda item: item[0])
+
+
+def restore(state: _GroupState) -> Delivery:
+    group = Delivery(state.name)
+    group.apply(Started(state.name, state.start, end=state.end), 0)
+    group.floor = state.floor
+    group.cursors = state.cursors
+    group.done, group.ready = unpack(state.done), unpack(state.ready)
+    group.hidden, group.unseen = unpack(state.hidden), unpack(state.unseen)
+    group.parked = state.parked
+    group.dying = state.dying
+    group.dead = {offset: count for count, offsets in state.dead for offset in unpack(offsets)}
+    for count, offsets in state.attempts:
+        group.set_attempts(unpack(offsets), count)
+    for failure, offsets in state.failures:
+        for offset in unpack(offsets):
+            group.failures[offset] = (*group.failures.get(offset, ()), failure)
+    for due, offsets in state.waiting:
+        group.wait(unpack(offsets), due)
+    for identity, consumer, deadline_us, leased_us, offsets in state.leases:
+        group.hold(Lease(identity, consumer, deadline_us, unpack(offsets), leased_us))
+    return group

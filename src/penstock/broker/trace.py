@@ -1,0 +1,316 @@
+"""What happened to a message, and why a group has not got it: read from the deliveries log, which is always on.
+
+`trace` tells the whole story of one message. `state_at` makes the state of a group as it was at some time. `why` gives
+one plain answer about now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+from pyroaring import BitMap64
+
+from penstock.broker import snapshot
+from penstock.broker.deliveries import events_of
+from penstock.broker.delivery import Delivery
+from penstock.broker.events import (
+    Acknowledged,
+    AnyEvent,
+    Assigned,
+    Buried,
+    Cancelled,
+    Deferred,
+    Dropped,
+    Due,
+    Exhausted,
+    Expired,
+    Leased,
+    Moved,
+    Nacked,
+    Passed,
+    Redriven,
+    Released,
+    Started,
+    unpack,
+)
+from penstock.broker.ids import MessageId
+from penstock.broker.partition import Partition
+from penstock.broker.topic import Topic
+from penstock.clock import rfc3339
+
+SUFFIX = ".dlq"
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that happened. `until_us` is when something follows from it by itself."""
+
+    time_us: int
+    what: str
+    group: str | None = None
+    consumer: str | None = None
+    attempt: int | None = None
+    reason: str | None = None
+    until_us: int | None = None
+    place: str | None = None
+
+
+class Trace(NamedTuple):
+    id: MessageId
+    steps: list[Step]
+
+    def latency_us(self, group: str) -> int | None:
+        """From its publishing to its acknowledgement by that group."""
+        for step in self.steps:
+            if step.group == group and step.what == "ACKNOWLEDGED":
+                return step.time_us - self.steps[0].time_us
+        return None
+
+
+def trace(topic: Topic, identity: MessageId) -> Trace:
+    partition = topic.partition(identity.partition)
+    stored = partition.reading.message(identity.offset)
+    message = stored.message
+    steps = [Step(stored.append_time, "PUBLISHED")]
+    if message.deliver_at > stored.append_time:
+        steps.append(Step(stored.append_time, "SCHEDULED", until_us=message.deliver_at))
+    steps += _story(partition, identity, stored.append_time)
+    if topic.settings.retention_age_us is not None and topic.settings.cleanup == "delete":
+        until_us = stored.append_time + topic.settings.retention_age_us
+        steps.append(Step(steps[-1].time_us, "RETAINED", until_us=until_us))
+    return Trace(identity, steps)
+
+
+def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator[Step]:
+    log, offset = partition.deliveries, identity.offset
+    # Per group: deliveries so far, who has it, and what became of the last try.
+    attempts: dict[str, int] = {}
+    holders: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for event, at_us in events_of(log, max(log.offset_at(since_us), log.start_offset)):
+        if not _concerns(event, offset):
+            continue
+        group = event.group or None
+        consumer = holders.get(event.group)
+        attempt = attempts.get(event.group)
+        match event:
+            case Leased():
+                attempts[event.group] = (attempt or 0) + 1
+                holders[event.group] = event.consumer
+                what = "DELIVERED" if not attempt else "REDELIVERED"
+                reason = reasons.pop(event.group, None)
+                yield Step(at_us, what, group, event.consumer, (attempt or 0) + 1, reason, event.deadline_us)
+            case Acknowledged():
+                yield Step(at_us, "ACKNOWLEDGED", group, consumer, attempt)
+            case Nacked():
+                reasons[event.group] = event.reason
+                yield Step(at_us, "NACKED", group, consumer, attempt, event.reason, event.due_us)
+            case Expired():
+                reasons[event.group] = "the lease ran out"
+                yield Step(at_us, "LEASE_EXPIRED", group, consumer, attempt, None, event.due_us)
+            case Released():
+                attempts[event.group] = (attempt or 1) - 1
+                yield Step(at_us, "GIVEN_BACK", group, consumer, attempt)
+            case Exhausted():
+                yield Step(at_us, "EXHAUSTED", group, consumer, attempt, event.reason)
+            case Buried():
+                place = event.places[unpack(event.offsets).rank(offset) - 1]
+                grave = f"{identity.topic}{SUFFIX}:{identity.partition}:{place}"
+                yield Step(at_us, "DEAD_LETTERED", group, place=grave)
+            case Redriven():
+                attempts.pop(event.group, None)
+                yield Step(at_us, "REDRIVEN", group, until_us=event.due_us)
+            case Passed():
+                if offset in unpack(event.lapsed):
+                    yield Step(at_us, "EXPIRED", group)
+                elif offset in unpack(event.gone):
+                    yield Step(at_us, "PASSED_OVER", group, reason="cancelled, or no longer in the log")
+            case Due():
+                yield Step(at_us, "RELEASED")
+            case Cancelled():
+                yield Step(at_us, "CANCELLED")
+            case Moved():
+                yield Step(at_us, "RESCHEDULED", until_us=event.due_us)
+            case Deferred():
+                yield Step(at_us, "REPLAYED", group, until_us=event.due_us)
+            case Started():
+                yield Step(at_us, "GROUP_MOVED", group, reason=f"the group starts at offset {event.offset}")
+            case _:
+                pass
+
+
+def _concerns(event: AnyEvent, offset: int) -> bool:
+    match event:
+        case Moved():
+            return event.offset == offset
+        case Passed():
+            return offset in unpack(event.lapsed) or offset in unpack(event.gone)
+        case Started():
+            # Only what lies behind it comes again, or for the first time.
+            return event.offset <= offset
+        case (
+            Leased()
+            | Acknowledged()
+            | Nacked()
+            | Expired()
+            | Released()
+            | Exhausted()
+            | Buried()
+            | Redriven()
+            | Due()
+            | Cancelled()
+            | Deferred()
+        ):
+            return offset in unpack(event.offsets)
+        case _:
+            return False
+
+
+class StateAt(NamedTuple):
+    """A group in one partition as it was at some time."""
+
+    partition: int
+    floor: int
+    end_offset: int
+    unacknowledged: BitMap64
+    leased: BitMap64
+    dead: BitMap64
+
+
+def state_at(topic: Topic, group: str, time_us: int) -> list[StateAt]:
+    """What the group had not acknowledged then, in each partition where it had started by then."""
+    states = []
+    for number, partition in enumerate(topic.partitions):
+        state = _rewind(partition, group, time_us)
+        if state is None:
+            continue
+        log = partition.messages
+        end = max(min(log.offset_at(time_us + 1), partition.reading.visible_offset), state.floor)
+        todo = BitMap64(range(state.floor, end)) - state.done
+        leased = BitMap64()
+        for lease in state.leases.values():
+            leased |= lease.offsets
+        states.append(StateAt(number, state.floor, end, todo, leased, BitMap64(state.dead)))
+    return states
+
+
+def _rewind(partition: Partition, group: str, time_us: int) -> Delivery | None:
+    log = partition.deliveries
+    bound = max(log.offset_at(time_us + 1), log.start_offset)
+    last, offset = snapshot.find_last(log, before=bound)
+    state: Delivery | None = None
+    if last is not None:
+        state = next((snapshot.restore(one) for one in last.groups if one.name == group), None)
+    for event, at_us in events_of(log, offset):
+        if at_us > time_us:
+            break
+        match event:
+            case Due():
+                if state is not None:
+                    state.make_due(unpack(event.offsets))
+            case Cancelled():
+                if state is not None:
+                    state.cancel(unpack(event.offsets))
+            case Dropped():
+                state = None if event.group == group else state
+            case Assigned() | Moved():
+                pass
+            case _ if event.group == group:
+                state = state or Delivery(group)
+                state.apply(event, at_us)
+    return state
+
+
+class Why(msgspec.Struct, frozen=True):
+    """`code` for machines, `answer` for people."""
+
+    code: str
+    answer: str
+
+
+def why(topic: Topic, identity: MessageId, group: str, *, now_us: int, owner: str | None, is_started: bool) -> Why:
+    """Why the group has not got this message, or what became of it there."""
+    partition = topic.partition(identity.partition)
+    offset = identity.offset
+    if offset >= partition.reading.visible_offset:
+        return Why("not_published", f"there is no message {identity} yet")
+    if offset < partition.messages.start_offset:
+        return Why("deleted", "retention has deleted the message")
+    if offset in partition.groups.delays.cancelled:
+        return Why("cancelled", "the message was cancelled before it was due")
+    if not is_started or not partition.groups.has(group):
+        if offset in partition.groups.delays.pending:
+            return _delayed(partition, offset)
+        return Why("group_not_started", f"group {group} has never asked for messages of this partition")
+    state = partition.groups.state(group)
+    found = _because_of_state(partition, state, identity)
+    if found is not None:
+        return found
+    if state.order.stands(state):
+        if state.parked:
+            return Why("parked", f"the whole partition is parked: {next(iter(state.parked.values())).reason}")
+        return Why("behind_another", "an earlier message of the partition is not done, and the order is strict")
+    if offset in state.order.blocked:
+        return _blocked(partition, state, offset)
+    if owner is None:
+        return Why("no_consumer", "the message is ready, and no consumer of the group is there")
+    if offset in state.ready:
+        return Why("ready", f"the message is ready; {owner} has the partition and has not asked for it")
+    before = BitMap64(range(state.floor, offset)) - state.done
+    return Why("not_reached", f"the message is ready; {len(before)} messages are before it, {owner} has the partition")
+
+
+def _because_of_state(partition: Partition, state: Delivery, identity: MessageId) -> Why | None:
+    offset = identity.offset
+    lease = state.lease_of(offset)
+    if lease is not None:
+        until = rfc3339(lease.deadline_us)
+        return Why("leased", f"{lease.consumer} has it, attempt {state.attempt(offset)}, until {until}")
+    if offset in state.dying or (state.is_done(offset) and offset in state.dead):
+        return Why("dead_lettered", "the group gave it up: it is a dead letter")
+    if state.is_done(offset):
+        return _done(partition, state, identity)
+    if offset in partition.groups.delays.pending:
+        return _delayed(partition, offset)
+    due = state.due_of(offset)
+    if due is not None:
+        failures = state.failures.get(offset, ())
+        reason = f" after {failures[-1].reason or 'a nack without a reason'!r}" if failures else ""
+        return Why("waiting", f"it waits until {rfc3339(due)} for its next try{reason}")
+    if state.end is not None and offset >= state.end:
+        return Why("behind_the_end", f"the group replays up to offset {state.end}")
+    return None
+
+
+def _done(partition: Partition, state: Delivery, identity: MessageId) -> Why:
+    """Done, says the state; how, says the log."""
+    stored = partition.reading.message(identity.offset)
+    for step in reversed(list(_story(partition, identity, stored.append_time))):
+        if step.group != state.group:
+            continue
+        match step.what:
+            case "ACKNOWLEDGED":
+                return Why("acknowledged", f"{step.consumer} acknowledged it at {rfc3339(step.time_us)}")
+            case "EXPIRED":
+                return Why("expired", f"it had expired when its turn came, at {rfc3339(step.time_us)}")
+            case "EXHAUSTED":
+                return Why("given_up", f"it was given up at {rfc3339(step.time_us)}: {step.reason}")
+            case "PASSED_OVER":
+                return Why("passed_over", step.reason or "")
+    if identity.offset < state.start:
+        return Why("before_start", f"the group starts at offset {state.start}")
+    return Why("done", "it is done, and the log of how goes back less far")
+
+
+def _delayed(partition: Partition, offset: int) -> Why:
+    due = partition.groups.delays.moved.get(offset) or partition.reading.message(offset).message.deliver_at
+    return Why("delayed", f"it is delayed until {rfc3339(due)}")
+
+
+def _blocked(partition: Partition, state: Delivery, offset: int) -> Why:
+    key = partition.reading.message(offset).message.key
+    for token, parked in state.parked.items():
+        if key is not None and token[1:] == key:
+            return Why("parked", f"its key is parked since offset {parked.offset} was given up: {parked.reason}")
+    return Why("key_locked", "an earlier message of the same key is leased, or waits for its next try")
