@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
+from pyroaring import BitMap64
+
 from penstock.broker.broker import Broker
-from penstock.broker.group import Group
+from penstock.broker.group import Group, Handed, Receipt
 from penstock.broker.settings import GroupSettings
 from penstock.storage.files import Files
 from penstock.testing import ManualClock, MemoryFiles
@@ -23,6 +25,33 @@ async def broker_on(files: Files, *, threads: int = 2, **options: Any) -> AsyncI
             yield broker
         finally:
             await broker.close()
+
+
+def clock_of(broker: Broker) -> ManualClock:
+    clock = broker._clock
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+def rows(handed: list[Handed]) -> list[tuple[Receipt, BitMap64, bytes | None]]:
+    """Every message that was handed out: its receipt, its offset alone, its value."""
+    found = []
+    for receipt, frames in handed:
+        for frame in frames:
+            batch = frame.batch()
+            for offset, value in zip(frame.offsets(batch).tolist(), batch.values(), strict=True):
+                if offset in receipt.offsets:
+                    found.append((receipt, BitMap64([offset]), value))
+    return found
+
+
+def values(handed: list[Handed]) -> list[bytes | None]:
+    return [value for _, _, value in rows(handed)]
+
+
+async def ack_all(group: Group, handed: list[Handed]) -> None:
+    for receipt, _ in handed:
+        await group.ack(receipt)
 
 
 async def group_on(broker: Broker, name: str, topic: str, settings: GroupSettings | None = None) -> Group:

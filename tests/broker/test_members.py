@@ -112,6 +112,16 @@ def test_a_partition_passed_on_while_it_drains_waits_for_its_first_owner_only() 
     assert leasable(members, "eve", at=10 + DRAIN) == [0]
 
 
+def test_a_partition_that_has_drained_and_moves_on_drains_again() -> None:
+    """Whether or not anybody called `expire` in between."""
+    members = sticky()
+    join(members, "ann", "bob", "eve", partitions=1)
+    members.leave("ann", 10)
+    assert leasable(members, "bob", at=10 + DRAIN) == [0]
+    members.leave("bob", 10 + DRAIN)
+    assert leasable(members, "eve", at=10 + DRAIN) == []
+
+
 def test_a_member_that_falls_silent_may_not_lease_and_loses_its_partitions() -> None:
     members = sticky()
     join(members, "ann", "bob")
@@ -160,6 +170,12 @@ def test_to_join_again_with_the_same_topics_is_a_heartbeat() -> None:
     assert join(members, "ann", at=50) == []
     assert members.generation == 1
     assert members.next_due() == 50 + SESSION
+
+
+def test_whoever_joins_again_may_bring_news_of_partitions() -> None:
+    members = sticky()
+    join(members, "ann")
+    assert moves(join(members, "ann", at=50, partitions=5)) == [(4, None, "ann", "partitions changed")]
 
 
 def test_a_member_may_change_its_topics() -> None:
@@ -245,7 +261,7 @@ def test_after_a_restart_nobody_knows_whose_leases_drain_so_nobody_is_spared_the
     after.restore(changes, {"orders": 4}, 1_010, REJOIN)
     join(after, "ann", "bob", at=1_020)
     after.leave("bob", 1_030)
-    assert leasable(after, "ann", at=1_030) == [0, 1]
+    assert leasable(after, "ann", at=1_010 + DRAIN - 1) == [0, 1]
     assert leasable(after, "ann", at=1_010 + DRAIN) == [0, 1, 2, 3]
 
 
@@ -260,6 +276,7 @@ def test_a_group_restored_as_shared_has_no_owners() -> None:
     changes = join(sticky(), "ann")
     after = Members(mode="shared", drain_us=DRAIN)
     assert {change.new for change in after.restore(changes, {"orders": 4}, 1_000, REJOIN)} == {None}
+    assert after.draining(1_000) == []
     join(after, "bob", at=1_000)
     assert leasable(after, "bob", at=1_000) == [0, 1, 2, 3]
     after.check()
@@ -299,7 +316,7 @@ PARTS = [Part(topic, number) for topic in TOPICS for number in range(6)]
 
 
 class MembersMachine(RuleBasedStateMachine):
-    """Members come and go, and lease what they may; the model remembers who was heard of, and who leased what."""
+    """Members come and go, and always lease all they may; the model remembers who was heard of, and who has leases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -330,7 +347,9 @@ class MembersMachine(RuleBasedStateMachine):
 
     def may_lease(self) -> dict[Part, list[str]]:
         may = {part: [name for name in NAMES if self.members.may_lease(name, part, self.now)] for part in PARTS}
-        self.could_at.update({(part, name): self.now for part, names in may.items() for name in names})
+        for part, names in may.items():
+            self.leases[part].update(names)
+            self.could_at.update({(part, name): self.now for name in names})
         return may
 
     def changed(self, before: dict[Part, list[str]], changes: list[Change]) -> None:
@@ -406,10 +425,6 @@ class MembersMachine(RuleBasedStateMachine):
         assert due is None or due > self.now
 
     @rule(part=st.sampled_from(PARTS))
-    def lease(self, part: Part) -> None:
-        self.leases[part].update(self.may_lease()[part])
-
-    @rule(part=st.sampled_from(PARTS))
     def answer(self, part: Part) -> None:
         self.leases[part].clear()
         if part in self.members.draining(self.now):
@@ -425,7 +440,6 @@ class MembersMachine(RuleBasedStateMachine):
         topics, self.topics = self.topics, {}
         assert self.members.restore(self.journal, self.partitions, self.now, REJOIN) == []
         assert self.members.generation == old.generation
-        assert set(old.draining(self.now)) <= set(self.members.draining(self.now))
         for name in again:
             if name in topics:
                 assert self.members.join(name, topics[name], self.partitions, self.now, self.sessions[name]) == []

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from penstock.errors import InvalidInput
 from penstock.storage.log import Log
 from penstock.storage.retention import Retention, apply_retention
 from penstock.testing import ManualClock, MemoryFiles
-from support import fill, open_log, values_of
+from support import fill, open_log, rows_of, values_of
 
 HOUR = 3_600_000_000
 
@@ -76,3 +77,20 @@ def test_the_start_does_not_go_back(log: Log, clock: ManualClock) -> None:
 def test_a_bound_that_is_not_positive_is_refused(bounds: dict[str, int]) -> None:
     with pytest.raises(InvalidInput):
         Retention(**bounds)
+
+
+def test_single_messages_that_must_stay_do_not_keep_the_others(log: Log, clock: ManualClock) -> None:
+    size = log.size
+    wanted = np.array([23, 67])
+    retention, now = Retention(age_us_max=1), clock.now_us()
+    start = apply_retention(log, retention, now_us=now, protected=lambda offsets: np.isin(offsets, wanted))
+    assert start == 20
+    assert [row.offset for row in rows_of(log)] == [23, 67]
+    assert log.size < size / 5
+    assert apply_retention(log, retention, now_us=now, protected=lambda offsets: offsets < 0) == 100
+
+
+def test_segments_of_which_most_must_stay_are_left_alone(log: Log, clock: ManualClock) -> None:
+    before = log.segments
+    apply_retention(log, Retention(age_us_max=1), now_us=clock.now_us(), protected=lambda offsets: offsets % 4 > 0)
+    assert log.segments == before

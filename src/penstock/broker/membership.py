@@ -9,6 +9,7 @@ from penstock.broker.members import Change, Members
 from penstock.broker.settings import GroupSettings
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
+from penstock.errors import MemberNotFound
 
 # How long the partitions of an ordered group wait for the leases of the member they are taken from.
 DRAIN_US = 30_000_000
@@ -50,7 +51,7 @@ class Consumers:
         return members
 
     def heartbeat(self, group: str, member: str) -> None:
-        self._known(group, member).heartbeat(member, self._clock.now_us())
+        self._known(group).heartbeat(member, self._clock.now_us())
 
     def leave(self, group: str, member: str) -> None:
         members = self._groups.get(group)
@@ -73,8 +74,9 @@ class Consumers:
             self._write(group, members.partitions_changed({topic: partitions}, self._clock.now_us()))
 
     def leasable(self, group: str, member: str, topic: str) -> list[int]:
-        """The partitions of the topic that this member may lease from now."""
-        members, now = self._known(group, member), self._clock.now_us()
+        """The partitions of the topic that this member may lease from now. To ask is a sign of life."""
+        members, now = self._known(group), self._clock.now_us()
+        members.heartbeat(member, now)
         for part in members.draining(now):
             if part.topic == topic and self._is_drained(group, part, members.owner(part)):
                 members.drained(part)
@@ -87,12 +89,11 @@ class Consumers:
             return True
         return all(lease.consumer == owner for lease in groups.state(group).leases.values())
 
-    def _known(self, group: str, member: str) -> Members:
-        members = self._groups.get(group)
-        if members is None:
-            members = Members(mode="sticky", drain_us=0)
-            members.heartbeat(member, self._clock.now_us())
-        return members
+    def _known(self, group: str) -> Members:
+        try:
+            return self._groups[group]
+        except KeyError:
+            raise MemberNotFound(f"nobody has joined group {group} since the broker started", group=group) from None
 
     def _write(self, group: str, changes: list[Change]) -> None:
         for change in changes:

@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 from pyroaring import BitMap64
 
 from penstock.broker import snapshot
@@ -175,10 +176,13 @@ class Partition:
         `protected` are the offsets that must stay, ascending.
         """
         now = self._clock.now_us()
-        keep_from = int(protected[0]) if len(protected) else None
+
+        def must_stay(offsets: Ints) -> npt.NDArray[np.bool_]:
+            return np.isin(offsets, protected)
+
         if settings.cleanup == "delete":
             retention = Retention(age_us_max=settings.retention_age_us, bytes_max=settings.retention_bytes)
-            apply_retention(self.messages, retention, now_us=now, keep_from=keep_from)
+            apply_retention(self.messages, retention, now_us=now, protected=must_stay)
         for segment in self.messages.segments[:-1]:
             merge_small_frames(self.messages, segment)
         if settings.cleanup == "compact":
@@ -186,7 +190,7 @@ class Partition:
                 self.messages,
                 now_us=now,
                 tombstone_age_us=settings.tombstone_age_us,
-                protected=lambda offsets: np.isin(offsets, protected),
+                protected=must_stay,
             )
         self._shorten_deliveries()
 

@@ -82,6 +82,11 @@ class Topic:
 
     async def publish(self, message: Message, partition: int | None = None) -> Published:
         """One message. Those that come at the same time are written together."""
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"not a Message but {type(message).__name__}")
+        if message.deliver_at:
+            # Its times are looked at here, before anybody else has looked.
+            message.check()
         number = self.choose(message.key) if partition is None else partition
         chosen = self.partition(number)
         if message.deliver_at:
@@ -133,7 +138,11 @@ class Topic:
     def choose(self, key: bytes | None) -> int:
         if len(self.partitions) == 1:
             return 0
-        return self._next_turn() if key is None else partition_of(key, len(self.partitions))
+        if key is None:
+            return self._next_turn()
+        if not isinstance(key, bytes):
+            raise InvalidMessage(f"key must be bytes or None, not {type(key).__name__}", field="key")
+        return partition_of(key, len(self.partitions))
 
     def _next_turn(self) -> int:
         self._turn = (self._turn + 1) % len(self.partitions)

@@ -134,7 +134,7 @@ def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator
                 yield Step(at_us, "RESCHEDULED", until_us=event.due_us)
             case Deferred():
                 yield Step(at_us, "REPLAYED", group, until_us=event.due_us)
-            case Started():
+            case Started() if event.group in attempts:
                 yield Step(at_us, "GROUP_MOVED", group, reason=f"the group starts at offset {event.offset}")
             case _:
                 pass

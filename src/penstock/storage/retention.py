@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.errors import DiskFull, InvalidInput
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import DiskFull, InvalidInput, StorageError
+from penstock.frame import Frame, rewrite
 from penstock.storage.log import Log
 from penstock.storage.segment import Segment
+
+Protected = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,19 @@ def _is_too_old(segment: Segment, retention: Retention, now_us: int) -> bool:
     return retention.age_us_max is not None and segment.last_append_time < now_us - retention.age_us_max
 
 
-def apply_retention(log: Log, retention: Retention, *, now_us: int, keep_from: int | None = None) -> int:
+def apply_retention(
+    log: Log,
+    retention: Retention,
+    *,
+    now_us: int,
+    keep_from: int | None = None,
+    protected: Protected | None = None,
+) -> int:
     """Deletes what is expired and returns the new start offset.
 
-    `keep_from` is the oldest offset still needed (a delayed message not yet delivered, an archive not yet written).
+    `keep_from` is the oldest offset still needed, with everything behind it (an archive not yet written). `protected`
+    tells single messages that must stay (delayed ones that are not due): segments that hold such are rewritten without
+    the others, so that one message for next year does not keep a year of messages.
     An active segment that has wholly expired is sealed first: a log that nobody writes to empties all the same.
     """
     active = log.segments[-1]
@@ -57,6 +72,41 @@ def apply_retention(log: Log, retention: Retention, *, now_us: int, keep_from: i
     segments = log.segments
     keep = log.end_offset if keep_from is None else keep_from
     count = expired(segments, retention, now_us=now_us, keep_from=keep)
-    if count:
-        log.delete_prefix(max(segments[count].base_offset, log.start_offset))
+    bare = count if protected is None else _first_with(log, segments[:count], protected)
+    if bare:
+        log.delete_prefix(max(segments[bare].base_offset, log.start_offset))
+    if bare < count and protected is not None:
+        _thin(log, segments[bare:count], protected)
     return log.start_offset
+
+
+def _first_with(log: Log, segments: Sequence[Segment], protected: Protected) -> int:
+    """How many segments there are before the first that holds a protected message."""
+    for number, segment in enumerate(segments):
+        if protected(np.arange(segment.base_offset, segment.next_offset)).any():
+            return number
+    return len(segments)
+
+
+def _thin(log: Log, segments: Sequence[Segment], protected: Protected) -> None:
+    """One segment with what is protected instead of these, if that is less than half of what they hold."""
+    truncations = log.truncations
+    try:
+        stored = sum(head.count for segment in segments for head in log.heads_of(segment))
+        kept = sum(int(protected(np.arange(s.base_offset, s.next_offset)).sum()) for s in segments)
+        if 2 * kept < stored:
+            log.rewrite(segments, _protected_frames(log, segments, protected), truncations=truncations)
+    except StorageError as error:
+        if not log.lost_to_others(error, segments):
+            raise
+
+
+def _protected_frames(log: Log, segments: Sequence[Segment], protected: Protected) -> Iterator[Frame]:
+    for segment in segments:
+        for frame in log.scan(segment):
+            batch = frame.batch(verify=False)
+            stays = protected(frame.offsets(batch))
+            if stays.all():
+                yield frame
+            elif stays.any():
+                yield rewrite(frame, batch.take(stays), frame.span, frame.append_time, segment.head_seed)
