@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 import pytest
 from pyroaring import BitMap64
 
 from broker_support import broker_on, group_on, run
 from penstock.batch import Batch
+from penstock.broker import ledger
 from penstock.broker.broker import Broker
 from penstock.broker.group import Group, Handed, Receipt
 from penstock.broker.settings import GroupSettings
@@ -351,7 +353,7 @@ def test_an_event_that_is_refused_for_overload_is_not_applied(monkeypatch: pytes
         group = await filled(broker, 5)
         (handed,) = await group.lease("c", 2)
         await group.ack(handed.receipt._replace(offsets=BitMap64([0])))
-        journal = broker.topic("t").partitions[0].groups._journal
+        journal = broker.topic("t").partitions[0].groups._ledger._journal
         with monkeypatch.context() as patch:
 
             def refuse(item: object) -> None:
@@ -360,6 +362,11 @@ def test_an_event_that_is_refused_for_overload_is_not_applied(monkeypatch: pytes
             patch.setattr(journal, "commit", refuse)
             with pytest.raises(Overloaded):
                 await group.ack(handed.receipt._replace(offsets=BitMap64([1])))
+            # A lease need not be written at once; but not any number of them may wait.
+            patch.setattr(ledger, "HELD_BACK_MAX", 0)
+            with pytest.raises(Overloaded):
+                await group.extend(handed.receipt)
+            patch.setattr(broker.topic("t").partitions[0].groups._ledger, "_held_back", deque([Message(b"")]))
             with pytest.raises(Overloaded):
                 await group.lease("c", 2)
         assert group.lag() == [4]
@@ -404,7 +411,7 @@ def test_a_deliveries_log_that_makes_no_sense_is_refused() -> None:
     async def first(broker: Broker) -> None:
         group = await filled(broker, 3)
         await group.lease("c", 3)
-        await broker.topic("t").partitions[0].groups._journal.commit(Message(b"nonsense"))
+        await broker.topic("t").partitions[0].groups._ledger._journal.commit(Message(b"nonsense"))
         killed.append(disk.after_kill())
 
     async def again(broker: Broker) -> None: ...

@@ -9,7 +9,7 @@ from broker_support import ack_all, clock_of, group_on, rows, run, values
 from penstock.batch import Batch
 from penstock.broker.broker import Broker
 from penstock.broker.group import Group, Handed
-from penstock.broker.ordering import hash_of, key_hashes
+from penstock.broker.key_hash import hash_of, key_hashes
 from penstock.broker.settings import GroupSettings
 from penstock.errors import LeaseError, NotFound
 from penstock.message import Message
@@ -189,10 +189,10 @@ def test_other_settings_take_over_the_leases_that_are_out() -> None:
 
 def test_keys_are_hashed_together_as_they_are_one_by_one() -> None:
     keys = [None, b"", b"a", b"ab" * 31, b"x" * 64, b"y" * 65, b"z" * 500, "ключ".encode()]
-    hashes = key_hashes(Batch.from_columns([b"v"] * len(keys), keys=keys, now_us=1)).tolist()
+    batch = Batch.from_columns([b"v"] * len(keys), keys=keys, now_us=1)
+    hashes = key_hashes(batch, np.arange(len(keys))).tolist()
     assert hashes == [0, *(hash_of(key) for key in keys[1:] if key is not None)]
-    window = Batch.from_columns([b"v"] * len(keys), keys=keys, now_us=1).slice(2, 5)
-    assert key_hashes(window).tolist() == hashes[2:5]
+    assert key_hashes(batch.slice(2, 6), np.array([0, 3])).tolist() == [hashes[2], hashes[5]]
     assert np.unique(hashes).size == len(keys)
 
 

@@ -390,11 +390,12 @@ class Broker:
 
     async def trace(self, identity: MessageId) -> tracing.Trace:
         topic = self.topic(identity.topic)
+        await topic.partition(identity.partition).groups.flushed()
         return await self._on_a_thread(lambda: tracing.trace(topic, identity))
 
     async def why(self, identity: MessageId, group: str) -> tracing.Why:
         topic = self.topic(identity.topic)
-        topic.partition(identity.partition)
+        await topic.partition(identity.partition).groups.flushed()
         is_there = self._catalog.has_group(group)
         members = self.consumers.of(group)
         owner = None
@@ -404,6 +405,8 @@ class Broker:
 
     async def state_at(self, group: str, topic: str, time_us: int) -> list[tracing.StateAt]:
         on_topic = self.topic(topic)
+        for partition in on_topic.partitions:
+            await partition.groups.flushed()
         return await self._on_a_thread(lambda: tracing.state_at(on_topic, group, time_us))
 
     # --- replay ------------------------------------------------------------------------------------------

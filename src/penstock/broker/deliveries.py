@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -30,24 +31,25 @@ from penstock.broker.events import (
     Dropped,
     Due,
     Exhausted,
-    Leased,
     Moved,
     Started,
     Unparked,
     from_value,
     pack,
-    to_message,
     unpack,
 )
 from penstock.broker.journal import Journal
+from penstock.broker.key_hash import Hashes
+from penstock.broker.key_order import KeyOrder
 from penstock.broker.lanes import Lanes
 from penstock.broker.leasing import LaneReader, Leasing, Picked
+from penstock.broker.ledger import Ledger
 from penstock.broker.offsets import Ints, array_of, below, bitmap_of
-from penstock.broker.ordering import KEY, NO_ORDER, WHOLE_PARTITION, Hashes, KeyOrder, Order, PartitionOrder
+from penstock.broker.ordering import KEY, NO_ORDER, WHOLE_PARTITION, Order, PartitionOrder
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
 from penstock.clock import Clock
-from penstock.errors import Fatal, GroupNotFound, InvalidFrame, LogClosed, LogCorrupt, NotScheduled, PenstockError
+from penstock.errors import GroupNotFound, InvalidFrame, LogCorrupt, NotScheduled
 from penstock.frame import CONTROL
 from penstock.limits import MIB, Limits
 from penstock.storage.commit import Committed
@@ -116,12 +118,11 @@ class Deliveries:
         self.log = log
         self._messages = messages
         self._clock = clock
-        self._journal = Journal(log, clock=clock, executor=executor, loop=loop, limits=_EVENT_LIMITS)
+        journal = Journal(log, clock=clock, executor=executor, loop=loop, limits=_EVENT_LIMITS)
+        self._ledger = Ledger(journal, loop)
         self._states: dict[str, Delivery] = {}
         self._working: dict[str, _Group] = {}
         self._members: dict[str, str] = {}
-        self._stopped: PenstockError | None = None
-        self._written = 0
         self._snapshot_size = 0
         self.lanes = Lanes()
         self.delays = Delays(clock.now_us())
@@ -230,24 +231,24 @@ class Deliveries:
 
     def assign(self, group: str, member: str | None, generation: int, reason: str) -> None:
         """Told to the log, for the history and so that the same member gets it after a restart; nobody waits for it."""
-        self._decided([Assigned(group, member, generation, reason)])
+        self._note([Assigned(group, member, generation, reason)])
 
     # --- time --------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """What time alone does: delays that are due, leases that have run out."""
-        self._check()
+        self._ledger.check()
         now = self._clock.now_us()
         due = self.delays.due(now)
         if due:
-            self._decided([Due("", pack(due))])
+            self._write([Due("", pack(due))])
         for group in self._working.values():
             self._run_out(group, now)
 
     def _run_out(self, group: _Group, now_us: int) -> None:
         events = group.delivery.due(now_us, group.policy)
         if events:
-            self._decided([self._fate(group, event) for event in events])
+            self._write([self._fate(group, event) for event in events])
 
     def next_due(self) -> int | None:
         dues = [self.delays.next_due(), *(group.delivery.next_due() for group in self._working.values())]
@@ -257,12 +258,13 @@ class Deliveries:
 
     def lease(self, name: str, *, consumer: str, count: int, bytes_max: int, visibility_us: int) -> Taken | None:
         """Up to `count` messages; None if there are none, or too many are out already."""
-        self._check()
+        self._ledger.check()
         now = self._clock.now_us()
         group = self._working[name]
         due = self.delays.due(now)
         if due:
-            self._decided([Due("", pack(due))])
+            self._note([Due("", pack(due))])
+            self.wake()
         self._run_out(group, now)
         room = min(count, group.settings.max_in_flight - group.delivery.in_flight)
         looked_at = 0
@@ -282,7 +284,7 @@ class Deliveries:
             if decision is None:
                 return None
             self._lease += 1
-            self._decided(decision.events)
+            self._note(decision.events)
             order = group.delivery.order
             if decision.leased is not None and decision.picked:
                 order.leased(self._lease, *decision.leased)
@@ -298,30 +300,30 @@ class Deliveries:
 
     async def ack(self, group: str, lease: int, offsets: BitMap64) -> None:
         """On disk when this returns: these messages are never delivered to this group again."""
-        self._check()
+        self._ledger.check()
         await self._decided([self.state(group).ack(lease, offsets)])
 
     async def nack(
         self, name: str, lease: int, offsets: BitMap64, *, reason: str = "", delay_us: int | None = None
     ) -> None:
-        self._check()
+        self._ledger.check()
         group, now = self._working[name], self._clock.now_us()
         events = group.delivery.nack(lease, offsets, now_us=now, policy=group.policy, reason=reason, delay_us=delay_us)
         await self._decided([self._fate(group, event) for event in events])
 
     async def reject(self, name: str, lease: int, offsets: BitMap64, reason: str) -> None:
-        self._check()
+        self._ledger.check()
         group = self._working[name]
         parks = group.settings.on_poison != "skip"
         events = group.delivery.reject(lease, offsets, reason, parks=parks)
         await self._decided([self._fate(group, event) for event in events])
 
     async def release(self, group: str, lease: int, offsets: BitMap64) -> None:
-        self._check()
+        self._ledger.check()
         await self._decided(self.state(group).release(lease, offsets))
 
     async def extend(self, group: str, lease: int, visibility_us: int) -> None:
-        self._check()
+        self._ledger.check()
         await self._decided([self.state(group).extend(lease, self._clock.now_us() + visibility_us)])
 
     async def unpark(self, group: str, tokens: Sequence[bytes]) -> None:
@@ -353,13 +355,13 @@ class Deliveries:
             raise NotScheduled(f"message {offset} is not waiting for its time", offset=offset)
 
     async def cancel(self, offset: int) -> None:
-        self._check()
+        self._ledger.check()
         self.check_scheduled(offset)
         await self._decided([Cancelled("", pack(BitMap64([offset])))])
 
     async def reschedule(self, offset: int, due_us: int) -> None:
         """A time that has come means at once."""
-        self._check()
+        self._ledger.check()
         self.check_scheduled(offset)
         if due_us <= self._clock.now_us():
             await self._decided([Due("", pack(BitMap64([offset])))])
@@ -368,59 +370,69 @@ class Deliveries:
 
     # --- the log -----------------------------------------------------------------------------------------
 
-    def _decided(self, events: Sequence[AnyEvent]) -> asyncio.Future[list[Committed]]:
-        """Applied now; done when written.
+    async def _decided(self, events: Sequence[AnyEvent]) -> None:
+        """Applied at once; returns when all are on disk."""
+        written = self._write(events)
+        if written:
+            await asyncio.gather(*written) if len(written) > 1 else await written[0]
 
-        Into the queue first: what it refuses, because too much is waiting, must not be applied either. And shielded:
-        that a caller gives up waiting must not hide that its event could not be written.
-        """
-        self._check()
+    def _write(self, events: Sequence[AnyEvent]) -> list[asyncio.Future[Committed]]:
+        """Into the queue first: what it refuses, because too much is waiting, must not be applied either."""
         now = self._clock.now_us()
-        commits = []
+        written = []
         for event in events:
-            message = to_message(event, now)
-            commits.append(self._journal.commit(message))
+            commit = self._ledger.write(event, now)
             self._apply(event, now)
-            assert message.value is not None
-            self._written += len(message.value)
-        written = asyncio.gather(*commits)
-        written.add_done_callback(self._stop_if_failed)
-        for event in events:
             if isinstance(event, Exhausted) and event.since is not None:
-                self.mourn(event.group)
-        if not all(isinstance(event, Leased) for event in events):
+                # No dead letter before it is written that there will be one.
+                commit.add_done_callback(partial(self._gave_up, event.group))
+            written.append(commit)
+        if events:
             self.wake()
-        if self._written > max(SNAPSHOT_EVERY_BYTES, 4 * self._snapshot_size):
-            self.snapshot()
-        return asyncio.shield(written)
+        self._snapshot_now_and_then()
+        return written
+
+    def _note(self, events: Sequence[AnyEvent]) -> None:
+        """Applied at once, and written when something else is: a crash that forgets them does no harm."""
+        now = self._clock.now_us()
+        for event in events:
+            self._ledger.note(event, now)
+            self._apply(event, now)
+
+    def _gave_up(self, group: str, commit: asyncio.Future[Committed]) -> None:
+        if not commit.cancelled() and commit.exception() is None:
+            self.mourn(group)
+
+    def _snapshot_now_and_then(self) -> None:
+        if self._ledger.since_snapshot > max(SNAPSHOT_EVERY_BYTES, 4 * self._snapshot_size):
+            # Once a moment will do: whoever waits for it hears of a failure from the next row.
+            self.snapshot().add_done_callback(_look_at)
 
     def snapshot(self) -> asyncio.Future[list[Committed]]:
         """The state as it is now, behind the events that led to it."""
-        now = self._clock.now_us()
         frames = snapshot.take(
-            self._messages.visible_offset, self._states.values(), self.lanes, self.delays, self._members, now
+            self._messages.visible_offset,
+            self._states.values(),
+            self.lanes,
+            self.delays,
+            self._members,
+            self._clock.now_us(),
         )
-        self._written = 0
         self.covered = self._messages.visible_offset
         self._snapshot_size = sum(len(frame.data) for frame in frames)
-        written = asyncio.gather(*[self._journal.commit(frame) for frame in frames])
-        written.add_done_callback(self._stop_if_failed)
-        return written
+        return self._ledger.snapshot(frames)
+
+    async def flushed(self) -> None:
+        """What happened so far can be read from the log."""
+        await self._ledger.flushed()
 
     async def close(self) -> None:
         """A start after a clean end has nothing to replay."""
-        if self._stopped is None and (self._written or self._messages.visible_offset > self.covered + _LOOKED_AT_MAX):
+        self._ledger.flush()
+        news = self._messages.visible_offset - self.covered
+        if self._ledger.since_snapshot or news > _LOOKED_AT_MAX:
             await self.snapshot()
-
-    def _stop_if_failed(self, written: asyncio.Future[list[Committed]]) -> None:
-        if not written.cancelled() and isinstance(error := written.exception(), PenstockError):
-            # Nothing is wrong with a log that was closed; whoever still asks it for something hears so.
-            kind = LogClosed if isinstance(error, LogClosed) else Fatal
-            self._stopped = kind(f"what happened to messages could not be written: {error.message}", **error.details)
-
-    def _check(self) -> None:
-        if self._stopped is not None:
-            raise self._stopped.again()
+        self._ledger.close()
 
     def _apply(self, event: AnyEvent, at_us: int) -> None:
         match event:
@@ -452,6 +464,11 @@ class Deliveries:
             self._members.pop(event.group, None)
         else:
             self._members[event.group] = event.member
+
+
+def _look_at(written: asyncio.Future[list[Committed]]) -> None:
+    if not written.cancelled():
+        written.exception()
 
 
 def events_of(log: Log, offset: int) -> Iterator[tuple[AnyEvent, int]]:

@@ -327,6 +327,7 @@ class Delivery:
         self.unseen |= skipped | hidden
         if finished:
             self._make_ready_these(finished)
+            self.order.over(finished)
             self.ready -= finished
             self.unseen -= finished
             self._finish(finished)

@@ -18,9 +18,9 @@ from pyroaring import BitMap64
 from penstock.broker.delays import Delays
 from penstock.broker.delivery import Delivery
 from penstock.broker.events import GroupEvent, Leased, Passed, pack
+from penstock.broker.key_hash import Hashes, key_hashes
 from penstock.broker.lanes import BY_PRIORITY, Lanes, LanesPolicy, Turns, Waiting
 from penstock.broker.offsets import Ints, array_of, below, bitmap_of, from_on
-from penstock.broker.ordering import Hashes, key_hashes
 from penstock.frame import HAS_TTL, Frame
 from penstock.message import Priority
 
@@ -123,7 +123,7 @@ class Leasing:
         return chosen
 
     def _normal(self, ready: BitMap64, count: int, start: int, end: int, others: BitMap64) -> Candidates:
-        behind = ready[:count] if ready else BitMap64()
+        behind = self._behind(ready, count)
         first = max(self._delivery.cursors.normal, self._delivery.floor)
         count -= len(behind)
         if count <= 0 or first >= end:
@@ -159,10 +159,17 @@ class Leasing:
             gone=gone | (window & delays.cancelled),
         )
 
+    def _behind(self, ready: BitMap64, count: int) -> BitMap64:
+        if not ready:
+            return BitMap64()
+        behind = ready[:count]
+        more = self._delivery.order.more(behind, count - len(behind))
+        return behind | more if more else behind
+
     def _other(self, lane: Priority, ready: BitMap64, count: int, start: int, end: int) -> Candidates:
         bitmap = self._lanes.high if lane is Priority.HIGH else self._lanes.low
         cursor = self._delivery.cursors.high if lane is Priority.HIGH else self._delivery.cursors.low
-        behind = (ready & bitmap)[:count] if ready else BitMap64()
+        behind = self._behind(ready & bitmap, count) if ready else BitMap64()
         first = max(cursor, self._delivery.floor)
         count -= len(behind)
         if count <= 0 or not bitmap or bitmap.max() < first:
@@ -331,7 +338,7 @@ def hashes_of(offsets: Ints, frames: list[Frame]) -> Hashes:
             continue
         batch = frame.batch()
         rows = np.searchsorted(frame.offsets(batch), offsets[first:last])
-        hashes[first:last] = key_hashes(batch)[rows]
+        hashes[first:last] = key_hashes(batch, rows)
     return hashes
 
 

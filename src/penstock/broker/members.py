@@ -2,7 +2,7 @@
 
 `join`, `leave`, `expire` and `partitions_changed` ask the assignor anew and return the partitions that change hands;
 all others go on as if nothing had happened. A partition that changes hands drains: its old owner may not lease from
-it any more, its new owner not yet, until the caller says that no lease of the old one is left (`drained`), or for
+it any more, its new owner not yet, until the caller says that no lease but the new owner's is left (`drained`), or for
 `drain_us` at the most. It makes no difference whether the old owner is still there: leases outlive their holder.
 A partition that comes back to the one whose leases it waits for need not wait.
 
@@ -68,8 +68,8 @@ class Members:
     def __init__(self, *, mode: Literal["sticky", "shared"], drain_us: int) -> None:
         assert drain_us >= 0, drain_us
         self.mode = mode
+        # Goes up whenever somebody's `assigned` changes: callers may keep that while this stays.
         self.generation = 0
-        """Goes up whenever somebody's `assigned` changes, so it may be kept while this stays."""
         self.history: deque[Change] = deque(maxlen=HISTORY_MAX)
         self._drain_us = drain_us if mode == "sticky" else 0
         self._members: dict[str, _Member] = {}
@@ -165,9 +165,9 @@ class Members:
         return self._reassign(now_us, "partitions changed") if self._learn(partitions) else []
 
     def drained(self, part: Part) -> None:
-        """None of the leases given before the partition changed hands is left.
+        """Nobody but its owner has leases from it.
 
-        To be told for a `Change` at once if there was none to begin with.
+        To be told at once for a `Change` that finds it so, and after `restore` for what is `draining`.
         """
         self._drains.pop(part, None)
 

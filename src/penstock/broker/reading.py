@@ -8,9 +8,9 @@ import numpy as np
 from pyroaring import BitMap64
 
 from penstock.batch import Batch
+from penstock.broker.key_hash import Hashes
 from penstock.broker.leasing import Gathered, hashes_of
-from penstock.broker.offsets import Ints, array_of, bitmap_of, stretches
-from penstock.broker.ordering import Hashes
+from penstock.broker.offsets import Ints, array_of, bitmap_of, run_from, stretches
 from penstock.errors import InvalidFrame, LogCorrupt, MessageNotFound
 from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, SPARSE, Frame
 from penstock.limits import MIB
@@ -66,26 +66,27 @@ class Reading:
     # --- for leases --------------------------------------------------------------------------------------
 
     def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered:
+        """Frames are counted by the share of them that is wanted; whoever sends them on may send no more than that."""
         frames: list[Frame] = []
         there = BitMap64()
-        size, reached = 0, 0
-        start = self.log.start_offset
-        for first, until in stretches(offsets):
-            at = max(first, start, reached)
-            while at < until:
-                # Whether one more frame fits is not known before it is read; it is taken to be as large as the last.
-                if frames and size + len(frames[-1].data) > bytes_max:
-                    return Gathered(frames, there & offsets, at, size)
-                run = self.log.read(at, bytes_max=min(bytes_max - size, _READ_BYTES_MAX), until=until)
-                for frame in run:
-                    frames.append(frame)
-                    size += len(frame.data)
-                    there |= _offsets_in(frame)
-                if not run:
-                    break
-                at = run.next_offset
-            reached = max(at, until, reached)
-        return Gathered(frames, there & offsets, reached, size)
+        size = last = 0
+        at, end = max(offsets.min(), self.log.start_offset), offsets.max() + 1
+        while at < end:
+            # Whether one more fits is not known before it is read; it is taken to be as large as the last.
+            if frames and size + last > bytes_max:
+                return Gathered(frames, there & offsets, at, size)
+            until = run_from(offsets, at)
+            run = self.log.read(at, bytes_max=min(bytes_max - size, _READ_BYTES_MAX), until=until)
+            for frame in run:
+                frames.append(frame)
+                there |= _offsets_in(frame)
+                wanted = offsets.range_cardinality(frame.base_offset, frame.next_offset)
+                last = len(frame.data) * wanted // max(frame.count, 1)
+                size += last
+            at = run.next_offset if run else until
+            # On to the next one that is not in a frame read already.
+            at = offsets.next_set_bit(at) if at < end else end
+        return Gathered(frames, there & offsets, end, size)
 
     def published_us(self, offset: int) -> int:
         for frame in self.log.read(max(offset, self.log.start_offset), bytes_max=1, until=offset + 1):

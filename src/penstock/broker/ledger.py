@@ -1,0 +1,110 @@
+"""Writing down what happens to messages, in the order in which it was decided.
+
+Some rows somebody waits for: an acknowledgement is told when it is on disk. Others nobody does: a lease that a crash
+forgets only means that its messages are delivered again. Those are held back for a moment and written with whatever
+comes next, so that tracing costs no sync of its own.
+
+If a row can't be written, memory is ahead of the disk and nobody may build on it: nothing is written any more, and the
+next start reads the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.broker.events import AnyEvent, to_message
+from penstock.broker.journal import Journal
+from penstock.errors import Fatal, LogClosed, Overloaded, PenstockError
+from penstock.frame import Frame
+from penstock.message import Message
+from penstock.storage.commit import Committed
+
+HELD_BACK_MAX = 64
+_HELD_BACK_S = 0.01
+
+
+class Ledger:
+    """Belongs to one event loop."""
+
+    def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
+        self._journal = journal
+        self._loop = loop
+        self._held_back: deque[Message] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped: PenstockError | None = None
+        self._last: asyncio.Future[Committed] | None = None
+        # Bytes of rows since the last snapshot.
+        self.since_snapshot = 0
+
+    def check(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped.again()
+
+    def write(self, event: AnyEvent, now_us: int) -> asyncio.Future[Committed]:
+        """Done when it is on disk. If this raises, it will never be, and must not be applied."""
+        self.check()
+        self.flush()
+        return self._commit(to_message(event, now_us))
+
+    def note(self, event: AnyEvent, now_us: int) -> None:
+        """Nobody waits for it. If this raises, it must not be applied."""
+        self.check()
+        if len(self._held_back) >= HELD_BACK_MAX:
+            self.flush()
+        self._held_back.append(to_message(event, now_us))
+        if self._timer is None:
+            self._timer = self._loop.call_later(_HELD_BACK_S, self._flush_later)
+
+    def flush(self) -> None:
+        """What was held back goes ahead of what comes now."""
+        while self._held_back:
+            self._commit(self._held_back[0])
+            self._held_back.popleft()
+
+    async def flushed(self) -> None:
+        """Everything so far can be read from the log."""
+        self.flush()
+        if self._last is not None:
+            await asyncio.wait([self._last])
+            self.check()
+
+    def _flush_later(self) -> None:
+        self._timer = None
+        if self._stopped is None:
+            try:
+                self.flush()
+            except Overloaded:
+                # More is waiting for the disk than may; it goes with the next row, or the next time.
+                self._timer = self._loop.call_later(_HELD_BACK_S, self._flush_later)
+
+    def snapshot(self, frames: Sequence[Frame]) -> asyncio.Future[list[Committed]]:
+        """The state as it is now, behind the rows that led to it."""
+        self.check()
+        self.flush()
+        self.since_snapshot = 0
+        commits = [self._journal.commit(frame) for frame in frames]
+        for commit in commits:
+            commit.add_done_callback(self._written)
+        return asyncio.gather(*commits)
+
+    def _commit(self, message: Message) -> asyncio.Future[Committed]:
+        commit = self._journal.commit(message)
+        commit.add_done_callback(self._written)
+        assert message.value is not None
+        self.since_snapshot += len(message.value)
+        self._last = commit
+        # That a caller gives up waiting must not hide that its row could not be written.
+        return asyncio.shield(commit)
+
+    def _written(self, commit: asyncio.Future[Committed]) -> None:
+        if not commit.cancelled() and isinstance(error := commit.exception(), PenstockError):
+            # Nothing is wrong with a log that was closed; whoever still asks it for something hears so.
+            kind = LogClosed if isinstance(error, LogClosed) else Fatal
+            self._stopped = kind(f"what happened to messages could not be written: {error.message}", **error.details)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
