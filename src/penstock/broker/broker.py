@@ -21,6 +21,7 @@ from penstock.broker.assignor import Part
 from penstock.broker.bell import Bell
 from penstock.broker.catalog import Catalog, GroupRecord, TopicRecord
 from penstock.broker.dead_letters import SUFFIX, DeadLetters
+from penstock.broker.frame_cache import FrameCache
 from penstock.broker.group import Group, Handed
 from penstock.broker.ids import MessageId
 from penstock.broker.membership import Consumers
@@ -85,6 +86,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._changing = asyncio.Lock()
         self._cache = SegmentCache()
+        self._frames = FrameCache()
         self._topics: dict[str, Topic] = {}
         self._groups: dict[tuple[str, str], Group] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -584,6 +586,7 @@ class Broker:
             new_id=self._new_id,
             limits=self._limits,
             bell=bell,
+            frames=self._frames,
             settings=self._log_settings,
         )
 

@@ -72,8 +72,10 @@ class KeyOrder(Order):
     def restart(self) -> None:
         self.blocked = BitMap64()
         self._queues: dict[int, deque[int]] = {}
-        # The first message of a queue whose key is free: ready, and not in the queue any more.
+        # The first message of a queue whose key is free: ready, and not in the queue any more; and its key.
         self._heads: dict[int, int] = {}
+        # The keys of what `more` said last.
+        self._more: dict[int, int] = {}
         self._busy: set[int] = set()
         self._parked: set[int] = set()
         self._is_blocked = False
@@ -116,12 +118,19 @@ class KeyOrder(Order):
     def more(self, heads: BitMap64, count: int) -> BitMap64:
         if not self._heads or count <= 0:
             return BitMap64()
-        keys = {self._heads[head] for head in self._heads.keys() & set(heads)}
-        queues = [self._queues[key] for key in keys if key in self._queues]
-        if not queues:
+        keys = {self._heads[head] for head in self._heads.keys() & set(heads)} & self._queues.keys()
+        if not keys:
             return BitMap64()
-        each = -(-count // len(queues))
-        return BitMap64([offset for queue in queues for offset in islice(queue, each)])[:count]
+        each = -(-count // len(keys))
+        self._more = {offset: key for key in keys for offset in islice(self._queues[key], each)}
+        return BitMap64(self._more)[:count]
+
+    def known(self, offsets: Ints) -> Hashes:
+        if not self._heads:
+            return np.zeros(len(offsets), np.uint64)
+        heads, more = self._heads, self._more
+        keys = [heads.get(offset) or more.get(offset, NO_KEY) for offset in offsets.tolist()]
+        return np.array(keys, np.uint64)
 
     def leased(self, lease: int, offsets: Ints, hashes: Hashes) -> None:
         leased = self._leases[lease] = _Leased(offsets, hashes)
@@ -247,9 +256,8 @@ class KeyOrder(Order):
                 continue
             head = queue.popleft()
             heads.append(head)
-            if queue:
-                self._heads[head] = key
-            else:
+            self._heads[head] = key
+            if not queue:
                 del self._queues[key]
         if heads:
             self.blocked -= bitmap_of(np.sort(np.array(heads, np.int64)))

@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 from penstock.broker.delays import Delays
 from penstock.broker.delivery import Delivery
 from penstock.broker.events import GroupEvent, Leased, Passed, pack
-from penstock.broker.key_hash import Hashes, key_hashes
+from penstock.broker.key_hash import NO_KEY, Hashes, key_hashes
 from penstock.broker.lanes import BY_PRIORITY, Lanes, LanesPolicy, Turns, Waiting
 from penstock.broker.offsets import Ints, array_of, below, bitmap_of, from_on
 from penstock.frame import HAS_TTL, Frame
@@ -125,9 +125,9 @@ class Leasing:
     def _normal(self, ready: BitMap64, count: int, start: int, end: int, others: BitMap64) -> Candidates:
         behind = self._behind(ready, count)
         first = max(self._delivery.cursors.normal, self._delivery.floor)
-        count -= len(behind)
-        if count <= 0 or first >= end:
+        if first >= end or self._is_enough(behind, count):
             return Candidates(Priority.NORMAL, behind, BitMap64(), self._delivery.cursors.normal)
+        count -= len(behind)
         gone = BitMap64()
         if first < start:
             # Retention was faster. What it deleted is passed over at once, however much it was.
@@ -166,14 +166,19 @@ class Leasing:
         more = self._delivery.order.more(behind, count - len(behind))
         return behind | more if more else behind
 
+    def _is_enough(self, behind: BitMap64, count: int) -> bool:
+        """By key, a lease is better half full than filled from far ahead: what is passed over on the way there would
+        be scattered over all that follows."""
+        return len(behind) >= (count + 1) // 2 if self._delivery.order.needs_keys else len(behind) >= count
+
     def _other(self, lane: Priority, ready: BitMap64, count: int, start: int, end: int) -> Candidates:
         bitmap = self._lanes.high if lane is Priority.HIGH else self._lanes.low
         cursor = self._delivery.cursors.high if lane is Priority.HIGH else self._delivery.cursors.low
         behind = self._behind(ready & bitmap, count) if ready else BitMap64()
         first = max(cursor, self._delivery.floor)
-        count -= len(behind)
-        if count <= 0 or not bitmap or bitmap.max() < first:
+        if self._is_enough(behind, count) or not bitmap or bitmap.max() < first:
             return Candidates(lane, behind, BitMap64(), cursor)
+        count -= len(behind)
         ahead = below(from_on(bitmap, first), end) - self._delivery.done
         gone = below(ahead, start) | (ahead & self._delays.cancelled)
         hidden = ahead & self._delays.pending
@@ -290,7 +295,10 @@ class _Deciding:
 
     def _admitted(self, taken: BitMap64, fresh: BitMap64, frames: list[Frame]) -> BitMap64:
         offsets = array_of(taken)
-        hashes = hashes_of(offsets, frames)
+        hashes = self._delivery.order.known(offsets)
+        unknown = hashes == NO_KEY
+        if unknown.any():
+            hashes[unknown] = hashes_of(offsets[unknown], frames)
         admitted = self._delivery.order.admit(hashes)
         if admitted.all():
             self._keys.append((offsets, hashes))

@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 from penstock.broker import snapshot
 from penstock.broker.bell import Bell
 from penstock.broker.deliveries import Deliveries
+from penstock.broker.frame_cache import FrameCache
 from penstock.broker.journal import Journal
 from penstock.broker.offsets import Ints
 from penstock.broker.producers import Producers
@@ -57,10 +58,11 @@ class Partition:
         new_id: Callable[[], bytes],
         limits: Limits,
         bell: Bell,
+        frames: FrameCache,
     ) -> None:
         self.messages = messages
         self.deliveries = deliveries
-        self.reading = Reading(messages)
+        self.reading = Reading(messages, frames)
         self._clock = clock
         self.bell = bell
         self._journal = Journal(messages, clock=clock, executor=executor, loop=loop, limits=limits, told=bell.ring)
@@ -82,6 +84,7 @@ class Partition:
         new_id: Callable[[], bytes],
         limits: Limits,
         bell: Bell,
+        frames: FrameCache,
         settings: LogSettings | None = None,
     ) -> Partition:
         messages = Log.open(files.directory("messages"), clock=clock, settings=settings, cache=cache, new_log_id=new_id)
@@ -106,6 +109,7 @@ class Partition:
                 new_id=new_id,
                 limits=limits,
                 bell=bell,
+                frames=frames,
             )
         except PenstockError:
             messages.close()
@@ -212,6 +216,7 @@ class Partition:
         self.groups.delays.forget_below(self.messages.start_offset)
 
     def close(self) -> None:
+        self.reading.close()
         try:
             self.messages.close()
         finally:

@@ -8,6 +8,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from penstock.batch import Batch
+from penstock.broker.frame_cache import FrameCache
 from penstock.broker.key_hash import Hashes
 from penstock.broker.leasing import Gathered, hashes_of
 from penstock.broker.offsets import Ints, array_of, bitmap_of, run_from, stretches
@@ -35,8 +36,9 @@ class Stored:
 class Reading:
     """Over one log of messages. What is not visible yet is not there."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, cache: FrameCache) -> None:
         self.log = log
+        self._cache = cache
         # Messages in other lanes or with delays that are on their way to the disk, or there but not known yet: until
         # they are, nobody may see them, nor anything behind them.
         self._coming = 0
@@ -51,6 +53,9 @@ class Reading:
     @property
     def visible_offset(self) -> int:
         return self._visible if self._coming else self.log.synced_offset
+
+    def close(self) -> None:
+        self._cache.forget(id(self))
 
     def special_comes(self) -> None:
         if not self._coming:
@@ -75,15 +80,22 @@ class Reading:
             # Whether one more fits is not known before it is read; it is taken to be as large as the last.
             if frames and size + last > bytes_max:
                 return Gathered(frames, there & offsets, at, size)
-            until = run_from(offsets, at)
-            run = self.log.read(at, bytes_max=min(bytes_max - size, _READ_BYTES_MAX), until=until)
-            for frame in run:
+            known = self._cache.find(id(self), at)
+            if known is not None:
+                some, at = [known], known.next_offset
+            else:
+                until = run_from(offsets, at)
+                run = self.log.read(at, bytes_max=min(bytes_max - size, _READ_BYTES_MAX), until=until)
+                some, at = list(run), run.next_offset if run else until
+            for frame in some:
                 frames.append(frame)
                 there |= _offsets_in(frame)
                 wanted = offsets.range_cardinality(frame.base_offset, frame.next_offset)
                 last = len(frame.data) * wanted // max(frame.count, 1)
                 size += last
-            at = run.next_offset if run else until
+                if known is None and wanted < frame.count:
+                    # Somebody will want the rest. A copy, for the frame is part of all that was read with it.
+                    self._cache.add(id(self), Frame(memoryview(bytes(frame.data))))
             # On to the next one that is not in a frame read already.
             at = offsets.next_set_bit(at) if at < end else end
         return Gathered(frames, there & offsets, end, size)
