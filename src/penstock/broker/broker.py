@@ -92,7 +92,7 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._catalog: Catalog
         self._directory: Files
-        self.consumers = Consumers(self.topic, clock)
+        self.consumers = Consumers(self._topics, clock)
         self.dead_letters = DeadLetters(self.topic, self._dead_letter_topic, clock, limits)
         self.schedules: Schedules
         # What a task in the background died of: the broker must not go on as if nothing had happened.

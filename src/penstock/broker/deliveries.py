@@ -122,7 +122,7 @@ class Deliveries:
         self._ledger = Ledger(journal, loop)
         self._states: dict[str, Delivery] = {}
         self._working: dict[str, _Group] = {}
-        self._members: dict[str, str] = {}
+        self._owners: dict[str, Assigned] = {}
         self._snapshot_size = 0
         self.lanes = Lanes()
         self.delays = Delays(clock.now_us())
@@ -180,7 +180,7 @@ class Deliveries:
         self.delays.pending = unpack(last.pending)
         self.delays.cancelled = unpack(last.cancelled)
         self.delays.moved = last.moved
-        self._members = last.members
+        self._owners = {event.group: event for event in last.owners}
         for state in last.groups:
             self._states[state.name] = snapshot.restore(state)
 
@@ -199,9 +199,9 @@ class Deliveries:
     def has(self, group: str) -> bool:
         return group in self._states
 
-    def member_of(self, group: str) -> str | None:
+    def owner(self, group: str) -> Assigned | None:
         """Whom the partition was assigned to last."""
-        return self._members.get(group)
+        return self._owners.get(group)
 
     def is_configured(self, group: str) -> bool:
         return group in self._working
@@ -229,9 +229,9 @@ class Deliveries:
         if group in self._states:
             await self._decided([Dropped(group)])
 
-    def assign(self, group: str, member: str | None, generation: int, reason: str) -> None:
+    def assign(self, group: str, member: str | None, generation: int, reason: str, *, is_lasting: bool) -> None:
         """Told to the log, for the history and so that the same member gets it after a restart; nobody waits for it."""
-        self._note([Assigned(group, member, generation, reason)])
+        self._note([Assigned(group, member, generation, reason, is_lasting)])
 
     # --- time --------------------------------------------------------------------------------------------
 
@@ -415,7 +415,7 @@ class Deliveries:
             self._states.values(),
             self.lanes,
             self.delays,
-            self._members,
+            list(self._owners.values()),
             self._clock.now_us(),
         )
         self.covered = self._messages.visible_offset
@@ -449,21 +449,15 @@ class Deliveries:
             case Moved():
                 self.delays.move(event.offset, event.due_us)
             case Assigned():
-                self._assigned(event)
+                self._owners[event.group] = event
             case Dropped():
                 self._states.pop(event.group, None)
                 self._working.pop(event.group, None)
-                self._members.pop(event.group, None)
+                self._owners.pop(event.group, None)
             case _:
                 if event.group not in self._states:
                     self._states[event.group] = Delivery(event.group)
                 self._states[event.group].apply(event, at_us)
-
-    def _assigned(self, event: Assigned) -> None:
-        if event.member is None:
-            self._members.pop(event.group, None)
-        else:
-            self._members[event.group] = event.member
 
 
 def _look_at(written: asyncio.Future[list[Committed]]) -> None:

@@ -145,11 +145,15 @@ class Deferred(Event, frozen=True, array_like=True, gc=False, tag="F"):
 
 
 class Assigned(Event, frozen=True, array_like=True, gc=False, tag="W"):
-    """The partition belongs to this member of the group from now on; to nobody, if None."""
+    """The partition belongs to this member of the group from now on; to nobody, if None.
+
+    A member that is lasting may outlive the broker and come back to it.
+    """
 
     member: str | None
     generation: int
     reason: str
+    is_lasting: bool = True
 
 
 class Dropped(Event, frozen=True, array_like=True, gc=False, tag="Z"):

@@ -82,6 +82,11 @@ class Members:
     def names(self) -> list[str]:
         return sorted(name for name, member in self._members.items() if member.joined)
 
+    def has_session(self, name: str) -> bool:
+        """Whether it must give signs of life; otherwise it lives in this process, and as long as that."""
+        member = self._members.get(name)
+        return member is not None and (member.session_us is not None or not member.joined)
+
     def owner(self, part: Part) -> str | None:
         return self._owners.get(part)
 

@@ -1,8 +1,12 @@
-"""The consumers of all groups: who joined, who is alive, and which partitions each may lease from."""
+"""The consumers of all groups: who joined, who is alive, and which partitions each may lease from.
+
+A partition that changes hands moves at once, also in a group with an order: what its old owner still holds is leased,
+and a leased message keeps its key, or its partition, to itself whoever asks (`ordering.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.broker.assignor import Part
 from penstock.broker.members import Change, Members
@@ -11,15 +15,12 @@ from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import MemberNotFound
 
-# How long the partitions of an ordered group wait for the leases of the member they are taken from.
-DRAIN_US = 30_000_000
-
 
 class Consumers:
     """Assignments are written to the deliveries logs of the partitions, and read from there after a restart."""
 
-    def __init__(self, topic: Callable[[str], Topic], clock: Clock) -> None:
-        self._topic = topic
+    def __init__(self, topics: Mapping[str, Topic], clock: Clock) -> None:
+        self._topics = topics
         self._clock = clock
         self._groups: dict[str, Members] = {}
 
@@ -31,23 +32,26 @@ class Consumers:
     ) -> None:
         """Also a heartbeat."""
         subscribed = frozenset(topics)
-        partitions = {name: len(self._topic(name).partitions) for name in subscribed}
         members = self._groups.get(group)
         if members is None:
-            members = self._groups[group] = self._restored(group, settings, partitions)
-        self._write(group, members.join(member, subscribed, partitions, self._clock.now_us(), session_us))
+            members = self._groups[group] = self._restored(group, settings)
+        partitions = {name: len(self._topics[name].partitions) for name in subscribed}
+        changes = members.join(member, subscribed, partitions, self._clock.now_us(), session_us)
+        self._write(group, changes)
 
-    def _restored(self, group: str, settings: GroupSettings, partitions: dict[str, int]) -> Members:
-        drain_us = DRAIN_US if settings.ordering != "none" else 0
-        members = Members(mode=settings.assignment, drain_us=drain_us)
+    def _restored(self, group: str, settings: GroupSettings) -> Members:
+        """Who had what before a restart, and may come back for it."""
+        members = Members(mode=settings.assignment, drain_us=0)
         now = self._clock.now_us()
-        known = []
-        for name, count in partitions.items():
-            for number in range(count):
-                owner = self._topic(name).partition(number).groups.member_of(group)
-                if owner is not None:
-                    known.append(Change(now, 0, Part(name, number), None, owner, "restart"))
-        members.restore(known, partitions, now, settings.session_us)
+        known, partitions = [], {}
+        for name, topic in self._topics.items():
+            partitions[name] = len(topic.partitions)
+            for number, partition in enumerate(topic.partitions):
+                owner = partition.groups.owner(group)
+                # A member without a session lived in the process that is no more.
+                if owner is not None and owner.member is not None and owner.is_lasting:
+                    known.append(Change(now, owner.generation, Part(name, number), None, owner.member, "restart"))
+        self._write(group, members.restore(known, partitions, now, settings.session_us))
         return members
 
     def heartbeat(self, group: str, member: str) -> None:
@@ -70,6 +74,7 @@ class Consumers:
         return members.next_due() if members is not None else None
 
     def topic_changed(self, topic: str, partitions: int) -> None:
+        """0 if it is gone."""
         for group, members in self._groups.items():
             self._write(group, members.partitions_changed({topic: partitions}, self._clock.now_us()))
 
@@ -77,17 +82,8 @@ class Consumers:
         """The partitions of the topic that this member may lease from now. To ask is a sign of life."""
         members, now = self._known(group), self._clock.now_us()
         members.heartbeat(member, now)
-        for part in members.draining(now):
-            if part.topic == topic and self._is_drained(group, part, members.owner(part)):
-                members.drained(part)
-        numbers = range(len(self._topic(topic).partitions))
+        numbers = range(len(self._topics[topic].partitions))
         return [number for number in numbers if members.may_lease(member, Part(topic, number), now)]
-
-    def _is_drained(self, group: str, part: Part, owner: str | None) -> bool:
-        groups = self._topic(part.topic).partition(part.number).groups
-        if not groups.has(group):
-            return True
-        return all(lease.consumer == owner for lease in groups.state(group).leases.values())
 
     def _known(self, group: str) -> Members:
         try:
@@ -97,7 +93,14 @@ class Consumers:
 
     def _write(self, group: str, changes: list[Change]) -> None:
         for change in changes:
-            topic = self._topic(change.part.topic)
-            if change.part.number < len(topic.partitions):
-                topic.partition(change.part.number).groups.assign(group, change.new, change.generation, change.reason)
+            topic = self._topics.get(change.part.topic)
+            if topic is not None and change.part.number < len(topic.partitions):
+                lasting = change.new is not None and self._has_session(group, change.new)
+                topic.partition(change.part.number).groups.assign(
+                    group, change.new, change.generation, change.reason, is_lasting=lasting
+                )
                 topic.bell.ring()
+
+    def _has_session(self, group: str, member: str) -> bool:
+        members = self._groups.get(group)
+        return members is not None and members.has_session(member)

@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 from penstock.batch import Batch
 from penstock.broker.delays import Delays
 from penstock.broker.delivery import Death, Delivery, Failure, Lease, Parked
-from penstock.broker.events import Cursors, Started, pack, unpack
+from penstock.broker.events import Assigned, Cursors, Started, pack, unpack
 from penstock.broker.lanes import Lanes
 from penstock.errors import InvalidFrame, LogCorrupt
 from penstock.frame import CONTROL, Frame
@@ -58,7 +58,7 @@ class Snapshot(msgspec.Struct, array_like=True):
     pending: bytes
     cancelled: bytes
     moved: dict[int, int]
-    members: dict[str, str]
+    owners: list[Assigned]
     groups: list[_GroupState]
 
 
@@ -67,7 +67,7 @@ class _Head(msgspec.Struct, array_like=True, tag="snapshot"):
 
 
 def take(
-    covered: int, groups: Iterable[Delivery], lanes: Lanes, delays: Delays, members: dict[str, str], now_us: int
+    covered: int, groups: Iterable[Delivery], lanes: Lanes, delays: Delays, owners: list[Assigned], now_us: int
 ) -> list[Frame]:
     """As frames for the deliveries log."""
     snapshot = Snapshot(
@@ -77,7 +77,7 @@ def take(
         pack(delays.pending),
         pack(delays.cancelled),
         delays.moved,
-        members,
+        owners,
         [_state(group) for group in groups],
     )
     data = msgspec.msgpack.encode(snapshot)
