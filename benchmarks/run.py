@@ -12,7 +12,18 @@ import harness
 from harness import ROOT, Figure
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("append", "read", "commit", "point_read", "open", "groups", "encode")
+SCRIPTS = (
+    "append",
+    "read",
+    "commit",
+    "point_read",
+    "open",
+    "groups",
+    "leases",
+    "delays",
+    "backlog",
+    "encode",
+)
 
 
 def run_script(name: str, arguments: list[str]) -> tuple[list[Figure], int]:

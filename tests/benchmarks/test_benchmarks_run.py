@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-SCRIPTS = ("append", "commit", "encode", "groups", "open", "point_read", "read")
+SCRIPTS = ("append", "backlog", "commit", "delays", "encode", "groups", "leases", "open", "point_read", "read")
 
 
 def run(name: str, *arguments: str) -> str:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import numpy as np
 from pyroaring import BitMap64
 
-from penstock.broker.offsets import Ints, array_of, bitmap_of
+from penstock.broker.offsets import Ints, add_all, array_of, bitmap_of
 from penstock.broker.wheel import Wheel
+
+_NEW_MAX = 65_536
+_NEVER_US = 1 << 62
 
 
 class Delays:
@@ -21,14 +24,18 @@ class Delays:
         # Rescheduled: its time now.
         self.moved: dict[int, int] = {}
         self._wheel = Wheel(now_us)
+        # New timers wait here until there are many, or until one of them is due: the wheel takes them by the slot.
+        self._new: list[tuple[Ints, Ints]] = []
+        self._new_count = 0
+        self._new_due_us = _NEVER_US
 
     def add(self, offsets: Ints, dues_us: Ints, now_us: int) -> None:
         """Those of these messages that have a time to come; 0 is for no delay."""
         self._follow(now_us)
         later = dues_us > now_us
         if later.any():
-            self.pending |= bitmap_of(offsets[later])
-            self._wheel.add_many(dues_us[later], offsets[later])
+            add_all(self.pending, bitmap_of(offsets[later]))
+            self._add_timers(dues_us[later], offsets[later])
 
     def add_one(self, offset: int, due_us: int, now_us: int) -> None:
         self._follow(now_us)
@@ -41,22 +48,28 @@ class Delays:
         dues = dues_us
         if self.moved:
             dues = np.array([self.moved.get(o, due) for o, due in zip(offsets.tolist(), dues_us.tolist(), strict=True)])
-        self.pending |= bitmap_of(offsets)
-        self._wheel.add_many(dues, offsets)
+        if len(offsets):
+            add_all(self.pending, bitmap_of(offsets))
+            self._add_timers(dues, offsets)
 
     def due(self, now_us: int) -> BitMap64:
         """Pending messages whose time has come. Taken from the wheel: to be told with `release`."""
         self._follow(now_us)
+        if self._new_due_us <= now_us:
+            self._put_in_timers()
         dues, offsets = self._wheel.advance(now_us)
         if not len(offsets):
             return BitMap64()
         if self.moved:
             current = [self.moved.get(o, due) == due for o, due in zip(offsets.tolist(), dues.tolist(), strict=True)]
             offsets = offsets[np.array(current)]
-        return self.pending & bitmap_of(np.sort(offsets))
+        return bitmap_of(np.sort(offsets)) & self.pending
 
     def next_due(self) -> int | None:
-        return self._wheel.next_due() if self.pending else None
+        if not self.pending:
+            return None
+        due = self._wheel.next_due()
+        return self._new_due_us if due is None else min(due, self._new_due_us)
 
     def release(self, offsets: BitMap64) -> None:
         self.pending -= offsets
@@ -75,6 +88,18 @@ class Delays:
         """Retention has deleted these. Pending ones it never does."""
         if self.cancelled and self.cancelled.min() < offset:
             self.cancelled.remove_range(0, offset)
+
+    def _add_timers(self, dues_us: Ints, offsets: Ints) -> None:
+        self._new.append((dues_us, offsets))
+        self._new_count += len(offsets)
+        self._new_due_us = min(self._new_due_us, int(dues_us.min()))
+        if self._new_count >= _NEW_MAX:
+            self._put_in_timers()
+
+    def _put_in_timers(self) -> None:
+        dues, offsets = zip(*self._new, strict=True)
+        self._wheel.add_many(np.concatenate(dues), np.concatenate(offsets))
+        self._new, self._new_count, self._new_due_us = [], 0, _NEVER_US
 
     def _follow(self, now_us: int) -> None:
         """A clock that was set back must not make anything due early, nor late for as long as it takes to catch up."""

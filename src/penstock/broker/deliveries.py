@@ -17,7 +17,6 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
-import numpy as np
 from pyroaring import BitMap64
 
 from penstock.batch import Batch
@@ -44,7 +43,7 @@ from penstock.broker.key_order import KeyOrder
 from penstock.broker.lanes import Lanes
 from penstock.broker.leasing import LaneReader, Leasing, Picked
 from penstock.broker.ledger import Ledger
-from penstock.broker.offsets import Ints, array_of, below, bitmap_of
+from penstock.broker.offsets import Ints, below, bitmap_of, mask_of
 from penstock.broker.ordering import KEY, NO_ORDER, WHOLE_PARTITION, Order, PartitionOrder
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
@@ -161,7 +160,7 @@ class Deliveries:
 
     def _recall_delays(self, offsets: Ints, batch: Batch, pending: BitMap64) -> None:
         if batch.deliver_at is not None:
-            is_pending = (batch.deliver_at > 0) & np.isin(offsets, array_of(pending))
+            is_pending = (batch.deliver_at > 0) & mask_of(offsets, pending)
             self.delays.recall(offsets[is_pending], batch.deliver_at[is_pending])
 
     def add_special(self, offsets: Ints, batch: Batch) -> None:

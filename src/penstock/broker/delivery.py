@@ -44,7 +44,7 @@ from penstock.broker.events import (
     pack,
     unpack,
 )
-from penstock.broker.offsets import run_from
+from penstock.broker.offsets import add_all, run_from
 from penstock.broker.ordering import NO_ORDER, Order
 from penstock.broker.retries import RetryPolicy
 from penstock.errors import LeaseNotFound, NotLeased
@@ -380,7 +380,7 @@ class Delivery:
         return lease
 
     def _finish(self, offsets: BitMap64) -> None:
-        self.done |= offsets
+        add_all(self.done, offsets)
         if self._retried:
             for offset in self._retried & offsets:
                 del self.attempts[offset]

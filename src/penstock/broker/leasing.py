@@ -135,7 +135,7 @@ class Leasing:
             first = min(start, end)
         stop = min(first + count, end)
         delays, done = self._delays, self._delivery.done
-        passed = [bitmap for bitmap in (others, delays.pending, delays.cancelled, done) if _reaches(bitmap, first)]
+        passed = [bitmap for bitmap in (others, delays.pending, delays.cancelled, done) if _reaches(bitmap, first, end)]
         fresh = BitMap64(range(first, stop))
         for bitmap in passed:
             fresh -= bitmap
@@ -350,5 +350,5 @@ def hashes_of(offsets: Ints, frames: list[Frame]) -> Hashes:
     return hashes
 
 
-def _reaches(bitmap: BitMap64, first: int) -> bool:
-    return bool(bitmap) and bool(bitmap.max() >= first)
+def _reaches(bitmap: BitMap64, first: int, end: int) -> bool:
+    return bool(bitmap) and bool(bitmap.range_cardinality(first, end))

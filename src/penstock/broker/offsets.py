@@ -25,6 +25,26 @@ def array_of(offsets: BitMap64) -> Ints:
     return np.frombuffer(offsets.to_array(), np.int64) if offsets else np.empty(0, np.int64)
 
 
+def add_all(offsets: BitMap64, more: BitMap64) -> None:
+    """In place. Neighbours as a range: a union would go through all of `offsets`, however far away from them."""
+    if not more:
+        return
+    first, stop = more.min(), more.max() + 1
+    if stop - first == len(more):
+        offsets.add_range(first, stop)
+    else:
+        offsets.update(more)
+
+
+def mask_of(numbers: Ints, offsets: BitMap64) -> npt.NDArray[np.bool_]:
+    """Which of these ascending numbers are in the set."""
+    first, stop = int(numbers[0]), int(numbers[-1]) + 1
+    there = offsets.range_cardinality(first, stop)
+    if there in (0, stop - first):
+        return np.full(len(numbers), there > 0)
+    return np.isin(numbers, array_of(offsets & BitMap64(range(first, stop))))
+
+
 def below(offsets: BitMap64, bound: int) -> BitMap64:
     """Those smaller than `bound`."""
     if not offsets or offsets.min() >= bound:

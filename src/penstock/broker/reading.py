@@ -11,7 +11,7 @@ from penstock.batch import Batch
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.key_hash import Hashes
 from penstock.broker.leasing import Gathered, hashes_of
-from penstock.broker.offsets import Ints, array_of, bitmap_of, run_from, stretches
+from penstock.broker.offsets import Ints, array_of, bitmap_of, mask_of, run_from, stretches
 from penstock.errors import InvalidFrame, LogCorrupt, MessageNotFound
 from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, SPARSE, Frame
 from penstock.limits import MIB
@@ -122,7 +122,7 @@ class Reading:
     def messages(self, offsets: BitMap64) -> Iterator[Stored]:
         """Those of these that are there, in order."""
         for numbers, batch, times in self.timed_batches(offsets):
-            rows = np.flatnonzero(np.isin(numbers, array_of(offsets)))
+            rows = np.flatnonzero(mask_of(numbers, offsets))
             if len(rows):
                 picked = zip(rows.tolist(), batch.rows(rows).messages(), strict=True)
                 for row, message in picked:
