@@ -167,7 +167,10 @@ class Broker:
         self, name: str, partitions: int = PARTITIONS_DEFAULT, settings: TopicSettings | None = None
     ) -> Topic:
         async with self._changing:
-            return await self._on_a_thread(partial(self._create_topic, name, partitions, settings))
+            topic = await self._on_a_thread(partial(self._create_topic, name, partitions, settings))
+            # There may be members who had subscribed to one of this name before it was deleted.
+            self.consumers.topic_changed(name, len(topic.partitions))
+            return topic
 
     def _create_topic(self, name: str, partitions: int, settings: TopicSettings | None) -> Topic:
         settings = settings or TopicSettings(dead_letters=not str(name).endswith(SUFFIX))
@@ -331,7 +334,7 @@ class Broker:
 
     def leave(self, group: str, consumer: str) -> None:
         """Its partitions go to the others; what it leased comes back when its leases run out."""
-        self.consumers.leave(group, consumer)
+        self.consumers.leave(group, self._catalog.group(group).settings, consumer)
 
     async def poll(
         self,
@@ -491,8 +494,16 @@ class Broker:
 
     async def settle(self) -> None:
         """Until nothing is under way in the background."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._tasks or (busy := [p for p in self._partitions() if p.groups.giving_up]):
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+                continue
+            for partition in busy:
+                await partition.groups.flushed()
+            await asyncio.sleep(0)
+
+    def _partitions(self) -> list[Partition]:
+        return [partition for topic in self._topics.values() for partition in topic.partitions]
 
     # --- the end -----------------------------------------------------------------------------------------
 

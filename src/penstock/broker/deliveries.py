@@ -43,7 +43,7 @@ from penstock.broker.key_order import KeyOrder
 from penstock.broker.lanes import Lanes
 from penstock.broker.leasing import LaneReader, Leasing, Picked
 from penstock.broker.ledger import Ledger
-from penstock.broker.offsets import Ints, below, bitmap_of, mask_of
+from penstock.broker.offsets import Ints, below, bitmap_of, from_on, mask_of
 from penstock.broker.ordering import KEY, NO_ORDER, WHOLE_PARTITION, Order, PartitionOrder
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
@@ -73,7 +73,7 @@ class Messages(LaneReader, Protocol):
 
     def hashes(self, offsets: BitMap64) -> Hashes: ...
 
-    def keys(self, offsets: BitMap64) -> list[bytes | None]: ...
+    def keys(self, offsets: BitMap64) -> list[tuple[int, bytes | None]]: ...
 
     def batches(self, offsets: BitMap64) -> Iterator[tuple[Ints, Batch]]:
         """Of all frames that hold some of these."""
@@ -123,6 +123,8 @@ class Deliveries:
         self._working: dict[str, _Group] = {}
         self._owners: dict[str, Assigned] = {}
         self._snapshot_size = 0
+        # Rows under way after which there will be something to bury.
+        self.giving_up = 0
         self.lanes = Lanes()
         self.delays = Delays(clock.now_us())
         # Where the dead letters of this partition would begin, if they go anywhere; set by whoever knows that.
@@ -156,7 +158,8 @@ class Deliveries:
             self._recall_delays(offsets, batch, known)
         for offsets, batch in self._messages.special_batches(self.covered):
             self.lanes.add(offsets, batch)
-            self._recall_delays(offsets, batch, bitmap_of(offsets) - over)
+            # A frame that was merged may begin before what the snapshot covers; that part it knows better.
+            self._recall_delays(offsets, batch, from_on(bitmap_of(offsets), self.covered) - over)
 
     def _recall_delays(self, offsets: Ints, batch: Batch, pending: BitMap64) -> None:
         if batch.deliver_at is not None:
@@ -167,12 +170,22 @@ class Deliveries:
         """Just published, and in another lane or with a delay."""
         self.lanes.add(offsets, batch)
         if batch.deliver_at is not None:
-            self.delays.add(offsets, batch.deliver_at, self._clock.now_us())
+            now = self._clock.now_us()
+            self.delays.add(offsets, batch.deliver_at, now)
+            self._due_already(bitmap_of(offsets[(batch.deliver_at > 0) & (batch.deliver_at <= now)]))
 
     def add_special_one(self, offset: int, priority: int, deliver_at: int) -> None:
         self.lanes.add_one(offset, priority)
         if deliver_at:
-            self.delays.add_one(offset, deliver_at, self._clock.now_us())
+            now = self._clock.now_us()
+            self.delays.add_one(offset, deliver_at, now)
+            if deliver_at <= now:
+                self._due_already(BitMap64([offset]))
+
+    def _due_already(self, offsets: BitMap64) -> None:
+        """Told to the log all the same: a start would take them for delayed ones, whatever the clock says then."""
+        if offsets:
+            self._note([Due("", pack(offsets))])
 
     def _restore(self, last: snapshot.Snapshot) -> None:
         self.lanes = Lanes(unpack(last.high), unpack(last.low))
@@ -208,14 +221,14 @@ class Deliveries:
     def configure(self, group: str, settings: GroupSettings, policy: RetryPolicy) -> None:
         """How the group works here from now on. It has started."""
         state = self.state(group)
-        state.order = self._order(settings)
+        state.order = self._order(settings, None if settings.lanes == "none" else self.lanes)
         state.order.rebuild(state)
         self._working[group] = _Group(state, Leasing(state, self.lanes, self.delays, settings.lanes), settings, policy)
 
-    def _order(self, settings: GroupSettings) -> Order:
+    def _order(self, settings: GroupSettings, lanes: Lanes | None) -> Order:
         if settings.ordering == "key":
-            return KeyOrder(self._messages.hashes)
-        return PartitionOrder() if settings.ordering == "partition" else NO_ORDER
+            return KeyOrder(self._messages.hashes, lanes)
+        return PartitionOrder(lanes) if settings.ordering == "partition" else NO_ORDER
 
     async def start(self, group: str, offset: int) -> None:
         """The group begins at `offset`, or is moved there; what it had leased is no longer its own.
@@ -287,8 +300,8 @@ class Deliveries:
             order = group.delivery.order
             if decision.leased is not None and decision.picked:
                 order.leased(self._lease, *decision.leased)
-            if decision.blocked is not None:
-                order.block(*decision.blocked)
+            for blocked in decision.blocked:
+                order.block(*blocked)
             if decision.picked:
                 return Taken(self._lease, decision.picked)
             looked_at += room
@@ -307,7 +320,15 @@ class Deliveries:
     ) -> None:
         self._ledger.check()
         group, now = self._working[name], self._clock.now_us()
-        events = group.delivery.nack(lease, offsets, now_us=now, policy=group.policy, reason=reason, delay_us=delay_us)
+        events = group.delivery.nack(
+            lease,
+            offsets,
+            now_us=now,
+            policy=group.policy,
+            reason=reason,
+            delay_us=delay_us,
+            parks=group.settings.on_poison != "skip",
+        )
         await self._decided([self._fate(group, event) for event in events])
 
     async def reject(self, name: str, lease: int, offsets: BitMap64, reason: str) -> None:
@@ -337,15 +358,21 @@ class Deliveries:
         if not isinstance(event, Exhausted):
             return event
         since = self.graveyard()
-        parked: tuple[bytes, ...] = ()
+        parked: tuple[tuple[bytes, int], ...] = ()
         ordering, on_poison = group.settings.ordering, group.settings.on_poison
         if ordering != "none" and on_poison != "skip":
             if ordering == "key" and on_poison == "park":
-                keys = self._messages.keys(unpack(event.offsets))
-                parked = tuple(sorted({KEY + key for key in keys if key is not None}))
+                parked = self._parked_by(unpack(event.offsets))
             else:
-                parked = (WHOLE_PARTITION,)
+                parked = ((WHOLE_PARTITION, unpack(event.offsets).min()),)
         return msgspec.structs.replace(event, since=since, parked=parked)
+
+    def _parked_by(self, offsets: BitMap64) -> tuple[tuple[bytes, int], ...]:
+        first: dict[bytes, int] = {}
+        for offset, key in self._messages.keys(offsets):
+            if key is not None:
+                first.setdefault(KEY + key, offset)
+        return tuple(sorted(first.items()))
 
     # --- delayed messages --------------------------------------------------------------------------------
 
@@ -384,6 +411,7 @@ class Deliveries:
             self._apply(event, now)
             if isinstance(event, Exhausted) and event.since is not None:
                 # No dead letter before it is written that there will be one.
+                self.giving_up += 1
                 commit.add_done_callback(partial(self._gave_up, event.group))
             written.append(commit)
         if events:
@@ -399,6 +427,7 @@ class Deliveries:
             self._apply(event, now)
 
     def _gave_up(self, group: str, commit: asyncio.Future[Committed]) -> None:
+        self.giving_up -= 1
         if not commit.cancelled() and commit.exception() is None:
             self.mourn(group)
 

@@ -192,29 +192,37 @@ class Delivery:
         policy: RetryPolicy,
         reason: str = "",
         delay_us: int | None = None,
+        parks: bool = False,
     ) -> Sequence[GroupEvent]:
-        """Given back. With `delay_us`, ready after that; otherwise by the policy, each by how often it was tried."""
+        """Given back. With `delay_us`, ready after that; otherwise by the policy, each by how often it was tried.
+
+        What has had enough holds up what comes behind it only if it `parks`.
+        """
         lease = self._held(identity, offsets)
         events = self._failed(lease, offsets, now_us, policy, reason=reason, delay_us=delay_us)
-        return events + self._pulled_back(lease, offsets)
+        holding_up = BitMap64()
+        for event in events:
+            if isinstance(event, Nacked) or (parks and isinstance(event, Exhausted)):
+                holding_up |= unpack(event.offsets)
+        return events + self._pulled_back(lease, holding_up, offsets) if holding_up else events
 
     def reject(self, identity: int, offsets: BitMap64, reason: str, *, parks: bool = False) -> Sequence[GroupEvent]:
         lease = self._held(identity, offsets)
         events: list[GroupEvent] = [Exhausted(self.group, identity, pack(offsets), reason)]
-        return events + self._pulled_back(lease, offsets) if parks else events
+        return events + self._pulled_back(lease, offsets, offsets) if parks else events
 
     def release(self, identity: int, offsets: BitMap64) -> Sequence[GroupEvent]:
         lease = self._held(identity, offsets)
         events: list[GroupEvent] = [Released(self.group, identity, pack(offsets))]
-        return events + self._pulled_back(lease, offsets)
+        return events + self._pulled_back(lease, offsets, offsets)
 
     def extend(self, identity: int, deadline_us: int) -> Extended:
         self._lease(identity)
         return Extended(self.group, identity, deadline_us)
 
-    def _pulled_back(self, lease: Lease, offsets: BitMap64) -> list[GroupEvent]:
+    def _pulled_back(self, lease: Lease, offsets: BitMap64, answered: BitMap64) -> list[GroupEvent]:
         """Messages of the same lease that must not be done before these: nobody may answer for them any more."""
-        later = self.order.later(lease.id, offsets, lease.offsets)
+        later = self.order.later(lease.id, offsets, lease.offsets) - answered
         return [Released(self.group, lease.id, pack(later))] if later else []
 
     def _failed(
@@ -337,13 +345,14 @@ class Delivery:
         offsets = unpack(event.offsets)
         lease = self.leases[event.lease]
         if event.since is not None:
-            last = Failure(self.attempt(offsets.min()), lease.leased_us, at_us, lease.consumer, event.reason)
             for offset in offsets:
+                attempt = self.attempt(offset)
+                last = Failure(attempt, lease.leased_us, at_us, lease.consumer, event.reason)
                 failures = (*self.failures.get(offset, ()), last)
-                self.dying[offset] = Death(event.since, event.reason, self.attempt(offset), failures)
-        for key in event.parked:
-            self.parked[key] = Parked(offsets.min(), at_us, event.reason)
-        self.order.park(event.parked)
+                self.dying[offset] = Death(event.since, event.reason, attempt, failures)
+        for key, first in event.parked:
+            self.parked[key] = Parked(first, at_us, event.reason)
+        self.order.park(key for key, _ in event.parked)
         self._finish(self._answered(event.lease, offsets))
 
     def make_due(self, offsets: BitMap64) -> BitMap64:
@@ -361,10 +370,12 @@ class Delivery:
         self._finish(mine)
 
     def make_ready(self, now_us: int) -> None:
+        due = BitMap64()
         while self._waiting and self._waiting[0][0] <= now_us:
-            offsets = heapq.heappop(self._waiting)[2]
-            self.ready |= offsets
-            self.order.due(offsets)
+            due |= heapq.heappop(self._waiting)[2]
+        if due:
+            self.ready |= due
+            self.order.due(due)
 
     def _answered(self, identity: int, offsets: BitMap64) -> BitMap64:
         self.order.left(identity, offsets)

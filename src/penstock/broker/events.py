@@ -109,14 +109,14 @@ class Exhausted(Event, frozen=True, array_like=True, gc=False, tag="D"):
     """Not to be delivered again: rejected, or tried too often.
 
     With `since`, each becomes a dead letter, which will be found in the dead-letter topic from that offset on. `parked`
-    are the keys that wait from now on until somebody releases them.
+    are the keys that wait from now on until somebody releases them, each with the message that it waits for.
     """
 
     lease: int
     offsets: bytes
     reason: str
     since: int | None = None
-    parked: tuple[bytes, ...] = ()
+    parked: tuple[tuple[bytes, int], ...] = ()
 
 
 class Buried(Event, frozen=True, array_like=True, gc=False, tag="B"):

@@ -1,8 +1,8 @@
 """One key at a time.
 
 While a message of a key is leased or waits for its next try, the key is busy, and the others of that key are passed
-over; nobody else is. Those passed over wait in a queue of their key. When the key is free again, the first of them is
-ready, and as many of the next ones as a lease has room for go with it.
+over; nobody else is. Those passed over wait in a queue of their key and lane. When the key is free again, the first of
+each queue is ready, and as many of the next ones as a lease has room for go with it.
 
 Invariant: a key is in `_busy` exactly while one of its messages is leased or waits. A message is blocked exactly while
 it is in a queue. A queue waits for a key that is busy or parked, or for its head, which is ready.
@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pyroaring import BitMap64
 
 from penstock.broker.key_hash import NO_KEY, Hashes, hash_of
+from penstock.broker.lanes import BY_PRIORITY, Lanes
 from penstock.broker.offsets import Ints, array_of, bitmap_of
 from penstock.broker.ordering import KEY, WHOLE_PARTITION, Admitted, Order
+from penstock.message import Priority
 
 if TYPE_CHECKING:
     from penstock.broker.delivery import Delivery
@@ -58,29 +60,83 @@ class _Leased:
         return {key for key in keys if not self.counts[key]}
 
     def holds(self, key: int) -> bool:
-        return bool(self.counts is not None and self.counts[key])
+        if self.counts is None:
+            return bool(self.left and (self.hashes == np.uint64(key)).any())
+        return self.counts[key] > 0
+
+
+class _Waiting(NamedTuple):
+    """A message that waits for its next try: its key, and the lease it was in; None if that is not known."""
+
+    key: int
+    lease: int | None
+
+
+class _Queues:
+    """Blocked messages of one lane, by their keys and in order."""
+
+    __slots__ = ("by_key", "heads")
+
+    def __init__(self) -> None:
+        self.by_key: dict[int, deque[int]] = {}
+        # The first of a queue whose key is free: ready, and not in the queue any more; and its key.
+        self.heads: dict[int, int] = {}
+
+    def add(self, offsets: Ints, hashes: Hashes) -> None:
+        queues = self.by_key
+        for offset, key in zip(offsets.tolist(), hashes.tolist(), strict=True):
+            queue = queues.get(key)
+            if queue is None:
+                queues[key] = deque((offset,))
+            elif queue[-1] < offset:
+                queue.append(offset)
+            elif offset not in queue:
+                queues[key] = deque(sorted((*queue, offset)))
+
+    def pop(self, keys: Iterable[int]) -> list[int]:
+        """The first message of each of these keys is its head now."""
+        heads = []
+        for key in keys:
+            queue = self.by_key[key]
+            head = queue.popleft()
+            heads.append(head)
+            self.heads[head] = key
+            if not queue:
+                del self.by_key[key]
+        return heads
+
+    def forget_heads(self, offsets: Iterable[int]) -> list[int]:
+        """The keys of those of these that were heads."""
+        return [self.heads.pop(head) for head in self.heads.keys() & set(offsets)] if self.heads else []
+
+    def remove(self, offsets: BitMap64, keys: Iterable[int]) -> None:
+        for key in keys:
+            left = deque(offset for offset in self.by_key.get(key, ()) if offset not in offsets)
+            if left:
+                self.by_key[key] = left
+            else:
+                self.by_key.pop(key, None)
 
 
 class KeyOrder(Order):
     needs_keys = True
 
-    def __init__(self, lookup: Lookup) -> None:
-        super().__init__()
+    def __init__(self, lookup: Lookup, lanes: Lanes | None) -> None:
+        """`lanes` None: the group does not mind them."""
+        super().__init__(lanes)
         self._lookup = lookup
         self.restart()
 
     def restart(self) -> None:
         self.blocked = BitMap64()
-        self._queues: dict[int, deque[int]] = {}
-        # The first message of a queue whose key is free: ready, and not in the queue any more; and its key.
-        self._heads: dict[int, int] = {}
+        self._queues = {lane: _Queues() for lane in BY_PRIORITY}
         # The keys of what `more` said last.
         self._more: dict[int, int] = {}
         self._busy: set[int] = set()
         self._parked: set[int] = set()
         self._is_blocked = False
         self._leases: dict[int, _Leased] = {}
-        self._waiting: dict[int, int] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._waiting_keys: Counter[int] = Counter()
 
     def rebuild(self, delivery: Delivery) -> None:
@@ -102,59 +158,44 @@ class KeyOrder(Order):
             return np.ones(len(keys), np.bool_)
         return np.array([key not in busy for key in keys], np.bool_)
 
-    def block(self, offsets: Ints, hashes: Hashes) -> None:
-        queues = self._queues
-        for offset, key in zip(offsets.tolist(), hashes.tolist(), strict=True):
-            queue = queues.get(key)
-            if queue is None:
-                queues[key] = deque((offset,))
-            elif queue[-1] < offset:
-                queue.append(offset)
-            elif offset not in self.blocked:
-                queues[key] = deque(sorted((*queue, offset)))
-        self._forget_heads(offsets)
+    def block(self, lane: Priority, offsets: Ints, hashes: Hashes) -> None:
+        self._queues[lane].add(offsets, hashes)
+        self._queues[lane].forget_heads(offsets.tolist())
         self.blocked |= bitmap_of(np.sort(offsets))
 
-    def more(self, heads: BitMap64, count: int) -> BitMap64:
-        if not self._heads or count <= 0:
+    def more(self, lane: Priority, heads: BitMap64, count: int) -> BitMap64:
+        queues = self._queues[lane]
+        if not queues.heads or count <= 0:
             return BitMap64()
-        keys = {self._heads[head] for head in self._heads.keys() & set(heads)} & self._queues.keys()
+        keys = {queues.heads[head] for head in queues.heads.keys() & set(heads)} & queues.by_key.keys()
         if not keys:
             return BitMap64()
         each = -(-count // len(keys))
-        self._more = {offset: key for key in keys for offset in islice(self._queues[key], each)}
+        self._more = {offset: key for key in keys for offset in islice(queues.by_key[key], each)}
         return BitMap64(self._more)[:count]
 
-    def known(self, offsets: Ints) -> Hashes:
-        if not self._heads:
+    def known(self, lane: Priority, offsets: Ints) -> Hashes:
+        heads, more = self._queues[lane].heads, self._more
+        if not heads:
             return np.zeros(len(offsets), np.uint64)
-        heads, more = self._heads, self._more
         keys = [heads.get(offset) or more.get(offset, NO_KEY) for offset in offsets.tolist()]
         return np.array(keys, np.uint64)
 
     def leased(self, lease: int, offsets: Ints, hashes: Hashes) -> None:
         leased = self._leases[lease] = _Leased(offsets, hashes)
-        self._forget_heads(offsets)
-        self._take_from_queues(leased.offsets, leased.hashes)
+        for queues in self._queues.values():
+            queues.forget_heads(offsets.tolist())
+        self._take_from_queues(leased)
         self._busy.update(hashes.tolist())
         self._busy.discard(NO_KEY)
 
-    def _forget_heads(self, offsets: Ints) -> None:
-        if self._heads:
-            for head in self._heads.keys() & set(offsets.tolist()):
-                del self._heads[head]
-
-    def _take_from_queues(self, offsets: Ints, hashes: Hashes) -> None:
-        taken = self.blocked & bitmap_of(offsets)
-        if not taken:
-            return
-        self.blocked -= taken
-        for key in set(hashes[np.searchsorted(offsets, array_of(taken))].tolist()):
-            left = deque(offset for offset in self._queues[key] if offset not in taken)
-            if left:
-                self._queues[key] = left
-            else:
-                del self._queues[key]
+    def _take_from_queues(self, leased: _Leased) -> None:
+        taken = self.blocked & bitmap_of(leased.offsets)
+        if taken:
+            self.blocked -= taken
+            keys = set(leased.hashes[np.searchsorted(leased.offsets, array_of(taken))].tolist())
+            for queues in self._queues.values():
+                queues.remove(taken, keys & queues.by_key.keys())
 
     # --- answers -----------------------------------------------------------------------------------------
 
@@ -163,7 +204,7 @@ class KeyOrder(Order):
 
     def waits(self, lease: int, offsets: BitMap64) -> None:
         keys, finished = self._taken(lease, offsets)
-        self._waiting.update(zip(offsets, keys, strict=True))
+        self._waiting.update((offset, _Waiting(key, lease)) for offset, key in zip(offsets, keys, strict=True))
         self._waiting_keys.update(keys)
         self._free(finished)
 
@@ -178,46 +219,48 @@ class KeyOrder(Order):
     def wait_anew(self, offsets: BitMap64) -> None:
         if offsets:
             keys = self._lookup(offsets).tolist()
-            self._waiting.update(zip(offsets, keys, strict=True))
+            self._waiting.update((offset, _Waiting(key, None)) for offset, key in zip(offsets, keys, strict=True))
             self._waiting_keys.update(keys)
             self._busy.update(keys)
             self._busy.discard(NO_KEY)
 
     def due(self, offsets: BitMap64) -> None:
-        keys = [self._waiting.pop(offset) for offset in offsets]
-        self._waiting_keys.subtract(keys)
-        held = [leased for leased in self._leases.values() if leased.counts is not None]
-        self._free({key for key in keys if not any(leased.holds(key) for leased in held)})
+        came = [self._waiting.pop(offset) for offset in offsets]
+        self._waiting_keys.subtract(waited.key for waited in came)
+        self._free({waited.key for waited in came if not self._is_leased(waited)})
+
+    def _is_leased(self, waited: _Waiting) -> bool:
+        """A key that waits is busy: only the lease that the waiting message comes from can hold others of it."""
+        if waited.lease is not None:
+            return waited.lease in self._leases and self._leases[waited.lease].holds(waited.key)
+        return any(leased.holds(waited.key) for leased in self._leases.values())
 
     def later(self, lease: int, offsets: BitMap64, outstanding: BitMap64) -> BitMap64:
+        """Of the same key and lane."""
         held = self._leases[lease]
-        first: dict[int, int] = {}
-        for offset, key in zip(offsets, held.hashes_of(offsets), strict=True):
-            first.setdefault(key, offset)
-        first.pop(NO_KEY, None)
-        same = np.isin(held.hashes, np.fromiter(first, np.uint64, len(first)))
-        later = BitMap64(
-            offset
-            for offset, key in zip(held.offsets[same].tolist(), held.hashes[same].tolist(), strict=True)
-            if offset > first[key]
-        )
-        return (later & outstanding) - offsets
+        found = BitMap64()
+        for _, in_lane in self.by_lane(offsets):
+            first: dict[int, int] = {}
+            for offset, key in zip(in_lane, held.hashes_of(in_lane), strict=True):
+                first.setdefault(key, offset)
+            first.pop(NO_KEY, None)
+            same = np.isin(held.hashes, np.fromiter(first, np.uint64, len(first)))
+            later = BitMap64(
+                offset
+                for offset, key in zip(held.offsets[same].tolist(), held.hashes[same].tolist(), strict=True)
+                if offset > first[key]
+            )
+            found |= self.same_lane(later, in_lane.min())
+        return (found & outstanding) - offsets
 
     def over(self, offsets: BitMap64) -> None:
-        """Done without having been leased: expired, or gone."""
-        for head in self._heads.keys() & set(offsets):
-            key = self._heads.pop(head)
-            if key not in self._busy and key not in self._parked:
-                self._unblock([key])
         queued = self.blocked & offsets
-        if queued:
-            self.blocked -= queued
-            for key, queue in list(self._queues.items()):
-                left = deque(offset for offset in queue if offset not in queued)
-                if left:
-                    self._queues[key] = left
-                else:
-                    del self._queues[key]
+        self.blocked -= queued
+        for queues in self._queues.values():
+            if queued:
+                queues.remove(queued, list(queues.by_key))
+            freed = set(queues.forget_heads(offsets)) - self._busy - self._parked
+            self._unblock(queues, freed & queues.by_key.keys())
 
     # --- parking -----------------------------------------------------------------------------------------
 
@@ -236,41 +279,36 @@ class KeyOrder(Order):
                 key = hash_of(token[len(KEY) :])
                 self._parked.discard(key)
                 if key not in self._busy:
-                    self._unblock([key])
+                    for queues in self._queues.values():
+                        self._unblock(queues, {key} & queues.by_key.keys())
 
     def _free(self, keys: set[int]) -> None:
         """Nothing of these keys is leased any more; some may wait."""
         if self._waiting:
-            keys = {key for key in keys if not self._waiting_keys[key]}
+            keys = {key for key in keys if self._waiting_keys[key] <= 0}
         self._busy -= keys
-        if self._queues:
-            freed = self._queues.keys() & keys
-            self._unblock(freed - self._parked if self._parked else freed)
+        for queues in self._queues.values():
+            if queues.by_key:
+                freed = queues.by_key.keys() & keys
+                self._unblock(queues, freed - self._parked if self._parked else freed)
 
-    def _unblock(self, keys: Iterable[int]) -> None:
+    def _unblock(self, queues: _Queues, keys: set[int]) -> None:
         """The first message of each: the others may go with it, or after it."""
-        heads = []
-        for key in keys:
-            queue = self._queues.get(key)
-            if queue is None:
-                continue
-            head = queue.popleft()
-            heads.append(head)
-            self._heads[head] = key
-            if not queue:
-                del self._queues[key]
-        if heads:
-            self.blocked -= bitmap_of(np.sort(np.array(heads, np.int64)))
+        if keys:
+            self.blocked -= bitmap_of(np.sort(np.array(queues.pop(keys), np.int64)))
 
     def check(self, delivery: Delivery) -> None:
         """The invariant at the top."""
-        assert self.blocked == BitMap64(offset for queue in self._queues.values() for offset in queue)
+        queued = [queue for queues in self._queues.values() for queue in queues.by_key.values()]
+        assert self.blocked == BitMap64(offset for queue in queued for offset in queue)
+        assert len(self.blocked) == sum(map(len, queued)), "a message in two queues"
         assert self.blocked.issubset(delivery.ready)
-        assert all(list(queue) == sorted(queue) for queue in self._queues.values())
-        waited_for = self._busy | self._parked | set(self._heads.values())
-        assert self._queues.keys() <= waited_for, "a queue that waits for nothing"
-        assert BitMap64(self._heads).issubset(delivery.ready - self.blocked)
-        busy = set(self._waiting.values())
+        assert all(list(queue) == sorted(queue) for queue in queued)
+        for queues in self._queues.values():
+            waited_for = self._busy | self._parked | set(queues.heads.values())
+            assert queues.by_key.keys() <= waited_for, "a queue that waits for nothing"
+            assert BitMap64(queues.heads).issubset(delivery.ready - self.blocked)
+        busy = {waiting.key for waiting in self._waiting.values()}
         for identity, leased in self._leases.items():
             busy.update(leased.hashes_of(delivery.leases[identity].offsets))
         assert self._busy == busy - {NO_KEY}

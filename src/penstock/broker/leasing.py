@@ -41,6 +41,8 @@ class Candidates:
     cursor: int
     hidden: BitMap64 = field(default_factory=BitMap64)
     gone: BitMap64 = field(default_factory=BitMap64)
+    # There are fresh ones that were not looked at.
+    is_short: bool = False
 
     @property
     def offsets(self) -> BitMap64:
@@ -83,7 +85,7 @@ class Decision(NamedTuple):
     events: list[GroupEvent]
     picked: list[Picked]
     leased: tuple[Ints, Hashes] | None
-    blocked: tuple[Ints, Hashes] | None
+    blocked: list[tuple[Priority, Ints, Hashes]]
 
 
 class Leasing:
@@ -120,13 +122,19 @@ class Leasing:
                 candidates = self._other(lane, ready, some, start, end)
             chosen.append(candidates)
             left -= len(candidates.behind) + len(candidates.fresh)
+            if candidates.is_short and shares is None:
+                # The rest of this lane goes before any other.
+                break
         return chosen
 
     def _normal(self, ready: BitMap64, count: int, start: int, end: int, others: BitMap64) -> Candidates:
-        behind = self._behind(ready, count)
+        behind = self._behind(Priority.NORMAL, ready, count)
         first = max(self._delivery.cursors.normal, self._delivery.floor)
-        if first >= end or self._is_enough(behind, count):
-            return Candidates(Priority.NORMAL, behind, BitMap64(), self._delivery.cursors.normal)
+        cursor = self._delivery.cursors.normal
+        if first >= end:
+            return Candidates(Priority.NORMAL, behind, BitMap64(), cursor)
+        if self._is_enough(behind, count):
+            return Candidates(Priority.NORMAL, behind, BitMap64(), cursor, is_short=True)
         count -= len(behind)
         gone = BitMap64()
         if first < start:
@@ -159,11 +167,11 @@ class Leasing:
             gone=gone | (window & delays.cancelled),
         )
 
-    def _behind(self, ready: BitMap64, count: int) -> BitMap64:
+    def _behind(self, lane: Priority, ready: BitMap64, count: int) -> BitMap64:
         if not ready:
             return BitMap64()
         behind = ready[:count]
-        more = self._delivery.order.more(behind, count - len(behind))
+        more = self._delivery.order.more(lane, behind, count - len(behind))
         return behind | more if more else behind
 
     def _is_enough(self, behind: BitMap64, count: int) -> bool:
@@ -174,10 +182,12 @@ class Leasing:
     def _other(self, lane: Priority, ready: BitMap64, count: int, start: int, end: int) -> Candidates:
         bitmap = self._lanes.high if lane is Priority.HIGH else self._lanes.low
         cursor = self._delivery.cursors.high if lane is Priority.HIGH else self._delivery.cursors.low
-        behind = self._behind(ready & bitmap, count) if ready else BitMap64()
+        behind = self._behind(lane, ready & bitmap, count) if ready else BitMap64()
         first = max(cursor, self._delivery.floor)
-        if self._is_enough(behind, count) or not bitmap or bitmap.max() < first:
+        if not _reaches(bitmap, first, end):
             return Candidates(lane, behind, BitMap64(), cursor)
+        if self._is_enough(behind, count):
+            return Candidates(lane, behind, BitMap64(), cursor, is_short=True)
         count -= len(behind)
         ahead = below(from_on(bitmap, first), end) - self._delivery.done
         gone = below(ahead, start) | (ahead & self._delays.cancelled)
@@ -230,9 +240,12 @@ class Leasing:
             offsets = candidates.offsets
             if offsets:
                 gathered = reader.gather(offsets, bytes_max)
+                is_cut = gathered.reached <= offsets.max()
                 candidates.cut(gathered.reached)
                 bytes_max -= gathered.size
                 decision.add(candidates, gathered)
+                if is_cut:
+                    break
             else:
                 decision.pass_over(candidates)
         return decision.made(consumer, identity, deadline_us)
@@ -254,7 +267,7 @@ class _Deciding:
         self._skipped, self._hidden, self._lapsed, self._gone = BitMap64(), BitMap64(), BitMap64(), BitMap64()
         self._picked: list[Picked] = []
         self._keys: list[tuple[Ints, Hashes]] = []
-        self._blocked: list[tuple[Ints, Hashes]] = []
+        self._blocked: list[tuple[Priority, Ints, Hashes]] = []
 
     def pass_over(self, candidates: Candidates) -> None:
         self._hidden |= candidates.hidden
@@ -278,7 +291,7 @@ class _Deciding:
             self._lapsed |= lapsed
             taken -= lapsed
         if taken and self._delivery.order.needs_keys:
-            taken = self._admitted(taken, candidates.fresh, gathered.frames)
+            taken = self._admitted(candidates.lane, taken, candidates.fresh, gathered.frames)
         if taken:
             self._leased |= taken
             self._picked.append(Picked(taken, gathered.frames))
@@ -293,9 +306,9 @@ class _Deciding:
                 expired |= bitmap_of(frame.offsets(batch)[is_over])
         return expired
 
-    def _admitted(self, taken: BitMap64, fresh: BitMap64, frames: list[Frame]) -> BitMap64:
+    def _admitted(self, lane: Priority, taken: BitMap64, fresh: BitMap64, frames: list[Frame]) -> BitMap64:
         offsets = array_of(taken)
-        hashes = self._delivery.order.known(offsets)
+        hashes = self._delivery.order.known(lane, offsets)
         unknown = hashes == NO_KEY
         if unknown.any():
             hashes[unknown] = hashes_of(offsets[unknown], frames)
@@ -304,7 +317,7 @@ class _Deciding:
             self._keys.append((offsets, hashes))
             return taken
         refused = ~admitted
-        self._blocked.append((offsets[refused], hashes[refused]))
+        self._blocked.append((lane, offsets[refused], hashes[refused]))
         self._skipped |= bitmap_of(offsets[refused]) & fresh
         self._keys.append((offsets[admitted], hashes[admitted]))
         return bitmap_of(offsets[admitted])
@@ -328,7 +341,7 @@ class _Deciding:
             events.append(Leased(delivery.group, consumer, identity, pack(self._leased), self._cursors, deadline_us))
         if not events and not self._blocked:
             return None
-        return Decision(events, self._picked, _joined(self._keys), _joined(self._blocked))
+        return Decision(events, self._picked, _joined(self._keys), self._blocked)
 
 
 def _joined(parts: list[tuple[Ints, Hashes]]) -> tuple[Ints, Hashes] | None:

@@ -57,10 +57,11 @@ class Consumers:
     def heartbeat(self, group: str, member: str) -> None:
         self._known(group).heartbeat(member, self._clock.now_us())
 
-    def leave(self, group: str, member: str) -> None:
+    def leave(self, group: str, settings: GroupSettings, member: str) -> None:
         members = self._groups.get(group)
-        if members is not None:
-            self._write(group, members.leave(member, self._clock.now_us()))
+        if members is None:
+            members = self._groups[group] = self._restored(group, settings)
+        self._write(group, members.leave(member, self._clock.now_us()))
 
     def forget(self, group: str) -> None:
         self._groups.pop(group, None)

@@ -19,7 +19,9 @@ import numpy.typing as npt
 from pyroaring import BitMap64
 
 from penstock.broker.key_hash import Hashes
-from penstock.broker.offsets import Ints
+from penstock.broker.lanes import Lanes
+from penstock.broker.offsets import Ints, from_on
+from penstock.message import Priority
 
 if TYPE_CHECKING:
     from penstock.broker.delivery import Delivery
@@ -36,7 +38,8 @@ class Order:
 
     needs_keys = False
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: Lanes | None = None) -> None:
+        self._lanes = lanes
         # Ready, but to be passed over for now.
         self.blocked = BitMap64()
 
@@ -51,14 +54,14 @@ class Order:
         """Which of these may be leased."""
         return np.ones(len(hashes), np.bool_)
 
-    def block(self, offsets: Ints, hashes: Hashes) -> None:
+    def block(self, lane: Priority, offsets: Ints, hashes: Hashes) -> None:
         """Those that were not admitted, once they are ready: to be passed over until their key is free."""
 
-    def more(self, heads: BitMap64, count: int) -> BitMap64:
+    def more(self, lane: Priority, heads: BitMap64, count: int) -> BitMap64:
         """Up to `count` blocked messages that may be leased together with these, which come before them."""
         return BitMap64()
 
-    def known(self, offsets: Ints) -> Hashes:
+    def known(self, lane: Priority, offsets: Ints) -> Hashes:
         """Of the keys of those that need not be read again; 0 for the others."""
         return np.zeros(len(offsets), np.uint64)
 
@@ -91,18 +94,38 @@ class Order:
 
     def check(self, delivery: Delivery) -> None: ...
 
+    def by_lane(self, offsets: BitMap64) -> list[tuple[Priority, BitMap64]]:
+        """The highest first, without empty ones."""
+        if self._lanes is None or self._lanes.is_plain:
+            return [(Priority.NORMAL, offsets)]
+        high, low = offsets & self._lanes.high, offsets & self._lanes.low
+        lanes = ((Priority.HIGH, high), (Priority.NORMAL, offsets - high - low), (Priority.LOW, low))
+        return [(lane, some) for lane, some in lanes if some]
+
+    def same_lane(self, offsets: BitMap64, like: int) -> BitMap64:
+        """Those in the lane of that message."""
+        return (
+            next((some for _, some in self.by_lane(offsets | BitMap64([like])) if like in some), BitMap64()) & offsets
+        )
+
 
 NO_ORDER = Order()
 
 
 class PartitionOrder(Order):
     def stands(self, delivery: Delivery) -> bool:
-        return bool(delivery.leases or delivery.is_waiting or delivery.parked)
+        return bool(delivery.leases or delivery.is_waiting or WHOLE_PARTITION in delivery.parked)
 
     def later(self, lease: int, offsets: BitMap64, outstanding: BitMap64) -> BitMap64:
-        others = outstanding - offsets
-        others.remove_range(0, offsets.min())
-        return others
+        """All that were delivered behind the first of them: of its lane, and of lower lanes."""
+        first_lane, some = self.by_lane(offsets)[0]
+        later = BitMap64()
+        for lane, others in self.by_lane(outstanding):
+            if lane == first_lane:
+                later |= from_on(others, some.min())
+            elif lane < first_lane:
+                later |= others
+        return later - offsets
 
     def check(self, delivery: Delivery) -> None:
         assert len(delivery.leases) <= 1

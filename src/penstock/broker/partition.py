@@ -211,9 +211,11 @@ class Partition:
             self.deliveries.delete_prefix(starts[-1])
 
     def after_maintenance(self) -> None:
-        """On the loop: what was deleted need not be remembered."""
-        self.groups.lanes.forget_below(self.messages.start_offset)
-        self.groups.delays.forget_below(self.messages.start_offset)
+        """On the loop: what was deleted, and what every group is done with, need not be remembered."""
+        floors = [self.groups.state(name).floor for name in self.groups.groups if not name.startswith("__")]
+        bound = min(floors, default=self.messages.start_offset)
+        self.groups.lanes.forget_below(min(bound, self.messages.start_offset))
+        self.groups.delays.forget_below(min(bound, self.messages.start_offset))
 
     def close(self) -> None:
         self.reading.close()

@@ -114,8 +114,8 @@ class Reading:
         hashes[np.searchsorted(wanted, found)] = hashes_of(found, gathered.frames)
         return hashes
 
-    def keys(self, offsets: BitMap64) -> list[bytes | None]:
-        return [stored.message.key for stored in self.messages(offsets)]
+    def keys(self, offsets: BitMap64) -> list[tuple[int, bytes | None]]:
+        return [(stored.offset, stored.message.key) for stored in self.messages(offsets)]
 
     # --- messages ----------------------------------------------------------------------------------------
 

@@ -165,8 +165,9 @@ def _state(group: Delivery) -> _GroupState:
     )
 
 
-def _when(item: tuple[Failure, Any]) -> int:
-    return item[0].failed_us
+def _when(item: tuple[Failure, Any]) -> tuple[int, int]:
+    """Attempts count up; the clock may be set back."""
+    return item[0].attempt, item[0].failed_us
 
 
 def _by_number(numbers: dict[int, int]) -> list[tuple[int, BitMap64]]:
