@@ -48,6 +48,7 @@ def next_lease(
     decision = leasing.lease(
         AllThere(),
         count=count,
+        look_at=count,
         bytes_max=1,
         start=0,
         end=end,
@@ -190,7 +191,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def decided(self, *events: GroupEvent) -> None:
         for event in events:
-            self.journal.append((to_message(event, self.now).value, self.now))
+            self.journal.append((to_message([event], self.now).value, self.now))
             self.delivery.apply(event, self.now)
 
     def held(self, identity: int) -> list[int]:
@@ -306,9 +307,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         """The same events make the same state."""
         again = Delivery("g")
         for value, at_us in self.journal:
-            event = from_value(value)
-            assert isinstance(event, GroupEvent)
-            again.apply(event, at_us)
+            for event in from_value(value):
+                assert isinstance(event, GroupEvent)
+                again.apply(event, at_us)
         again.check()
         assert (again.floor, again.cursors, again.done) == (
             self.delivery.floor,

@@ -98,7 +98,7 @@ def test_a_replay_of_nothing_that_is_there_is_refused() -> None:
     async def work(broker: Broker) -> None:
         topic = await broker.create_topic("t", 2)
         await topic.publish(Message(b"x"), 0)
-        await group_on(broker, "live", "t")
+        await (await group_on(broker, "live", "t")).start()
         for wrong in ({0: (0, 5)}, {0: (1, 0)}, {0: (-1, 1)}, {7: (0, 1)}):
             with pytest.raises((InvalidInput, NotFound)):
                 await broker.replay("t", "shadow", offsets=wrong)

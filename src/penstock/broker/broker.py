@@ -20,27 +20,29 @@ from penstock.broker import trace as tracing
 from penstock.broker.assignor import Part
 from penstock.broker.bell import Bell
 from penstock.broker.catalog import Catalog, GroupRecord, TopicRecord
-from penstock.broker.dead_letters import SUFFIX, DeadLetters
+from penstock.broker.dead_letters import DeadLetters
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.group import Group, Handed
 from penstock.broker.ids import MessageId
 from penstock.broker.membership import Consumers
-from penstock.broker.names import check_name
+from penstock.broker.names import DEAD_LETTERS, check_name
 from penstock.broker.offsets import array_of
 from penstock.broker.partition import Partition
 from penstock.broker.schedules import Schedules
 from penstock.broker.settings import PARTITIONS_DEFAULT, GroupSettings, TopicSettings
 from penstock.broker.timers import LoopTimers, Timers
 from penstock.broker.topic import Topic
-from penstock.clock import Clock
+from penstock.clock import TIME_MAX_US, Clock
 from penstock.errors import (
     AlreadyExists,
     Fatal,
     InvalidInput,
     InvalidName,
     InvalidSetting,
+    LogClosed,
     PenstockError,
     SettingsConflict,
+    StorageError,
     TopicNotFound,
 )
 from penstock.limits import DEFAULT_LIMITS, MIB, Limits
@@ -166,64 +168,56 @@ class Broker:
     async def create_topic(
         self, name: str, partitions: int = PARTITIONS_DEFAULT, settings: TopicSettings | None = None
     ) -> Topic:
-        async with self._changing:
-            topic = await self._on_a_thread(partial(self._create_topic, name, partitions, settings))
-            # There may be members who had subscribed to one of this name before it was deleted.
-            self.consumers.topic_changed(name, len(topic.partitions))
-            return topic
+        return await self._changed(self._create_topic(name, partitions, settings))
 
-    def _create_topic(self, name: str, partitions: int, settings: TopicSettings | None) -> Topic:
-        settings = settings or TopicSettings(dead_letters=not str(name).endswith(SUFFIX))
+    async def _create_topic(self, name: str, partitions: int, settings: TopicSettings | None) -> Topic:
         check_name("topic", name)
-        if settings.dead_letters:
-            if name.endswith(SUFFIX):
-                raise InvalidSetting(
-                    f"{name} is for dead letters; those that die there have nowhere to go", setting="dead_letters"
-                )
-            try:
-                check_name("topic", name + SUFFIX)
-            except InvalidName as error:
-                raise InvalidName(f"{name}{SUFFIX} would be its dead-letter topic: {error.message}") from error
-        return self._open_topic(self._catalog.create_topic(name, partitions, settings))
+        settings = settings or TopicSettings(dead_letters=not name.endswith(DEAD_LETTERS))
+        _check_topic(name, settings)
+        record = await self._on_a_thread(partial(self._catalog.create_topic, name, partitions, settings))
+        topic = await self._on_a_thread(partial(self._open_topic, record))
+        # There may be members who had subscribed to one of this name before it was deleted.
+        self.consumers.topic_changed(name, len(topic.partitions))
+        return topic
 
     async def change_topic(
         self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None
     ) -> Topic:
         """Other settings, or more partitions: keys spread differently from then on."""
-        async with self._changing:
-            topic = self.topic(name)
-            before = len(topic.partitions)
-            record, added = await self._on_a_thread(partial(self._change_topic, name, partitions, settings))
-            topic.change(record, [*topic.partitions, *added])
-            # A group that is there already misses nothing of what comes to the new ones.
-            for partition in topic.partitions[before:]:
-                for group in topic.partitions[0].groups.groups:
-                    await partition.groups.start(group, 0)
-            self._wire(topic)
-            self.consumers.topic_changed(name, len(topic.partitions))
-            return topic
+        return await self._changed(self._change_topic(name, partitions, settings))
 
-    def _change_topic(
-        self, name: str, partitions: int | None, settings: TopicSettings | None
-    ) -> tuple[TopicRecord, list[Partition]]:
+    async def _change_topic(self, name: str, partitions: int | None, settings: TopicSettings | None) -> Topic:
         topic = self.topic(name)
-        record = self._catalog.change_topic(name, partitions=partitions, settings=settings)
-        return record, self._open_partitions(record.partitions[len(topic.partitions) :], topic.bell)
+        before = len(topic.partitions)
+        if settings is not None:
+            _check_topic(name, settings)
+        change = partial(self._catalog.change_topic, name, partitions=partitions, settings=settings)
+        record = await self._on_a_thread(change)
+        added = await self._on_a_thread(partial(self._open_partitions, record.partitions[before:], topic.bell))
+        # A group that is there already misses nothing of what comes to the new ones.
+        for partition in added:
+            for group in topic.partitions[0].groups.groups:
+                await partition.groups.start(group, 0)
+        topic.change(record, [*topic.partitions, *added])
+        self._wire(topic)
+        self.consumers.topic_changed(name, len(topic.partitions))
+        return topic
 
     async def delete_topic(self, name: str) -> None:
         """With its messages. It is gone for everybody before the first file is removed."""
-        async with self._changing:
-            topic = self.topic(name)
-            self.consumers.topic_changed(name, 0)
-            await self._on_a_thread(partial(self._delete_topic, name))
-            for key in [key for key in self._groups if key[1] == name]:
-                del self._groups[key]
-            topic.bell.ring()
+        await self._changed(self._delete_topic(name))
 
-    def _delete_topic(self, name: str) -> None:
+    async def _delete_topic(self, name: str) -> None:
         topic = self.topic(name)
-        record = self._catalog.delete_topic(name)
+        record = await self._on_a_thread(partial(self._catalog.delete_topic, name))
         del self._topics[name]
+        for key in [key for key in self._groups if key[1] == name]:
+            del self._groups[key]
+        self.consumers.topic_changed(name, 0)
+        topic.bell.ring()
+        await self._on_a_thread(partial(self._remove, topic, record))
+
+    def _remove(self, topic: Topic, record: TopicRecord) -> None:
         for partition in topic.partitions:
             partition.close()
         for identity in record.partitions:
@@ -251,13 +245,24 @@ class Broker:
     async def create_group(self, name: str, settings: GroupSettings | None = None) -> GroupRecord:
         """A new one. If it is there already, it must have these settings."""
         check_name("group", name)
-        async with self._changing:
-            if self._catalog.has_group(name):
-                record = self._catalog.group(name)
-                if settings is not None and settings != record.settings:
-                    raise _conflict(record, settings)
-                return record
-            return await self._on_a_thread(partial(self._catalog.put_group, name, settings or GroupSettings()))
+        if settings is not None and not isinstance(settings, GroupSettings):
+            raise InvalidSetting(f"settings of a group are GroupSettings, not {type(settings).__name__}")
+        known = self._known_group(name, settings)
+        return known if known is not None else await self._changed(self._create_group(name, settings))
+
+    async def _create_group(self, name: str, settings: GroupSettings | None) -> GroupRecord:
+        known = self._known_group(name, settings)
+        if known is not None:
+            return known
+        return await self._on_a_thread(partial(self._catalog.put_group, name, settings or GroupSettings()))
+
+    def _known_group(self, name: str, settings: GroupSettings | None) -> GroupRecord | None:
+        if not self._catalog.has_group(name):
+            return None
+        record = self._catalog.group(name)
+        if settings is not None and settings != record.settings:
+            raise _conflict(record, settings)
+        return record
 
     async def ensure_group(self, name: str, **given: Any) -> GroupRecord:
         """The group as it is, or a new one. Settings that are given must be those it has."""
@@ -267,32 +272,33 @@ class Broker:
         return await self.create_group(name, GroupSettings().changed(**given))
 
     async def change_group(self, name: str, **changes: Any) -> GroupRecord:
-        async with self._changing:
-            old = self._catalog.group(name).settings
-            settings = old.changed(**changes)
-            if (settings.lanes == "none") != (old.lanes == "none"):
-                raise InvalidSetting(
-                    "a group that ignores lanes has one position, and can't get three", setting="lanes"
-                )
-            record = await self._on_a_thread(partial(self._catalog.put_group, name, settings))
-            if settings.assignment != old.assignment or settings.ordering != old.ordering:
-                self.consumers.forget(name)
-            for (group, _), on_topic in self._groups.items():
-                if group == name:
-                    on_topic.configure(settings, settings.policy(self._dice))
-            return record
+        return await self._changed(self._change_group(name, changes))
+
+    async def _change_group(self, name: str, changes: dict[str, Any]) -> GroupRecord:
+        old = self._catalog.group(name).settings
+        settings = old.changed(**changes)
+        if (settings.lanes == "none") != (old.lanes == "none"):
+            raise InvalidSetting("a group that ignores lanes can't begin to mind them", setting="lanes")
+        record = await self._on_a_thread(partial(self._catalog.put_group, name, settings))
+        if settings.assignment != old.assignment:
+            self.consumers.forget(name)
+        for (group, _), on_topic in self._groups.items():
+            if group == name:
+                on_topic.configure(settings, settings.policy(self._dice))
+        return record
 
     async def delete_group(self, name: str) -> None:
         """With everything it knows of what it has done."""
-        async with self._changing:
-            self._catalog.group(name)
-            await self._on_a_thread(partial(self._catalog.delete_group, name))
-            self.consumers.forget(name)
-            for key in [key for key in self._groups if key[0] == name]:
-                del self._groups[key]
-            for topic in self._topics.values():
-                for partition in topic.partitions:
-                    await partition.groups.drop(name)
+        await self._changed(self._delete_group(name))
+
+    async def _delete_group(self, name: str) -> None:
+        self._catalog.group(name)
+        await self._on_a_thread(partial(self._catalog.delete_group, name))
+        self.consumers.forget(name)
+        for key in [key for key in self._groups if key[0] == name]:
+            del self._groups[key]
+        for partition in self._partitions():
+            await partition.groups.drop(name)
 
     def group(self, name: str, topic: str) -> Group:
         """A group on a topic. It must have been created."""
@@ -321,9 +327,9 @@ class Broker:
         Without a session the member stays until it leaves.
         """
         check_name("consumer", consumer)
-        names = list(topics)
-        if not names or len(names) > TOPICS_MAX:
-            raise InvalidInput(f"a consumer has 1 to {TOPICS_MAX} topics, not {len(names)}")
+        names = _names(topics)
+        if session_us is not None and not (_is_int(session_us) and 1 <= session_us <= TIME_MAX_US):
+            raise InvalidInput(f"a session is a positive number of microseconds, not {session_us!r}")
         for name in names:
             self.topic(name)
         record = await self.ensure_group(group, **given)
@@ -348,9 +354,9 @@ class Broker:
         visibility_us: int | None = None,
     ) -> list[Polled]:
         """Messages for a member of the group, as soon as there are some; nothing if there are none for `wait_us`."""
-        if not isinstance(wait_us, int) or not 0 <= wait_us <= WAIT_US_MAX:
+        if not _is_int(wait_us) or not 0 <= wait_us <= WAIT_US_MAX:
             raise InvalidInput(f"wait is 0 to {WAIT_US_MAX} microseconds, not {wait_us!r}")
-        names = list(topics)
+        names = _names(topics)
         deadline_us = self._clock.now_us() + wait_us
         while True:
             bells = [self.topic(name).bell for name in names]
@@ -371,9 +377,15 @@ class Broker:
         polled: list[Polled] = []
         for name in topics:
             partitions = self.consumers.leasable(group, consumer, name)
-            handed = await self.group(group, name).lease(
-                consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions
-            )
+            try:
+                handed = await self.group(group, name).lease(
+                    consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions
+                )
+            except StorageError:
+                if not polled:
+                    raise
+                # What is leased already must reach somebody; whoever asks next hears of it.
+                break
             for some in handed:
                 polled.append(Polled(name, some))
                 count -= len(some.receipt.offsets)
@@ -410,6 +422,8 @@ class Broker:
 
     async def state_at(self, group: str, topic: str, time_us: int) -> list[tracing.StateAt]:
         on_topic = self.topic(topic)
+        if not _is_int(time_us) or not 0 <= time_us <= TIME_MAX_US:
+            raise InvalidInput(f"a time is microseconds within 1970–9999, not {time_us!r}")
         for partition in on_topic.partitions:
             await partition.groups.flushed()
         return await self._on_a_thread(lambda: tracing.state_at(on_topic, group, time_us))
@@ -434,7 +448,7 @@ class Broker:
         in the order of the log.
         """
         on_topic = self.topic(topic)
-        if self._catalog.has_group(group):
+        if self._catalog.has_group(group) and self.group_topics(group):
             raise AlreadyExists(f"there is a group {group} already; a replay has one of its own", group=group)
         ranges = self._ranges(on_topic, from_us, to_us, offsets)
         await self.create_group(group, GroupSettings().changed(lanes="strict" if lanes else "none", **given))
@@ -455,7 +469,7 @@ class Broker:
                 last = end if to_us is None else min(log.offset_at(to_us), end)
             else:
                 first, last = offsets.get(number, (end, end))
-                if not log.start_offset <= first <= last <= end:
+                if not (_is_int(first) and _is_int(last)) or not log.start_offset <= first <= last <= end:
                     raise InvalidInput(
                         f"partition {number} has offsets {log.start_offset} to {end}, not {first} to {last}"
                     )
@@ -476,7 +490,7 @@ class Broker:
             for number, partition in enumerate(topic.partitions):
                 partition.groups.tick()
                 for group in partition.groups.groups:
-                    if partition.groups.state(group).dying:
+                    if partition.groups.state(group).dying and not partition.groups.giving_up:
                         self._mourn(topic.name, number, group)
         await self.schedules.tick()
 
@@ -486,11 +500,13 @@ class Broker:
             for partition in topic.partitions:
                 if self._topics.get(topic.name) is not topic:
                     break
-                protected = array_of(partition.protected())
-                work = partial(partition.maintain, topic.settings, protected)
-                with suppress(TopicNotFound):
-                    await self._on_a_thread(work)
-                    partition.after_maintenance()
+                protected, until = array_of(partition.protected()), partition.reading.visible_offset
+                try:
+                    await self._on_a_thread(partial(partition.maintain, topic.settings, protected, until))
+                except LogClosed:
+                    # Deleted meanwhile; the others are still there.
+                    continue
+                partition.after_maintenance()
 
     async def settle(self) -> None:
         """Until nothing is under way in the background."""
@@ -531,13 +547,13 @@ class Broker:
         """Where the next dead letter of this partition would go; None if they go nowhere."""
         if topic not in self._topics or not self._topics[topic].settings.dead_letters:
             return None
-        graves = self._topics.get(topic + SUFFIX)
+        graves = self._topics.get(topic + DEAD_LETTERS)
         if graves is None or number >= len(graves.partitions):
             return 0
-        return graves.partition(number).messages.end_offset
+        return graves.partition(number).messages.synced_offset
 
     async def _dead_letter_topic(self, topic: Topic) -> Topic:
-        name, partitions = topic.name + SUFFIX, len(topic.partitions)
+        name, partitions = topic.name + DEAD_LETTERS, len(topic.partitions)
         graves = self._topics.get(name)
         if graves is None:
             try:
@@ -569,9 +585,17 @@ class Broker:
         if isinstance(error, Fatal) or (error is not None and not isinstance(error, PenstockError)):
             self.failure = error
 
+    async def _changed(self, change: Coroutine[Any, Any, T]) -> T:
+        """One change of the catalog at a time, each to its end: also if whoever asked for it gives up waiting."""
+
+        async def alone() -> T:
+            async with self._changing:
+                return await change
+
+        return await asyncio.shield(self._loop.create_task(alone()))
+
     async def _save(self, change: Callable[[], None]) -> None:
-        async with self._changing:
-            await self._on_a_thread(change)
+        await self._changed(self._on_a_thread(change))
 
     async def _on_a_thread(self, work: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._executor, work)
@@ -606,6 +630,34 @@ class Broker:
             self._directory.remove_directory(identity)
             self._directory.sync()
         self._catalog.removed(identity)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _names(topics: Iterable[str]) -> list[str]:
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise InvalidInput(f"topics are a list of names, not {topics!r}")
+    names = list(dict.fromkeys(topics))
+    if not names or len(names) > TOPICS_MAX:
+        raise InvalidInput(f"a consumer has 1 to {TOPICS_MAX} topics, not {len(names)}")
+    return names
+
+
+def _check_topic(name: str, settings: object) -> None:
+    if not isinstance(settings, TopicSettings):
+        raise InvalidSetting(f"settings of a topic are TopicSettings, not {type(settings).__name__}")
+    if not settings.dead_letters:
+        return
+    if name.endswith(DEAD_LETTERS):
+        raise InvalidSetting(
+            f"{name} is for dead letters; those that die there have nowhere to go", setting="dead_letters"
+        )
+    try:
+        check_name("topic", name + DEAD_LETTERS)
+    except InvalidName as error:
+        raise InvalidName(f"{name}{DEAD_LETTERS} would be its dead-letter topic: {error.message}") from error
 
 
 def _conflict(record: GroupRecord, given: GroupSettings) -> SettingsConflict:

@@ -1,6 +1,7 @@
 """Dead letters: messages that a group has given up, kept in <topic>.dlq with why and after which attempts.
 
-Exactly one for each time a message is given up, also across crashes:
+Exactly one for each time a message is given up, also across crashes (given up again before that is done, it is the
+same one):
 
     1. `Exhausted` in the deliveries log: it is to become a dead letter, and will be found from offset `since` on
     2. the dead letter is published, with its identity in a header
@@ -25,6 +26,7 @@ from penstock.batch import Batch
 from penstock.broker.delivery import Death, Failure
 from penstock.broker.events import Buried, Cursors, GroupEvent, Passed, Redriven, Started, Unparked, pack
 from penstock.broker.ids import MessageId
+from penstock.broker.names import DEAD_LETTERS
 from penstock.broker.ordering import KEY
 from penstock.broker.partition import Partition
 from penstock.broker.reading import Stored
@@ -35,7 +37,6 @@ from penstock.frame import Frame
 from penstock.limits import KIB, Limits
 from penstock.message import Message
 
-SUFFIX = ".dlq"
 HEADER = "penstock-dead-letter"
 SETTLED = "__settled"
 # The same message, given up so often: whatever is wrong with it, trying once more will not mend it.
@@ -129,31 +130,40 @@ class DeadLetters:
             return
         self._burying.add(place)
         try:
-            graves = (await self._ensure(topic)).partition(number)
+            graves = await self._ensure(topic)
             partition = topic.partition(number)
-            while partition.groups.has(group) and (dying := partition.groups.state(group).dying):
-                some = dict(sorted(dying.items())[:_LETTERS_AT_ONCE])
+            while some := self._next(partition, group):
+                # Nothing is published before it is written that it will be.
+                await partition.groups.flushed()
                 places = {}
                 if place not in self._searched:
-                    places = self._found(graves, topic, number, group, dying)
+                    places = self._found(graves, topic, number, group)
                     self._searched.add(place)
-                    if places:
-                        await self._write_down(partition, group, places)
-                        continue
-                await self._write_down(partition, group, await self._publish(graves, topic, number, group, some))
+                if not places:
+                    places = await self._publish(graves.partition(number), topic, number, group, some)
+                await self._write_down(partition, group, places)
+        except BaseException:
+            # What was published and what was not, only the dead-letter topic knows now.
+            self._searched.discard(place)
+            raise
         finally:
             self._burying.discard(place)
 
-    def _found(
-        self, graves: Partition, topic: Topic, number: int, group: str, dying: dict[int, Death]
-    ) -> dict[int, int]:
+    def _next(self, partition: Partition, group: str) -> dict[int, Death]:
+        dying = partition.groups.state(group).dying if partition.groups.has(group) else {}
+        return dict(sorted(dying.items())[:_LETTERS_AT_ONCE])
+
+    def _found(self, graves: Topic, topic: Topic, number: int, group: str) -> dict[int, int]:
         """Letters that were published before a crash, and where."""
-        state = topic.partition(number).groups.state(group)
-        wanted = {(group, number, offset, state.dead.get(offset, 0) + 1): offset for offset in dying}
-        since = min(death.since for death in dying.values())
-        first = max(min(since, graves.messages.end_offset), graves.messages.start_offset)
+        partition, state = graves.partition(number), topic.partition(number).groups.state(group)
+        wanted = {(group, number, offset, state.dead.get(offset, 0) + 1): offset for offset in state.dying}
+        since = min(death.since for death in state.dying.values())
+        died_us = min(death.failures[-1].failed_us for death in state.dying.values())
+        log = partition.messages
+        # A topic that was made since counts its offsets anew.
+        first = log.start_offset if graves.record.created_us >= died_us else max(since, log.start_offset)
         found = {}
-        for stored in graves.reading.messages(BitMap64(range(first, graves.messages.synced_offset))):
+        for stored in partition.reading.messages(BitMap64(range(first, max(log.synced_offset, first)))):
             obituary = _obituary(stored.message)
             if obituary is not None and obituary.topic == topic.name and obituary.identity in wanted:
                 found[wanted[obituary.identity]] = stored.offset
@@ -181,7 +191,7 @@ class DeadLetters:
                 death.failures[-_FAILURES_MAX:],
                 one.append_time,
             )
-            header = (HEADER, msgspec.json.encode(obituary))
+            header = (HEADER, _encoded(obituary))
             letter = Message(one.message.value, one.message.key, (*_plain(one.message), header))
             size += letter.size
             if letters and size > self._limits.frame_bytes_max // 2:
@@ -192,7 +202,11 @@ class DeadLetters:
         return {offset: committed.base_offset + row for row, offset in zip(range(len(letters)), dying, strict=False)}
 
     async def _write_down(self, partition: Partition, group: str, places: dict[int, int]) -> None:
-        offsets = sorted(places)
+        # The group may have been deleted meanwhile, and made anew.
+        dying = partition.groups.state(group).dying if partition.groups.has(group) else {}
+        offsets = sorted(offset for offset in places if offset in dying)
+        if not offsets:
+            return
         row = Buried(group, pack(BitMap64(offsets)), tuple(places[offset] for offset in offsets))
         await partition.groups.record([row])
 
@@ -202,7 +216,7 @@ class DeadLetters:
         """The oldest first, partition by partition."""
         self._topic(topic)
         try:
-            graves = self._topic(topic + SUFFIX)
+            graves = self._topic(topic + DEAD_LETTERS)
         except TopicNotFound:
             return
         for number, partition in enumerate(graves.partitions):
@@ -249,6 +263,7 @@ class DeadLetters:
         if rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1_000_000):
             raise InvalidInput(f"a rate is a number of messages a second, not {rate!r}")
         source = self._topic(topic)
+        await self._bury_all(source)
         done = Redrive([], [], [], [])
         now = self._clock.now_us()
         sent = 0
@@ -276,22 +291,34 @@ class DeadLetters:
             count += 1
         return count
 
+    async def _bury_all(self, topic: Topic) -> None:
+        """What a crash, or a full disk, has left unfinished."""
+        for number, partition in enumerate(topic.partitions):
+            for group in partition.groups.groups:
+                if partition.groups.state(group).dying:
+                    await self.bury(topic, number, group)
+
     def _fate(self, source: Topic, letter: DeadLetter, redrives_max: int) -> str:
         obituary = letter.obituary
         if obituary.round > redrives_max:
             return "refused"
-        if obituary.partition < len(source.partitions):
-            partition = source.partition(obituary.partition)
-            if partition.groups.has(obituary.group):
-                state = partition.groups.state(obituary.group)
-                if not state.is_done(obituary.offset) or state.dead.get(obituary.offset) != obituary.round:
-                    return "already"
-                try:
-                    partition.reading.message(obituary.offset)
-                    return "in_place"
-                except MessageNotFound:
-                    pass
-        return "copied"
+        if obituary.partition >= len(source.partitions):
+            return "copied"
+        partition = source.partition(obituary.partition)
+        if not partition.groups.has(obituary.group):
+            return "copied"
+        state = partition.groups.state(obituary.group)
+        deaths = state.dead.get(obituary.offset, 0)
+        if deaths > obituary.round or (deaths == obituary.round and not state.is_done(obituary.offset)):
+            return "already"
+        if deaths < obituary.round:
+            # A group of the same name, but another one.
+            return "copied"
+        try:
+            partition.reading.message(obituary.offset)
+        except MessageNotFound:
+            return "copied"
+        return "in_place"
 
     async def _revive(self, source: Topic, letter: DeadLetter, due_us: int) -> None:
         obituary = letter.obituary
@@ -329,6 +356,16 @@ def _for_letters(limits: Limits) -> Limits:
     )
 
 
+def _encoded(obituary: Obituary) -> bytes:
+    """As much of the story as fits into a header."""
+    while len(encoded := msgspec.json.encode(obituary)) > _OBITUARY_BYTES_MAX - KIB:
+        if obituary.failures:
+            obituary = msgspec.structs.replace(obituary, failures=obituary.failures[1:])
+        else:
+            obituary = msgspec.structs.replace(obituary, reason=obituary.reason[: len(obituary.reason) // 2])
+    return encoded
+
+
 def _obituary(message: Message) -> Obituary | None:
     for name, value in message.headers:
         if name == HEADER:
@@ -347,4 +384,4 @@ def _original(letter: DeadLetter) -> MessageId:
     return MessageId(letter.obituary.topic, letter.obituary.partition, letter.obituary.offset)
 
 
-__all__ = ["SUFFIX", "DeadLetter", "DeadLetters", "Obituary", "Redrive", "Where"]
+__all__ = ["DeadLetter", "DeadLetters", "Obituary", "Redrive", "Where"]

@@ -65,6 +65,14 @@ class Delays:
             offsets = offsets[np.array(current)]
         return bitmap_of(np.sort(offsets)) & self.pending
 
+    def put_back(self, offsets: BitMap64, now_us: int) -> None:
+        """They are due still; whoever took them could not say so."""
+        numbers = array_of(offsets)
+        for offset in numbers.tolist():
+            if offset in self.moved:
+                self.moved[offset] = now_us
+        self._add_timers(np.full(len(numbers), now_us), numbers)
+
     def next_due(self) -> int | None:
         if not self.pending:
             return None

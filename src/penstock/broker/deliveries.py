@@ -26,6 +26,7 @@ from penstock.broker.delivery import Delivery
 from penstock.broker.events import (
     AnyEvent,
     Assigned,
+    Buried,
     Cancelled,
     Dropped,
     Due,
@@ -48,7 +49,7 @@ from penstock.broker.ordering import KEY, NO_ORDER, WHOLE_PARTITION, Order, Part
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
 from penstock.clock import Clock
-from penstock.errors import GroupNotFound, InvalidFrame, LogCorrupt, NotScheduled
+from penstock.errors import GroupNotFound, InvalidFrame, LogCorrupt, NotScheduled, PenstockError
 from penstock.frame import CONTROL
 from penstock.limits import MIB, Limits
 from penstock.storage.commit import Committed
@@ -60,6 +61,7 @@ SNAPSHOT_EVERY_BYTES = 4 << 20
 _EVENT_LIMITS = Limits(message_bytes_max=7 * MIB)
 # Of messages that are passed over, because they have expired or their key is busy, in one call.
 _LOOKED_AT_MAX = 100_000
+_LOOK_AT_ONCE_MAX = 10_000
 
 
 class Messages(LaneReader, Protocol):
@@ -140,10 +142,12 @@ class Deliveries:
         self._recover()
 
     def _recover(self) -> None:
-        last, offset = snapshot.find_last(self.log)
+        last = snapshot.find_last(self.log)
+        offset = self.log.start_offset
         if last is not None:
-            self.covered = last.covered
-            self._restore(last)
+            offset = last.next_offset
+            self.covered = last.snapshot.covered
+            self._restore(last.snapshot)
         # Delayed messages that the log of messages still calls delayed, but which are not any more.
         over = BitMap64()
         for event, at_us in events_of(self.log, offset):
@@ -208,6 +212,12 @@ class Deliveries:
         except KeyError:
             raise GroupNotFound(f"group {group} has not started here", group=group) from None
 
+    def _group(self, name: str) -> _Group:
+        try:
+            return self._working[name]
+        except KeyError:
+            raise GroupNotFound(f"group {name} has not started here", group=name) from None
+
     def has(self, group: str) -> bool:
         return group in self._states
 
@@ -221,6 +231,7 @@ class Deliveries:
     def configure(self, group: str, settings: GroupSettings, policy: RetryPolicy) -> None:
         """How the group works here from now on. It has started."""
         state = self.state(group)
+        state.is_recalled = False
         state.order = self._order(settings, None if settings.lanes == "none" else self.lanes)
         state.order.rebuild(state)
         self._working[group] = _Group(state, Leasing(state, self.lanes, self.delays, settings.lanes), settings, policy)
@@ -251,11 +262,21 @@ class Deliveries:
         """What time alone does: delays that are due, leases that have run out."""
         self._ledger.check()
         now = self._clock.now_us()
-        due = self.delays.due(now)
-        if due:
-            self._write([Due("", pack(due))])
+        self._release_due(now, self._write)
         for group in self._working.values():
             self._run_out(group, now)
+
+    def _release_due(self, now_us: int, write: Callable[[Sequence[AnyEvent]], object]) -> None:
+        due = self.delays.due(now_us)
+        if not due:
+            return
+        try:
+            write([Due("", pack(due))])
+        except PenstockError:
+            # Refused, because too much is waiting for the disk. They are due the next time as well.
+            self.delays.put_back(due, now_us)
+            raise
+        self.wake()
 
     def _run_out(self, group: _Group, now_us: int) -> None:
         events = group.delivery.due(now_us, group.policy)
@@ -272,27 +293,27 @@ class Deliveries:
         """Up to `count` messages; None if there are none, or too many are out already."""
         self._ledger.check()
         now = self._clock.now_us()
-        group = self._working[name]
-        due = self.delays.due(now)
-        if due:
-            self._note([Due("", pack(due))])
-            self.wake()
+        group = self._group(name)
+        self._release_due(now, self._note)
         self._run_out(group, now)
         room = min(count, group.settings.max_in_flight - group.delivery.in_flight)
-        looked_at = 0
+        look_at, looked_at = room, 0
         while room > 0 and looked_at < _LOOKED_AT_MAX:
-            decision = group.leasing.lease(
-                self._messages,
-                # What is passed over costs little: look further ahead each time.
-                count=room,
-                bytes_max=bytes_max,
-                start=self._messages.start_offset,
-                end=self._messages.visible_offset,
-                now_us=now,
-                consumer=consumer,
-                identity=self._lease + 1,
-                deadline_us=now + visibility_us,
-            )
+            try:
+                decision = group.leasing.lease(
+                    self._messages,
+                    count=room,
+                    look_at=look_at,
+                    bytes_max=bytes_max,
+                    start=self._messages.start_offset,
+                    end=self._messages.visible_offset,
+                    now_us=now,
+                    consumer=consumer,
+                    identity=self._lease + 1,
+                    deadline_us=now + visibility_us,
+                )
+            except InvalidFrame as error:
+                raise LogCorrupt(f"a frame of messages is damaged: {error.message}", **error.details) from error
             if decision is None:
                 return None
             self._lease += 1
@@ -304,7 +325,9 @@ class Deliveries:
                 order.block(*blocked)
             if decision.picked:
                 return Taken(self._lease, decision.picked)
-            looked_at += room
+            # All were passed over: expired, or of busy keys. Further ahead each time.
+            looked_at += look_at
+            look_at = min(4 * look_at, _LOOK_AT_ONCE_MAX)
         # More was passed over than anybody should wait for; there may be something behind it.
         if room > 0:
             self.wake()
@@ -319,7 +342,7 @@ class Deliveries:
         self, name: str, lease: int, offsets: BitMap64, *, reason: str = "", delay_us: int | None = None
     ) -> None:
         self._ledger.check()
-        group, now = self._working[name], self._clock.now_us()
+        group, now = self._group(name), self._clock.now_us()
         events = group.delivery.nack(
             lease,
             offsets,
@@ -333,7 +356,7 @@ class Deliveries:
 
     async def reject(self, name: str, lease: int, offsets: BitMap64, reason: str) -> None:
         self._ledger.check()
-        group = self._working[name]
+        group = self._group(name)
         parks = group.settings.on_poison != "skip"
         events = group.delivery.reject(lease, offsets, reason, parks=parks)
         await self._decided([self._fate(group, event) for event in events])
@@ -377,7 +400,7 @@ class Deliveries:
     # --- delayed messages --------------------------------------------------------------------------------
 
     def check_scheduled(self, offset: int) -> None:
-        if offset not in self.delays.pending:
+        if not 0 <= offset < 1 << 63 or offset not in self.delays.pending:
             raise NotScheduled(f"message {offset} is not waiting for its time", offset=offset)
 
     async def cancel(self, offset: int) -> None:
@@ -397,34 +420,34 @@ class Deliveries:
     # --- the log -----------------------------------------------------------------------------------------
 
     async def _decided(self, events: Sequence[AnyEvent]) -> None:
-        """Applied at once; returns when all are on disk."""
-        written = self._write(events)
-        if written:
-            await asyncio.gather(*written) if len(written) > 1 else await written[0]
+        """Applied at once; returns when they are on disk."""
+        if events:
+            await self._write(events)
 
-    def _write(self, events: Sequence[AnyEvent]) -> list[asyncio.Future[Committed]]:
-        """Into the queue first: what it refuses, because too much is waiting, must not be applied either."""
+    def _write(self, events: Sequence[AnyEvent]) -> asyncio.Future[Committed]:
+        """What was decided together is one row.
+
+        Into the queue first: what it refuses, because too much is waiting, must not be applied either.
+        """
         now = self._clock.now_us()
-        written = []
+        written = self._ledger.write(events, now)
         for event in events:
-            commit = self._ledger.write(event, now)
             self._apply(event, now)
             if isinstance(event, Exhausted) and event.since is not None:
                 # No dead letter before it is written that there will be one.
                 self.giving_up += 1
-                commit.add_done_callback(partial(self._gave_up, event.group))
-            written.append(commit)
-        if events:
-            self.wake()
+                written.add_done_callback(partial(self._gave_up, event.group))
+        self.wake()
         self._snapshot_now_and_then()
         return written
 
     def _note(self, events: Sequence[AnyEvent]) -> None:
         """Applied at once, and written when something else is: a crash that forgets them does no harm."""
-        now = self._clock.now_us()
-        for event in events:
-            self._ledger.note(event, now)
-            self._apply(event, now)
+        if events:
+            now = self._clock.now_us()
+            self._ledger.note(events, now)
+            for event in events:
+                self._apply(event, now)
 
     def _gave_up(self, group: str, commit: asyncio.Future[Committed]) -> None:
         self.giving_up -= 1
@@ -482,6 +505,9 @@ class Deliveries:
                 self._states.pop(event.group, None)
                 self._working.pop(event.group, None)
                 self._owners.pop(event.group, None)
+            case Buried() if event.group not in self._states:
+                # The group was deleted while its dead letters were written.
+                pass
             case _:
                 if event.group not in self._states:
                     self._states[event.group] = Delivery(event.group)
@@ -505,4 +531,5 @@ def events_of(log: Log, offset: int) -> Iterator[tuple[AnyEvent, int]]:
             raise LogCorrupt(f"a frame of the deliveries log can't be decoded: {error.message}") from error
         for value, at_us, number in rows:
             if number >= offset:
-                yield from_value(value), at_us
+                for event in from_value(value):
+                    yield event, at_us

@@ -50,6 +50,8 @@ from penstock.broker.retries import RetryPolicy
 from penstock.errors import LeaseNotFound, NotLeased
 
 RAN_OUT = "the lease ran out"
+# Of those before the last one: somebody may allow a thousand retries.
+_FAILURES_MAX = 20
 
 
 @dataclass(slots=True)
@@ -97,6 +99,8 @@ class Delivery:
         self.group = group
         # How messages wait for one another; the group's settings say. Derived: never part of an event.
         self.order: Order = NO_ORDER
+        # Its events come from the log, and nobody asks what is due in between.
+        self.is_recalled = True
         self.dying: dict[int, Death] = {}
         # How often a message has become a dead letter. What is moved back in time may die again.
         self.dead: dict[int, int] = {}
@@ -146,6 +150,11 @@ class Delivery:
 
     def lease_of(self, offset: int) -> Lease | None:
         return next((lease for lease in self.leases.values() if offset in lease.offsets), None)
+
+    def forget_dead_below(self, offset: int) -> None:
+        """Messages that are no longer in the log can't die again."""
+        if len(self.dead) > 0:
+            self.dead = {dead: deaths for dead, deaths in self.dead.items() if dead >= offset}
 
     def is_done(self, offset: int) -> bool:
         return offset < self.floor or offset in self.done
@@ -288,12 +297,12 @@ class Delivery:
                 self._undelivered(self._answered(event.lease, unpack(event.offsets)))
             case Extended():
                 self.leases[event.lease].deadline_us = event.deadline_us
-                heapq.heappush(self._deadlines, (event.deadline_us, event.lease))
+                self._add_deadline(self.leases[event.lease])
             case Exhausted():
                 self._apply_exhausted(event, at_us)
             case Buried():
                 for offset in unpack(event.offsets):
-                    del self.dying[offset]
+                    self.dying.pop(offset, None)
                     self.dead[offset] = self.dead.get(offset, 0) + 1
             case Redriven():
                 self._revive(unpack(event.offsets), event.due_us)
@@ -325,7 +334,14 @@ class Delivery:
     def hold(self, lease: Lease) -> None:
         self.leases[lease.id] = lease
         self.in_flight += len(lease.offsets)
+        self._add_deadline(lease)
+
+    def _add_deadline(self, lease: Lease) -> None:
         heapq.heappush(self._deadlines, (lease.deadline_us, lease.id))
+        if len(self._deadlines) > 2 * len(self.leases) + 64:
+            # Most are of leases that are over.
+            self._deadlines = [(one.deadline_us, one.id) for one in self.leases.values()]
+            heapq.heapify(self._deadlines)
 
     def _apply_passed(self, event: Passed) -> None:
         skipped, hidden = unpack(event.skipped), unpack(event.hidden)
@@ -408,7 +424,7 @@ class Delivery:
         failure = Failure(self.attempt(offsets.min()), lease.leased_us, at_us, lease.consumer, reason)
         for offset in offsets:
             self.attempts.setdefault(offset, 1)
-            self.failures[offset] = (*self.failures.get(offset, ()), failure)
+            self.failures[offset] = (*self.failures.get(offset, ())[-_FAILURES_MAX:], failure)
         self._retried |= offsets
         self.wait(offsets, due_us)
 
@@ -441,7 +457,7 @@ class Delivery:
 
     def _make_ready_these(self, offsets: BitMap64) -> None:
         """In recovery nobody asked what was due: what was leased had been."""
-        if not self._waiting and not self.hidden:
+        if not self.is_recalled or (not self._waiting and not self.hidden):
             return
         if self.hidden.intersect(offsets):
             self.make_due(offsets)

@@ -10,6 +10,7 @@ What concerns the partition and not one group has the empty name for a group: de
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -179,6 +180,12 @@ class Moved(Event, frozen=True, array_like=True, gc=False, tag="M"):
     due_us: int
 
 
+class Together(Event, frozen=True, array_like=True, gc=False, tag="+"):
+    """Several events of one decision: all of them happened, or none. Each is packed as a row of its own would be."""
+
+    packed: tuple[bytes, ...]
+
+
 GroupEvent = (
     Started
     | Leased
@@ -196,7 +203,7 @@ GroupEvent = (
 )
 AnyEvent = GroupEvent | Assigned | Dropped | Due | Cancelled | Moved
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyEvent)
+_decoder = msgspec.msgpack.Decoder(AnyEvent | Together)
 
 
 def pack(offsets: BitMap64) -> bytes:
@@ -208,13 +215,18 @@ def unpack(packed: bytes) -> BitMap64:
     return BitMap64.deserialize(packed) if packed else BitMap64()
 
 
-def to_message(event: AnyEvent, now_us: int) -> Message:
-    return Message(_encoder.encode(event), key=event.group.encode(), timestamp=now_us)
+def to_message(events: Sequence[AnyEvent], now_us: int) -> Message:
+    """One row for what was decided together."""
+    first = events[0]
+    row = first if len(events) == 1 else Together(first.group, tuple(_encoder.encode(event) for event in events))
+    return Message(_encoder.encode(row), key=first.group.encode(), timestamp=now_us)
 
 
-def from_value(value: bytes | None) -> AnyEvent:
+def from_value(value: bytes | None) -> list[AnyEvent]:
     try:
-        event: AnyEvent = _decoder.decode(value or b"")
+        row: AnyEvent | Together = _decoder.decode(value or b"")
     except msgspec.DecodeError as error:
         raise LogCorrupt(f"a row of the deliveries log is not an event: {error}") from error
-    return event
+    if isinstance(row, Together):
+        return [event for packed in row.packed for event in from_value(packed)]
+    return [row]

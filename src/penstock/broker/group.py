@@ -20,7 +20,7 @@ from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
 from penstock.broker.topic import Topic
 from penstock.clock import TIME_MAX_US, Clock
-from penstock.errors import InvalidInput, NotFound, OffsetOutOfRange
+from penstock.errors import InvalidInput, NotFound, OffsetOutOfRange, StorageError
 from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.message import Priority
@@ -86,14 +86,22 @@ class Group:
         """Up to `count` messages of about `bytes_max` bytes, from as many partitions as it takes."""
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= COUNT_MAX:
             raise InvalidInput(f"count must be 1 to {COUNT_MAX}, not {count!r}")
+        if not _is_int(bytes_max) or bytes_max < 1:
+            raise InvalidInput(f"bytes_max is a positive number, not {bytes_max!r}")
         check_name("consumer", consumer)
         visibility = self._visibility(visibility_us)
         handed: list[Handed] = []
         for number in self._in_turn(partitions):
-            partition = await self._started(number)
-            taken = partition.groups.lease(
-                self.name, consumer=consumer, count=count, bytes_max=bytes_max, visibility_us=visibility
-            )
+            try:
+                partition = await self._started(number)
+                taken = partition.groups.lease(
+                    self.name, consumer=consumer, count=count, bytes_max=bytes_max, visibility_us=visibility
+                )
+            except StorageError:
+                if not handed:
+                    raise
+                # What is leased already must reach somebody; whoever asks next hears of it.
+                break
             if taken is None:
                 continue
             for picked in taken.picked:
@@ -205,9 +213,11 @@ class Group:
         With `delays`, those that were published with a delay are held back for as long as they were then.
         """
         part = self.topic.partition(partition)
-        messages = BitMap64(range(first, last))
+        messages = BitMap64(range(first, last)) - part.groups.delays.cancelled
         now = self._clock.now_us()
         events: list[GroupEvent] = [Started(self.name, last, pack(messages), last)]
+        # What is not due yet comes when it is, here as everywhere.
+        messages -= part.groups.delays.pending
         if delays and messages:
             for due_us, offsets in _delays_in(part, messages):
                 events.append(Deferred(self.name, pack(offsets), now + due_us))
@@ -241,6 +251,8 @@ class Group:
 
     async def release_key(self, key: bytes | None, partition: int | None = None) -> int:
         """A parked key, or a whole partition if None, goes on with what comes after the message that was given up."""
+        if key is not None and not isinstance(key, bytes):
+            raise InvalidInput(f"a key is bytes, or None for the whole partition, not {type(key).__name__}")
         token = WHOLE_PARTITION if key is None else KEY + key
         released = 0
         for number, part in enumerate(self.topic.partitions):
@@ -301,7 +313,8 @@ def _is_int(value: object) -> bool:
 def _checked_reason(reason: object) -> str:
     if not isinstance(reason, str):
         raise InvalidInput(f"a reason is text, not {type(reason).__name__}")
-    return reason[:REASON_LENGTH_MAX]
+    # Reasons are often the text of an exception, which may hold anything.
+    return reason[:REASON_LENGTH_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 __all__ = ["Group", "GroupSettings", "Handed", "ParkedKey", "Priority", "Receipt"]

@@ -84,14 +84,17 @@ class _Queues:
 
     def add(self, offsets: Ints, hashes: Hashes) -> None:
         queues = self.by_key
+        late: dict[int, list[int]] = {}
         for offset, key in zip(offsets.tolist(), hashes.tolist(), strict=True):
             queue = queues.get(key)
             if queue is None:
                 queues[key] = deque((offset,))
             elif queue[-1] < offset:
                 queue.append(offset)
-            elif offset not in queue:
-                queues[key] = deque(sorted((*queue, offset)))
+            else:
+                late.setdefault(key, []).append(offset)
+        for key, some in late.items():
+            queues[key] = deque(sorted({*queues[key], *some}))
 
     def pop(self, keys: Iterable[int]) -> list[int]:
         """The first message of each of these keys is its head now."""
@@ -109,13 +112,23 @@ class _Queues:
         """The keys of those of these that were heads."""
         return [self.heads.pop(head) for head in self.heads.keys() & set(offsets)] if self.heads else []
 
-    def remove(self, offsets: BitMap64, keys: Iterable[int]) -> None:
+    def take(self, offsets: BitMap64, keys: Iterable[int]) -> None:
+        """From the front: what goes with a head are the next ones."""
         for key in keys:
-            left = deque(offset for offset in self.by_key.get(key, ()) if offset not in offsets)
-            if left:
-                self.by_key[key] = left
-            else:
-                self.by_key.pop(key, None)
+            queue = self.by_key[key]
+            while queue and queue[0] in offsets:
+                queue.popleft()
+            if not queue:
+                del self.by_key[key]
+
+    def remove(self, offsets: BitMap64) -> None:
+        for key, queue in list(self.by_key.items()):
+            if not offsets.isdisjoint(BitMap64(queue)):
+                left = deque(offset for offset in queue if offset not in offsets)
+                if left:
+                    self.by_key[key] = left
+                else:
+                    del self.by_key[key]
 
 
 class KeyOrder(Order):
@@ -151,9 +164,18 @@ class KeyOrder(Order):
     def stands(self, delivery: Delivery) -> bool:
         return self._is_blocked
 
-    def admit(self, hashes: Hashes) -> Admitted:
+    def admit(self, lane: Priority, hashes: Hashes, is_fresh: Admitted) -> Admitted:
         busy = self._busy | self._parked if self._parked else self._busy
         keys = hashes.tolist()
+        queued = self._queues[lane].by_key
+        if queued and is_fresh.any():
+            return np.array(
+                [
+                    key not in busy and not (fresh and key in queued)
+                    for key, fresh in zip(keys, is_fresh.tolist(), strict=True)
+                ],
+                np.bool_,
+            )
         if busy.isdisjoint(keys):
             return np.ones(len(keys), np.bool_)
         return np.array([key not in busy for key in keys], np.bool_)
@@ -195,7 +217,7 @@ class KeyOrder(Order):
             self.blocked -= taken
             keys = set(leased.hashes[np.searchsorted(leased.offsets, array_of(taken))].tolist())
             for queues in self._queues.values():
-                queues.remove(taken, keys & queues.by_key.keys())
+                queues.take(taken, keys & queues.by_key.keys())
 
     # --- answers -----------------------------------------------------------------------------------------
 
@@ -258,7 +280,7 @@ class KeyOrder(Order):
         self.blocked -= queued
         for queues in self._queues.values():
             if queued:
-                queues.remove(queued, list(queues.by_key))
+                queues.remove(queued)
             freed = set(queues.forget_heads(offsets)) - self._busy - self._parked
             self._unblock(queues, freed & queues.by_key.keys())
 

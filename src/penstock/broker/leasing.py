@@ -20,7 +20,8 @@ from penstock.broker.delivery import Delivery
 from penstock.broker.events import GroupEvent, Leased, Passed, pack
 from penstock.broker.key_hash import NO_KEY, Hashes, key_hashes
 from penstock.broker.lanes import BY_PRIORITY, Lanes, LanesPolicy, Turns, Waiting
-from penstock.broker.offsets import Ints, array_of, below, bitmap_of, from_on
+from penstock.broker.offsets import Ints, array_of, below, bitmap_of, from_on, mask_of
+from penstock.broker.ordering import Admitted
 from penstock.frame import HAS_TTL, Frame
 from penstock.message import Priority
 
@@ -97,6 +98,7 @@ class Leasing:
         self._delays = delays
         self._policy = policy
         self._turns = Turns()
+        self._earned: dict[Priority, float] | None = None
 
     # --- choose ------------------------------------------------------------------------------------------
 
@@ -209,9 +211,8 @@ class Leasing:
                 candidates = self._other(lane, ready, count, start, end)
             offsets = candidates.offsets
             waiting.append(Waiting(lane, len(offsets), ages.published_us(offsets.min()) if offsets else now_us))
-        shares = self._turns.share(waiting, count, now_us)
-        self._turns.took(self._turns.earned(waiting, count, now_us), shares)
-        return shares
+        self._earned = self._turns.earned(waiting, count, now_us)
+        return self._turns.share(waiting, count, now_us)
 
     # --- read and decide ---------------------------------------------------------------------------------
 
@@ -220,6 +221,7 @@ class Leasing:
         reader: LaneReader,
         *,
         count: int,
+        look_at: int,
         bytes_max: int,
         start: int,
         end: int,
@@ -228,14 +230,17 @@ class Leasing:
         identity: int,
         deadline_us: int,
     ) -> Decision | None:
-        """Up to `count` messages of about `bytes_max` bytes out of [start, end); None if there is nothing to do."""
+        """Up to `count` messages of about `bytes_max` bytes out of [start, end); None if there is nothing to do.
+
+        `look_at` is how many may be looked at for that, if some of them can't be leased.
+        """
         delivery = self._delivery
         delivery.make_ready(now_us)
         if delivery.order.stands(delivery):
             return None
-        decision = _Deciding(delivery, now_us)
-        for candidates in self._choose(count, start, end, now_us, reader):
-            if bytes_max <= 0:
+        decision = _Deciding(delivery, count, now_us)
+        for candidates in self._choose(look_at, start, end, now_us, reader):
+            if bytes_max <= 0 or decision.is_full:
                 break
             offsets = candidates.offsets
             if offsets:
@@ -248,6 +253,9 @@ class Leasing:
                     break
             else:
                 decision.pass_over(candidates)
+        if self._earned is not None:
+            self._turns.took(self._earned, decision.by_lane)
+            self._earned = None
         return decision.made(consumer, identity, deadline_us)
 
 
@@ -258,9 +266,20 @@ class Ages(Protocol):
 class LaneReader(Reader, Ages, Protocol): ...
 
 
+class _Keys(NamedTuple):
+    offsets: Ints
+    hashes: Hashes
+    admitted: Admitted
+
+    def below(self, bound: int) -> _Keys:
+        kept = self.offsets < bound
+        return _Keys(self.offsets[kept], self.hashes[kept], self.admitted[kept])
+
+
 class _Deciding:
-    def __init__(self, delivery: Delivery, now_us: int) -> None:
+    def __init__(self, delivery: Delivery, count: int, now_us: int) -> None:
         self._delivery = delivery
+        self._count = count
         self._now_us = now_us
         self._cursors = delivery.cursors
         self._leased = BitMap64()
@@ -268,6 +287,11 @@ class _Deciding:
         self._picked: list[Picked] = []
         self._keys: list[tuple[Ints, Hashes]] = []
         self._blocked: list[tuple[Priority, Ints, Hashes]] = []
+        self.by_lane: dict[Priority, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._leased) >= self._count
 
     def pass_over(self, candidates: Candidates) -> None:
         self._hidden |= candidates.hidden
@@ -281,20 +305,50 @@ class _Deciding:
                 self._cursors = self._cursors._replace(low=candidates.cursor)
 
     def add(self, candidates: Candidates, gathered: Gathered) -> None:
-        self.pass_over(candidates)
         offsets = candidates.offsets
-        taken = gathered.there & offsets
-        if len(taken) < len(offsets):
-            self._gone |= offsets - taken
+        there = gathered.there & offsets
+        lapsed = BitMap64()
         if any(frame.flags & HAS_TTL for frame in gathered.frames):
-            lapsed = self._expired(gathered.frames) & taken
-            self._lapsed |= lapsed
-            taken -= lapsed
-        if taken and self._delivery.order.needs_keys:
-            taken = self._admitted(candidates.lane, taken, candidates.fresh, gathered.frames)
+            lapsed = self._expired(gathered.frames) & there
+        taken = there - lapsed
+        keys = self._keys_of(candidates, taken, gathered.frames) if self._delivery.order.needs_keys else None
+        if keys is not None:
+            taken = bitmap_of(keys.offsets[keys.admitted]) if not keys.admitted.all() else taken
+        room = self._count - len(self._leased)
+        if len(taken) > room:
+            # More was looked at than is wanted: as if it had not been.
+            until = taken[room]
+            taken = taken[:room]
+            candidates.cut(until)
+            offsets, lapsed = below(offsets, until), below(lapsed, until)
+            keys = keys.below(until) if keys is not None else None
+        self.pass_over(candidates)
+        self._gone |= offsets - there
+        self._lapsed |= lapsed
+        if keys is not None:
+            self._sort_out(candidates, keys)
         if taken:
             self._leased |= taken
             self._picked.append(Picked(taken, gathered.frames))
+            self.by_lane[candidates.lane] = len(taken)
+
+    def _keys_of(self, candidates: Candidates, taken: BitMap64, frames: list[Frame]) -> _Keys:
+        order = self._delivery.order
+        offsets = array_of(taken)
+        hashes = order.known(candidates.lane, offsets)
+        unknown = hashes == NO_KEY
+        if unknown.any():
+            hashes[unknown] = hashes_of(offsets[unknown], frames)
+        return _Keys(offsets, hashes, order.admit(candidates.lane, hashes, mask_of(offsets, candidates.fresh)))
+
+    def _sort_out(self, candidates: Candidates, keys: _Keys) -> None:
+        if keys.admitted.all():
+            self._keys.append((keys.offsets, keys.hashes))
+            return
+        refused = ~keys.admitted
+        self._blocked.append((candidates.lane, keys.offsets[refused], keys.hashes[refused]))
+        self._skipped |= bitmap_of(keys.offsets[refused]) & candidates.fresh
+        self._keys.append((keys.offsets[keys.admitted], keys.hashes[keys.admitted]))
 
     def _expired(self, frames: list[Frame]) -> BitMap64:
         expired = BitMap64()
@@ -305,22 +359,6 @@ class _Deciding:
                 is_over = (batch.expires_at > 0) & (batch.expires_at <= self._now_us)
                 expired |= bitmap_of(frame.offsets(batch)[is_over])
         return expired
-
-    def _admitted(self, lane: Priority, taken: BitMap64, fresh: BitMap64, frames: list[Frame]) -> BitMap64:
-        offsets = array_of(taken)
-        hashes = self._delivery.order.known(lane, offsets)
-        unknown = hashes == NO_KEY
-        if unknown.any():
-            hashes[unknown] = hashes_of(offsets[unknown], frames)
-        admitted = self._delivery.order.admit(hashes)
-        if admitted.all():
-            self._keys.append((offsets, hashes))
-            return taken
-        refused = ~admitted
-        self._blocked.append((lane, offsets[refused], hashes[refused]))
-        self._skipped |= bitmap_of(offsets[refused]) & fresh
-        self._keys.append((offsets[admitted], hashes[admitted]))
-        return bitmap_of(offsets[admitted])
 
     def made(self, consumer: str, identity: int, deadline_us: int) -> Decision | None:
         delivery, events = self._delivery, list[GroupEvent]()

@@ -42,18 +42,18 @@ class Ledger:
         if self._stopped is not None:
             raise self._stopped.again()
 
-    def write(self, event: AnyEvent, now_us: int) -> asyncio.Future[Committed]:
-        """Done when it is on disk. If this raises, it will never be, and must not be applied."""
+    def write(self, events: Sequence[AnyEvent], now_us: int) -> asyncio.Future[Committed]:
+        """One row, done when it is on disk. If this raises, it will never be, and must not be applied."""
         self.check()
         self.flush()
-        return self._commit(to_message(event, now_us))
+        return self._commit(to_message(events, now_us))
 
-    def note(self, event: AnyEvent, now_us: int) -> None:
+    def note(self, events: Sequence[AnyEvent], now_us: int) -> None:
         """Nobody waits for it. If this raises, it must not be applied."""
         self.check()
         if len(self._held_back) >= HELD_BACK_MAX:
             self.flush()
-        self._held_back.append(to_message(event, now_us))
+        self._held_back.append(to_message(events, now_us))
         if self._timer is None:
             self._timer = self._loop.call_later(_HELD_BACK_S, self._flush_later)
 

@@ -13,7 +13,7 @@ from penstock.broker.members import Change, Members
 from penstock.broker.settings import GroupSettings
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
-from penstock.errors import MemberNotFound
+from penstock.errors import MemberNotFound, TopicNotFound
 
 
 class Consumers:
@@ -35,7 +35,7 @@ class Consumers:
         members = self._groups.get(group)
         if members is None:
             members = self._groups[group] = self._restored(group, settings)
-        partitions = {name: len(self._topics[name].partitions) for name in subscribed}
+        partitions = {name: len(self._on(name).partitions) for name in subscribed}
         changes = members.join(member, subscribed, partitions, self._clock.now_us(), session_us)
         self._write(group, changes)
 
@@ -83,8 +83,14 @@ class Consumers:
         """The partitions of the topic that this member may lease from now. To ask is a sign of life."""
         members, now = self._known(group), self._clock.now_us()
         members.heartbeat(member, now)
-        numbers = range(len(self._topics[topic].partitions))
+        numbers = range(len(self._on(topic).partitions))
         return [number for number in numbers if members.may_lease(member, Part(topic, number), now)]
+
+    def _on(self, name: str) -> Topic:
+        try:
+            return self._topics[name]
+        except KeyError:
+            raise TopicNotFound(f"there is no topic {name}", topic=name) from None
 
     def _known(self, group: str) -> Members:
         try:

@@ -11,6 +11,8 @@ import re
 from penstock.errors import InvalidName
 
 NAME_LENGTH_MAX = 200
+# What a topic's dead letters are in is called like the topic, with this behind it.
+DEAD_LETTERS = ".dlq"
 _PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]*", re.ASCII)
 
 

@@ -38,6 +38,8 @@ def add_all(offsets: BitMap64, more: BitMap64) -> None:
 
 def mask_of(numbers: Ints, offsets: BitMap64) -> npt.NDArray[np.bool_]:
     """Which of these ascending numbers are in the set."""
+    if not len(numbers) or not offsets:
+        return np.zeros(len(numbers), np.bool_)
     first, stop = int(numbers[0]), int(numbers[-1]) + 1
     there = offsets.range_cardinality(first, stop)
     if there in (0, stop - first):

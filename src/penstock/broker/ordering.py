@@ -50,8 +50,8 @@ class Order:
         """Whether nothing may be leased now."""
         return False
 
-    def admit(self, hashes: Hashes) -> Admitted:
-        """Which of these may be leased."""
+    def admit(self, lane: Priority, hashes: Hashes, is_fresh: Admitted) -> Admitted:
+        """Which of these may be leased; fresh ones come behind all others of their key and lane."""
         return np.ones(len(hashes), np.bool_)
 
     def block(self, lane: Priority, offsets: Ints, hashes: Hashes) -> None:

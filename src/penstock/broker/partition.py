@@ -140,10 +140,16 @@ class Partition:
         return asyncio.shield(committing)
 
     def _commit(self, item: Frame | Message) -> _Committing:
-        committing = self._journal.commit(item)
-        if _is_special(item):
-            self.reading.special_comes()
-            committing.add_done_callback(partial(self._special_came, item))
+        if not _is_special(item):
+            return self._journal.commit(item)
+        # Before it is on its way: the disk may be faster than we are.
+        self.reading.special_comes()
+        try:
+            committing = self._journal.commit(item)
+        except PenstockError:
+            self.reading.special_came(None)
+            raise
+        committing.add_done_callback(partial(self._special_came, item))
         return committing
 
     def _special_came(self, item: Frame | Message, committing: _Committing) -> None:
@@ -174,19 +180,19 @@ class Partition:
             offsets.update(self.groups.state(name).dying)
         return offsets
 
-    def maintain(self, settings: TopicSettings, protected: Ints) -> None:
+    def maintain(self, settings: TopicSettings, protected: Ints, until: int) -> None:
         """Retention, merging and compaction, on a thread. Reads and writes go on meanwhile.
 
-        `protected` are the offsets that must stay, ascending.
+        `protected` are the offsets below `until` that must stay, ascending; of what comes after it nothing is known.
         """
         now = self._clock.now_us()
 
         def must_stay(offsets: Ints) -> npt.NDArray[np.bool_]:
-            return np.isin(offsets, protected)
+            return np.isin(offsets, protected) | (offsets >= until)
 
         if settings.cleanup == "delete":
             retention = Retention(age_us_max=settings.retention_age_us, bytes_max=settings.retention_bytes)
-            apply_retention(self.messages, retention, now_us=now, protected=must_stay)
+            apply_retention(self.messages, retention, now_us=now, keep_from=until, protected=must_stay)
         for segment in self.messages.segments[:-1]:
             merge_small_frames(self.messages, segment)
         if settings.cleanup == "compact":
@@ -196,18 +202,21 @@ class Partition:
                 tombstone_age_us=settings.tombstone_age_us,
                 protected=must_stay,
             )
-        self._shorten_deliveries()
+        self._shorten_deliveries(settings)
 
-    def _shorten_deliveries(self) -> None:
+    def _shorten_deliveries(self, settings: TopicSettings) -> None:
         """What happened to messages is kept as long as they are, and from the last snapshot on in any case."""
-        _, needed = snapshot.find_last(self.deliveries)
+        last = snapshot.find_last(self.deliveries)
+        if last is None:
+            return
         first = next(iter(self.messages.read(self.messages.start_offset, bytes_max=1)), None)
-        since = self.deliveries.end_offset if first is None else self.deliveries.offset_at(first.append_time)
-        bound = min(needed, since)
+        since_us = self._clock.now_us() if first is None else first.append_time
+        if settings.retention_age_us is not None and settings.cleanup == "delete":
+            # A message that is kept for its delay does not keep the story of all the others.
+            since_us = max(since_us, self._clock.now_us() - settings.retention_age_us)
+        bound = min(last.start, self.deliveries.offset_at(since_us))
         starts = [segment.base_offset for segment in self.deliveries.segments if segment.base_offset <= bound]
-        # Whole segments; and a snapshot that the one needed starts with must not be cut off.
-        last, _ = snapshot.find_last(self.deliveries, before=starts[-1]) if len(starts) > 1 else (None, 0)
-        if last is not None and starts[-1] > self.deliveries.start_offset:
+        if starts and starts[-1] > self.deliveries.start_offset:
             self.deliveries.delete_prefix(starts[-1])
 
     def after_maintenance(self) -> None:
@@ -216,6 +225,8 @@ class Partition:
         bound = min(floors, default=self.messages.start_offset)
         self.groups.lanes.forget_below(min(bound, self.messages.start_offset))
         self.groups.delays.forget_below(min(bound, self.messages.start_offset))
+        for name in self.groups.groups:
+            self.groups.state(name).forget_dead_below(self.messages.start_offset)
 
     def close(self) -> None:
         self.reading.close()
@@ -232,8 +243,7 @@ class Partition:
                 continue
             where = self._loop.create_future()
             where.set_result(Committed(facts.base_offset, facts.append_time))
-            if self._producers.find(facts.producer, facts.span) is None:
-                self._producers.add(facts.producer, facts.span, where)
+            self._producers.recall(facts.producer, facts.span, where)
 
 
 def _is_special(item: Frame | Message) -> bool:

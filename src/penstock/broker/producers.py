@@ -4,7 +4,8 @@ A producer has an id, an epoch, and for each partition a sequence number that co
 of each producer are remembered with where they went, as many as a client may have under way at once; the same is found
 again in the frames of the log when it is opened.
 
-Invariant: the remembered batches of a producer follow each other without a gap, and end at `next_sequence`.
+Invariant: the remembered batches of a producer follow each other, without a gap unless one of them failed, and end at
+`next_sequence`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ class _Sent(NamedTuple, Generic[Where]):
 
 
 class _State(Generic[Where]):
-    __slots__ = ("epoch", "next_sequence", "sent")
+    __slots__ = ("epoch", "failed_from", "next_sequence", "sent")
 
     def __init__(self, epoch: int, next_sequence: int) -> None:
         self.epoch = epoch
         self.next_sequence = next_sequence
+        # The first of the batches that failed while later ones were under way.
+        self.failed_from: int | None = None
         self.sent: deque[_Sent[Where]] = deque(maxlen=BATCHES_REMEMBERED)
 
 
@@ -88,11 +91,29 @@ class Producers(Generic[Where]):
         while len(self._states) > self._producers_max:
             self._states.popitem(last=False)
 
+    def recall(self, producer: Producer, count: int, where: Where) -> None:
+        """A batch found in the log. Retention and compaction leave gaps: what comes behind one starts anew."""
+        state = self._states.get(producer.id)
+        if state is not None and producer.epoch == state.epoch and producer.sequence != state.next_sequence:
+            if producer.sequence < state.next_sequence:
+                return
+            del self._states[producer.id]
+        if state is None or producer.epoch >= state.epoch:
+            self.add(producer, count, where)
+
     def forget(self, producer: Producer) -> None:
-        """It was not stored after all, nor anything this producer sent after it."""
+        """It was not stored after all.
+
+        Others that this producer sent after it may be on their way, or stored. If none of them is, the producer goes on
+        from here; otherwise this one can't be stored any more, for it would come behind them.
+        """
         state = self._states.get(producer.id)
         if state is None or state.epoch != producer.epoch or state.next_sequence <= producer.sequence:
             return
-        while state.sent and state.sent[-1].sequence >= producer.sequence:
-            state.sent.pop()
-        state.next_sequence = producer.sequence
+        state.sent = deque((sent for sent in state.sent if sent.sequence != producer.sequence), BATCHES_REMEMBERED)
+        first = producer.sequence if state.failed_from is None else min(state.failed_from, producer.sequence)
+        if any(sent.sequence > producer.sequence for sent in state.sent):
+            state.failed_from = first
+        else:
+            stored = state.sent[-1].sequence + state.sent[-1].messages if state.sent else 0
+            state.next_sequence, state.failed_from = max(first, stored), None

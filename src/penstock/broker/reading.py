@@ -12,8 +12,8 @@ from penstock.broker.frame_cache import FrameCache
 from penstock.broker.key_hash import Hashes
 from penstock.broker.leasing import Gathered, hashes_of
 from penstock.broker.offsets import Ints, array_of, bitmap_of, mask_of, run_from, stretches
-from penstock.errors import InvalidFrame, LogCorrupt, MessageNotFound
-from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, SPARSE, Frame
+from penstock.errors import InvalidFrame, LogCorrupt, MessageNotFound, OffsetOutOfRange
+from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, SPARSE, Frame, FrameRun
 from penstock.limits import MIB
 from penstock.message import Message
 from penstock.storage.log import Log
@@ -85,7 +85,7 @@ class Reading:
                 some, at = [known], known.next_offset
             else:
                 until = run_from(offsets, at)
-                run = self.log.read(at, bytes_max=min(bytes_max - size, _READ_BYTES_MAX), until=until)
+                run = self._read(at, min(bytes_max - size, _READ_BYTES_MAX), until)
                 some, at = list(run), run.next_offset if run else until
             for frame in some:
                 frames.append(frame)
@@ -101,9 +101,19 @@ class Reading:
         return Gathered(frames, there & offsets, end, size)
 
     def published_us(self, offset: int) -> int:
-        for frame in self.log.read(max(offset, self.log.start_offset), bytes_max=1, until=offset + 1):
+        for frame in self._read(offset, 1, offset + 1):
             return frame.append_time
         return 0
+
+    def _read(self, offset: int, bytes_max: int, until: int) -> FrameRun:
+        """Retention may delete what we are about to read."""
+        while (start := self.log.start_offset) < until:
+            try:
+                return self.log.read(max(offset, start), bytes_max=bytes_max, until=until)
+            except OffsetOutOfRange:
+                if self.log.start_offset == start:
+                    raise
+        return FrameRun(memoryview(b""), [], until)
 
     def hashes(self, offsets: BitMap64) -> Hashes:
         """Of their keys; none for a message that is gone."""
@@ -143,7 +153,7 @@ class Reading:
         for first, until in stretches(offsets):
             at = max(first, self.log.start_offset, reached)
             while at < until:
-                run = self.log.read(at, bytes_max=MIB, until=until)
+                run = self._read(at, MIB, until)
                 for frame in run:
                     batch = self.decode(frame)
                     yield frame.offsets(batch), batch, frame.append_times(batch)

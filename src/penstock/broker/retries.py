@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.clock import TIME_MAX_US
 from penstock.errors import InvalidSetting
 
 SECOND_US = 1_000_000
+RETRIES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,10 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         for name, valid in (
-            ("max_retries", self.max_retries >= 0),
-            ("initial_us", self.initial_us >= 0),
+            ("max_retries", 0 <= self.max_retries <= RETRIES_MAX),
+            ("initial_us", 0 <= self.initial_us <= TIME_MAX_US),
             ("factor", 1 <= self.factor <= 100),
-            ("longest_us", self.longest_us >= self.initial_us),
+            ("longest_us", self.initial_us <= self.longest_us <= TIME_MAX_US),
             ("jitter", 0 <= self.jitter < 1),
         ):
             if not valid:

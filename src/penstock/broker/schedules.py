@@ -18,9 +18,10 @@ import msgspec
 from penstock.broker.catalog import Catalog, ScheduleRecord
 from penstock.broker.cron import Cron
 from penstock.broker.ids import MessageId
+from penstock.broker.names import check_name
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
-from penstock.errors import AlreadyExists, InvalidInput, NotFound
+from penstock.errors import AlreadyExists, Fatal, InvalidInput, NotFound, PenstockError
 from penstock.frame import Frame, Producer, check_message
 from penstock.limits import Limits
 from penstock.message import Message
@@ -39,6 +40,8 @@ class Schedules:
         self._clock = clock
         self._limits = limits
         self._busy: set[str] = set()
+        # Why the next occurrence could not be published; tried again at every tick.
+        self.failures: dict[str, PenstockError] = {}
 
     def list(self) -> list[ScheduleRecord]:
         return self._catalog.schedules
@@ -52,27 +55,43 @@ class Schedules:
     async def create(
         self, name: str, topic: str, cron: str, message: Message, *, timezone: str, producer: int
     ) -> ScheduleRecord:
+        check_name("schedule", name)
+        self._check(topic, message)
+        parsed = Cron.parse(cron, timezone)
+        now = self._clock.now_us()
+        due = parsed.next_after(now)
+        if due is None:
+            raise InvalidInput(f"{cron!r} never comes")
+        self._topic(topic).check_times(due, due)
+        if not isinstance(producer, int) or not 0 < producer < 1 << 63:
+            raise InvalidInput(f"a producer is a number of 63 bits, not {producer!r}")
+        record = ScheduleRecord(name, topic, parsed.text, timezone, message, now, producer)
+
+        def add() -> None:
+            if any(other.name == name for other in self._catalog.schedules):
+                raise AlreadyExists(f"there is a schedule {name} already", schedule=name)
+            self._catalog.put_schedule(record)
+
+        await self._save(add)
+        await self._publish_next(record)
+        return self.get(name)
+
+    def _check(self, topic: str, message: Message) -> None:
         self._topic(topic)
         check_message(message, self._limits)
         if message.deliver_at or message.expires_at:
             raise InvalidInput("a schedule says when its messages come; they have no times of their own")
-        if any(record.name == name for record in self._catalog.schedules):
-            raise AlreadyExists(f"there is a schedule {name} already", schedule=name)
-        parsed = Cron.parse(cron, timezone)
-        if parsed.next_after(self._clock.now_us()) is None:
-            raise InvalidInput(f"{cron!r} never comes")
-        record = ScheduleRecord(name, topic, parsed.text, timezone, message, self._clock.now_us(), producer)
-        await self._save(lambda: self._catalog.put_schedule(record))
-        await self._publish_next(record)
-        return self.get(name)
 
     async def delete(self, name: str) -> None:
         record = self.get(name)
         await self._save(lambda: self._catalog.delete_schedule(name))
+        self.failures.pop(name, None)
         if record.pending:
-            identity = MessageId.parse(record.pending)
-            with suppress(NotFound):
-                await self._topic(identity.topic).partition(identity.partition).groups.cancel(identity.offset)
+            await self._cancel(MessageId.parse(record.pending))
+
+    async def _cancel(self, identity: MessageId) -> None:
+        with suppress(NotFound):
+            await self._topic(identity.topic).partition(identity.partition).groups.cancel(identity.offset)
 
     def next_due(self) -> int | None:
         return min((record.due_us for record in self._catalog.schedules), default=None)
@@ -80,7 +99,13 @@ class Schedules:
     async def tick(self) -> None:
         for record in self._catalog.schedules:
             if record.due_us <= self._clock.now_us() and record.name not in self._busy:
-                await self._publish_next(record)
+                try:
+                    await self._publish_next(record)
+                except Fatal:
+                    raise
+                except PenstockError as error:
+                    # The others go on; this one is tried again, and tells why it can't.
+                    self.failures[record.name] = error
 
     async def _publish_next(self, record: ScheduleRecord) -> None:
         self._busy.add(record.name)
@@ -100,7 +125,22 @@ class Schedules:
             changed = msgspec.structs.replace(
                 record, published=record.published + 1, due_us=stored.message.deliver_at, pending=published.id
             )
-            if any(other.name == record.name for other in self._catalog.schedules):
-                await self._save(lambda: self._catalog.put_schedule(changed))
+            self.failures.pop(record.name, None)
+            if not await self._put(record, changed):
+                # Deleted while this was under way.
+                await self._cancel(MessageId.parse(published.id))
         finally:
             self._busy.discard(record.name)
+
+    async def _put(self, old: ScheduleRecord, new: ScheduleRecord) -> bool:
+        """Whether it was still the one it was made from."""
+        is_there = False
+
+        def change() -> None:
+            nonlocal is_there
+            is_there = old in self._catalog.schedules
+            if is_there:
+                self._catalog.put_schedule(new)
+
+        await self._save(change)
+        return is_there

@@ -11,7 +11,7 @@ A snapshot is whole when all its pieces are there; one that a crash cut short is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from pyroaring import BitMap64
@@ -89,39 +89,44 @@ def take(
     ]
 
 
-def find_last(log: Log, before: int | None = None) -> tuple[Snapshot | None, int]:
-    """The last whole snapshot that starts before that offset, and where the events behind it begin.
+class Found(NamedTuple):
+    """Where a snapshot begins, and where the events behind it do."""
 
-    Without one, None and the start of the log.
-    """
-    starts: list[int] = []
+    snapshot: Snapshot
+    start: int
+    next_offset: int
+
+
+def find_last(log: Log, before: int | None = None) -> Found | None:
+    """The last whole snapshot; with `before`, the last that ends before that offset."""
     for segment in reversed(log.segments):
         if before is not None and segment.base_offset >= before:
             continue
-        heads = [frame.facts() for frame in log.heads_of(segment)]
-        starts = [head.base_offset for head in heads if head.flags & CONTROL]
+        starts = [head.base_offset for head in log.heads_of(segment) if head.flags & CONTROL]
         for start in reversed(starts):
             if start >= log.start_offset and (before is None or start < before):
                 found = _read(log, start)
-                if found is not None:
+                if found is not None and (before is None or found.next_offset <= before):
                     return found
-    return None, log.start_offset
+    return None
 
 
-def _read(log: Log, start: int) -> tuple[Snapshot, int] | None:
+def _read(log: Log, start: int) -> Found | None:
     data, length = bytearray(), None
     for frame in log.frames(start):
         if not frame.flags & CONTROL:
             break
-        for value in _values(frame):
-            if length is None:
-                length = _length(value)
-                if length is None:
-                    return None
-            else:
-                data += value
+        values = list(_values(frame))
+        announced = _length(values[0])
+        if (announced is None) == (length is None):
+            # The middle of one, or the next one: a crash has cut this one short.
+            return None
+        if length is None:
+            length, values = announced, values[1:]
+        for value in values:
+            data += value
         if length is not None and len(data) >= length:
-            return msgspec.msgpack.decode(bytes(data), type=Snapshot), frame.next_offset
+            return Found(msgspec.msgpack.decode(bytes(data), type=Snapshot), start, frame.next_offset)
     return None
 
 

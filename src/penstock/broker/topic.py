@@ -74,7 +74,7 @@ class Topic:
         return self.record.settings
 
     def partition(self, number: int) -> Partition:
-        if not isinstance(number, int) or not 0 <= number < len(self.partitions):
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(self.partitions):
             raise PartitionNotFound(
                 f"{self.name} has partitions 0 to {len(self.partitions) - 1}, not {number!r}", topic=self.name
             )
@@ -90,7 +90,7 @@ class Topic:
         number = self.choose(message.key) if partition is None else partition
         chosen = self.partition(number)
         if message.deliver_at:
-            self._check_times(message.deliver_at, message.deliver_at)
+            self.check_times(message.deliver_at, message.deliver_at)
         committed = await chosen.publish(message)
         return Published(self.name, number, committed.base_offset, committed.append_time)
 
@@ -106,7 +106,7 @@ class Topic:
             chosen = partitions_of(batch, len(self.partitions), self._next_turn())
         if batch.deliver_at is not None:
             times = batch.deliver_at[batch.start : batch.start + batch.count]
-            self._check_times(int(times[times > 0].min(initial=TIME_MAX_US)), int(times.max()))
+            self.check_times(int(times[times > 0].min(initial=TIME_MAX_US)), int(times.max()))
         parts = split(batch, chosen)
         frames = [Frame.of(part, codec=codec, limits=self._limits) for _, _, part in parts]
         commits = [self.partitions[number].publish(frame) for (number, _, _), frame in zip(parts, frames, strict=True)]
@@ -120,11 +120,11 @@ class Topic:
         chosen = self.partition(partition)
         if frame.flags & HAS_DELAYS:
             # It may be late because it was sent again: a time that has passed since means at once.
-            self._check_times(TIME_MAX_US, frame.batch(verify=False).latest_delivery)
+            self.check_times(TIME_MAX_US, frame.batch(verify=False).latest_delivery)
         committed = await chosen.publish(frame)
         return Published(self.name, partition, committed.base_offset, committed.append_time)
 
-    def _check_times(self, earliest_us: int, latest_us: int) -> None:
+    def check_times(self, earliest_us: int, latest_us: int) -> None:
         """Of messages to be delivered later."""
         now, longest = self._clock.now_us(), self.settings.max_delay_us
         if latest_us > now + longest:

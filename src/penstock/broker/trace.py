@@ -36,11 +36,11 @@ from penstock.broker.events import (
     unpack,
 )
 from penstock.broker.ids import MessageId
+from penstock.broker.names import DEAD_LETTERS
 from penstock.broker.partition import Partition
 from penstock.broker.topic import Topic
 from penstock.clock import rfc3339
-
-SUFFIX = ".dlq"
+from penstock.errors import NotFound
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -116,7 +116,7 @@ def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator
                 yield Step(at_us, "EXHAUSTED", group, consumer, attempt, event.reason)
             case Buried():
                 place = event.places[unpack(event.offsets).rank(offset) - 1]
-                grave = f"{identity.topic}{SUFFIX}:{identity.partition}:{place}"
+                grave = f"{identity.topic}{DEAD_LETTERS}:{identity.partition}:{place}"
                 yield Step(at_us, "DEAD_LETTERED", group, place=grave)
             case Redriven():
                 attempts.pop(event.group, None)
@@ -135,6 +135,7 @@ def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator
             case Deferred():
                 yield Step(at_us, "REPLAYED", group, until_us=event.due_us)
             case Started() if event.group in attempts:
+                del attempts[event.group]
                 yield Step(at_us, "GROUP_MOVED", group, reason=f"the group starts at offset {event.offset}")
             case _:
                 pass
@@ -187,6 +188,8 @@ def state_at(topic: Topic, group: str, time_us: int) -> list[StateAt]:
             continue
         log = partition.messages
         end = max(min(log.offset_at(time_us + 1), partition.reading.visible_offset), state.floor)
+        if state.end is not None:
+            end = min(end, max(state.end, state.floor))
         todo = BitMap64(range(state.floor, end)) - state.done
         leased = BitMap64()
         for lease in state.leases.values():
@@ -198,11 +201,13 @@ def state_at(topic: Topic, group: str, time_us: int) -> list[StateAt]:
 def _rewind(partition: Partition, group: str, time_us: int) -> Delivery | None:
     log = partition.deliveries
     bound = max(log.offset_at(time_us + 1), log.start_offset)
-    last, offset = snapshot.find_last(log, before=bound)
+    last = snapshot.find_last(log, before=bound)
     state: Delivery | None = None
     if last is not None:
-        state = next((snapshot.restore(one) for one in last.groups if one.name == group), None)
-    for event, at_us in events_of(log, offset):
+        state = next((snapshot.restore(one) for one in last.snapshot.groups if one.name == group), None)
+    elif log.start_offset > 0:
+        raise NotFound("what happened then is not in the log any more: it is kept as long as the messages are")
+    for event, at_us in events_of(log, log.start_offset if last is None else last.next_offset):
         if at_us > time_us:
             break
         match event:
