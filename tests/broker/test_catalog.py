@@ -92,11 +92,11 @@ def test_a_topic_exists_once() -> None:
 def test_partitions_grow_and_do_not_shrink() -> None:
     catalog = open_catalog(MemoryFiles())
     before = catalog.create_topic("a", 2)
-    after = catalog.change_topic("a", partitions=4)
+    after = catalog.change_topic("a", added=catalog.new_partitions("a", 4))
     assert after.partitions[:2] == before.partitions
     assert len(set(after.partitions)) == 4
     with pytest.raises(InvalidSetting):
-        catalog.change_topic("a", partitions=3)
+        catalog.new_partitions("a", 3)
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 1001, 2.5, "3", True, None])

@@ -8,7 +8,7 @@ from broker_support import ack_all, clock_of, group_on, run, values
 from penstock.batch import Batch
 from penstock.broker.broker import Broker
 from penstock.broker.ids import MessageId
-from penstock.broker.lanes import AGEING_US, Turns, Waiting
+from penstock.broker.lanes import AGEING_US, Turns, Waiting, weights_of
 from penstock.broker.settings import GroupSettings
 from penstock.errors import InvalidMessage, InvalidSetting
 from penstock.message import Message, Priority
@@ -118,13 +118,30 @@ def test_weighted_lanes_share_a_lease_and_nothing_starves() -> None:
     run(work)
 
 
+def test_large_messages_of_one_lane_do_not_use_up_the_bytes_of_the_others() -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 1)
+        group = await group_on(broker, "g", "t", GroupSettings(lanes="weighted"))
+        for i in range(120):
+            await topic.publish(Message((b"h" if i % 2 else b"l") + b"x" * 50_000, priority=1 if i % 2 else -1))
+        got = [value[:1] for _ in range(3) for value in values(await group.lease("c", 30)) if value]
+        assert len(got) > 45
+        assert 4 <= got.count(b"h") / got.count(b"l") <= 8
+
+    run(work)
+
+
 def test_a_lane_that_has_waited_long_gets_more_than_its_share() -> None:
     now = 100 * AGEING_US
     turns = Turns()
     fresh = [Waiting(lane, 1000, now) for lane in Priority]
-    assert turns.share(fresh, 100, now) == {Priority.HIGH: 60, Priority.NORMAL: 30, Priority.LOW: 10}
+    assert turns.share(fresh, 100, weights_of(fresh, now)) == {
+        Priority.HIGH: 60,
+        Priority.NORMAL: 30,
+        Priority.LOW: 10,
+    }
     old = [Waiting(Priority.HIGH, 1000, now), Waiting(Priority.LOW, 1000, now - 11 * AGEING_US)]
-    shares = turns.share(old, 90, now)
+    shares = turns.share(old, 90, weights_of(old, now))
     assert shares[Priority.LOW] == 2 * shares[Priority.HIGH] == 60
 
 

@@ -188,16 +188,23 @@ class Broker:
 
     async def _change_topic(self, name: str, partitions: int | None, settings: TopicSettings | None) -> Topic:
         topic = self.topic(name)
-        before = len(topic.partitions)
         if settings is not None:
             _check_topic(name, settings)
-        change = partial(self._catalog.change_topic, name, partitions=partitions, settings=settings)
-        record = await self._on_a_thread(change)
-        added = await self._on_a_thread(partial(self._open_partitions, record.partitions[before:], topic.bell))
-        # A group that is there already misses nothing of what comes to the new ones.
+        identities: tuple[str, ...] = ()
+        if partitions is not None:
+            identities = self._catalog.new_partitions(name, partitions)
+        added = await self._on_a_thread(partial(self._open_partitions, identities, topic.bell))
+        # A group that is there already misses nothing of what comes to the new ones: it is there before they are.
         for partition in added:
             for group in topic.partitions[0].groups.groups:
                 await partition.groups.start(group, 0)
+        try:
+            change = partial(self._catalog.change_topic, name, added=identities, settings=settings)
+            record = await self._on_a_thread(change)
+        except PenstockError:
+            for partition in added:
+                partition.close()
+            raise
         topic.change(record, [*topic.partitions, *added])
         self._wire(topic)
         self.consumers.topic_changed(name, len(topic.partitions))
@@ -357,6 +364,8 @@ class Broker:
         if not _is_int(wait_us) or not 0 <= wait_us <= WAIT_US_MAX:
             raise InvalidInput(f"wait is 0 to {WAIT_US_MAX} microseconds, not {wait_us!r}")
         names = _names(topics)
+        check_name("group", group)
+        check_name("consumer", consumer)
         deadline_us = self._clock.now_us() + wait_us
         while True:
             bells = [self.topic(name).bell for name in names]
@@ -403,14 +412,17 @@ class Broker:
     # --- what happened -----------------------------------------------------------------------------------
 
     def message(self, identity: MessageId) -> Message:
+        identity = MessageId.checked(identity)
         return self.topic(identity.topic).partition(identity.partition).reading.message(identity.offset).message
 
     async def trace(self, identity: MessageId) -> tracing.Trace:
+        identity = MessageId.checked(identity)
         topic = self.topic(identity.topic)
         await topic.partition(identity.partition).groups.flushed()
         return await self._on_a_thread(lambda: tracing.trace(topic, identity))
 
     async def why(self, identity: MessageId, group: str) -> tracing.Why:
+        identity = MessageId.checked(identity)
         topic = self.topic(identity.topic)
         await topic.partition(identity.partition).groups.flushed()
         is_there = self._catalog.has_group(group)

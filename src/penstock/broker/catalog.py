@@ -138,19 +138,22 @@ class Catalog:
         self._put(record)
         return record
 
+    def new_partitions(self, name: str, partitions: int) -> tuple[str, ...]:
+        """Ids for those that a topic would need to have so many. Nobody knows of them before `change_topic`."""
+        record = self.topic(name)
+        check_partitions(partitions)
+        if partitions < len(record.partitions):
+            raise InvalidSetting(
+                f"{name} has {len(record.partitions)} partitions; they can grow, not shrink", setting="partitions"
+            )
+        return tuple(self._id() for _ in range(partitions - len(record.partitions)))
+
     def change_topic(
-        self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None
+        self, name: str, *, added: tuple[str, ...] = (), settings: TopicSettings | None = None
     ) -> TopicRecord:
         """Other settings, or more partitions. Keys then spread differently; what is stored stays where it is."""
         record = self.topic(name)
-        if partitions is not None:
-            check_partitions(partitions)
-            if partitions < len(record.partitions):
-                raise InvalidSetting(
-                    f"{name} has {len(record.partitions)} partitions; they can grow, not shrink", setting="partitions"
-                )
-            added = tuple(self._id() for _ in range(partitions - len(record.partitions)))
-            record = msgspec.structs.replace(record, partitions=record.partitions + added)
+        record = msgspec.structs.replace(record, partitions=record.partitions + added)
         if settings is not None:
             record = msgspec.structs.replace(record, settings=settings)
         self._put(record)

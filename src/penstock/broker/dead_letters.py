@@ -260,8 +260,13 @@ class DeadLetters:
         In place where the message is still in the log: same id, same place in the order. Otherwise a copy is
         published to the topic, which all its groups get.
         """
-        if rate is not None and not (isinstance(rate, int | float) and 0 < rate <= 1_000_000):
+        is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate <= 1_000_000
+        if rate is not None and not is_rate:
             raise InvalidInput(f"a rate is a number of messages a second, not {rate!r}")
+        if where is not None and not isinstance(where, Where):
+            raise InvalidInput(f"which ones is told with Where, not {type(where).__name__}")
+        if not isinstance(redrives_max, int) or redrives_max < 0:
+            raise InvalidInput(f"redrives_max is a number, not {redrives_max!r}")
         source = self._topic(topic)
         await self._bury_all(source)
         done = Redrive([], [], [], [])

@@ -17,6 +17,16 @@ class MessageId(NamedTuple):
         return f"{self.topic}:{self.partition}:{self.offset}"
 
     @classmethod
+    def checked(cls, given: object) -> MessageId:
+        """An id that somebody made, or its text."""
+        if not isinstance(given, MessageId):
+            return cls.parse(given)
+        numbers = (given.partition, given.offset)
+        if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 63 for n in numbers):
+            raise InvalidInput(f"a message id has a partition and an offset, not {given.partition!r}, {given.offset!r}")
+        return given
+
+    @classmethod
     def parse(cls, text: object) -> MessageId:
         if not isinstance(text, str):
             raise InvalidInput(f"a message id is text, not {type(text).__name__}")

@@ -63,20 +63,30 @@ class Waiting(NamedTuple):
     oldest_us: int
 
 
+def weights_of(waiting: Sequence[Waiting], now_us: int) -> dict[Priority, float]:
+    """Of the lanes that could give something."""
+    return {
+        lane.lane: WEIGHTS[lane.lane] * (1 + max(now_us - lane.oldest_us, 0) / AGEING_US)
+        for lane in waiting
+        if lane.messages
+    }
+
+
 class Turns:
     """Weighted lanes: how many of the next messages each lane gives.
 
-    Each lane earns its share of what is leased, and pays for what it gives; what it could not give is not saved up.
+    Each lane earns its share of what is leased, and pays for what it gives. A lane that has nothing to give earns
+    nothing.
     """
 
     def __init__(self) -> None:
         self._credit = dict.fromkeys(BY_PRIORITY, 0.0)
 
-    def share(self, waiting: Sequence[Waiting], count: int, now_us: int) -> dict[Priority, int]:
+    def share(self, waiting: Sequence[Waiting], count: int, weights: dict[Priority, float]) -> dict[Priority, int]:
         """`count` divided among the lanes. A pure decision: `took` tells what came of it."""
         left = {lane.lane: lane.messages for lane in waiting if lane.messages}
         shares = dict.fromkeys(left, 0)
-        credit = self.earned(waiting, count, now_us)
+        credit = self._earned(weights, count)
         while count > 0 and left:
             lane = max(left, key=lambda lane: (credit[lane], lane))
             # At least one, and as many as it has earned ahead of the others.
@@ -89,15 +99,12 @@ class Turns:
                 del left[lane]
         return shares
 
-    def earned(self, waiting: Sequence[Waiting], count: int, now_us: int) -> dict[Priority, float]:
-        weights = {
-            lane.lane: WEIGHTS[lane.lane] * (1 + max(now_us - lane.oldest_us, 0) / AGEING_US)
-            for lane in waiting
-            if lane.messages
-        }
-        total = sum(weights.values())
-        return {lane: self._credit[lane] + count * weight / total for lane, weight in weights.items()}
-
-    def took(self, earned: dict[Priority, float], taken: dict[Priority, int]) -> None:
+    def took(self, weights: dict[Priority, float], taken: dict[Priority, int]) -> None:
+        """What was really leased of each lane."""
+        earned = self._earned(weights, sum(taken.values()))
         for lane in BY_PRIORITY:
             self._credit[lane] = earned[lane] - taken.get(lane, 0) if lane in earned else 0.0
+
+    def _earned(self, weights: dict[Priority, float], count: int) -> dict[Priority, float]:
+        total = sum(weights.values())
+        return {lane: self._credit[lane] + count * weight / total for lane, weight in weights.items()}

@@ -19,7 +19,7 @@ from penstock.broker.delays import Delays
 from penstock.broker.delivery import Delivery
 from penstock.broker.events import GroupEvent, Leased, Passed, pack
 from penstock.broker.key_hash import NO_KEY, Hashes, key_hashes
-from penstock.broker.lanes import BY_PRIORITY, Lanes, LanesPolicy, Turns, Waiting
+from penstock.broker.lanes import BY_PRIORITY, Lanes, LanesPolicy, Turns, Waiting, weights_of
 from penstock.broker.offsets import Ints, array_of, below, bitmap_of, from_on, mask_of
 from penstock.broker.ordering import Admitted
 from penstock.frame import HAS_TTL, Frame
@@ -98,13 +98,15 @@ class Leasing:
         self._delays = delays
         self._policy = policy
         self._turns = Turns()
-        self._earned: dict[Priority, float] | None = None
+        # Of the lanes that take part in the lease that is being decided; None if they are not weighted.
+        self._weights: dict[Priority, float] | None = None
 
     # --- choose ------------------------------------------------------------------------------------------
 
     def _choose(self, count: int, start: int, end: int, now_us: int, ages: Ages) -> list[Candidates]:
         """Up to `count` messages in the order in which they are to be delivered, of those in [start, end)."""
         delivery = self._delivery
+        self._weights = None
         if delivery.end is not None:
             end = min(end, delivery.end)
         ready = delivery.ready - delivery.order.blocked if delivery.order.blocked else delivery.ready
@@ -211,8 +213,8 @@ class Leasing:
                 candidates = self._other(lane, ready, count, start, end)
             offsets = candidates.offsets
             waiting.append(Waiting(lane, len(offsets), ages.published_us(offsets.min()) if offsets else now_us))
-        self._earned = self._turns.earned(waiting, count, now_us)
-        return self._turns.share(waiting, count, now_us)
+        self._weights = weights_of(waiting, now_us)
+        return self._turns.share(waiting, count, self._weights)
 
     # --- read and decide ---------------------------------------------------------------------------------
 
@@ -239,23 +241,26 @@ class Leasing:
         if delivery.order.stands(delivery):
             return None
         decision = _Deciding(delivery, count, now_us)
-        for candidates in self._choose(look_at, start, end, now_us, reader):
+        chosen = self._choose(look_at, start, end, now_us, reader)
+        left = sum(len(candidates.offsets) for candidates in chosen)
+        for candidates in chosen:
             if bytes_max <= 0 or decision.is_full:
                 break
             offsets = candidates.offsets
-            if offsets:
-                gathered = reader.gather(offsets, bytes_max)
-                is_cut = gathered.reached <= offsets.max()
-                candidates.cut(gathered.reached)
-                bytes_max -= gathered.size
-                decision.add(candidates, gathered)
-                if is_cut:
-                    break
-            else:
+            if not offsets:
                 decision.pass_over(candidates)
-        if self._earned is not None:
-            self._turns.took(self._earned, decision.by_lane)
-            self._earned = None
+                continue
+            # Weighted lanes share the bytes as well; otherwise a lane that is cut short lets none pass.
+            share = bytes_max if self._weights is None else max(bytes_max * len(offsets) // left, 1)
+            left -= len(offsets)
+            gathered = reader.gather(offsets, share)
+            candidates.cut(gathered.reached)
+            bytes_max -= gathered.size
+            decision.add(candidates, gathered)
+            if self._weights is None and gathered.reached <= offsets.max():
+                break
+        if self._weights is not None:
+            self._turns.took(self._weights, decision.by_lane)
         return decision.made(consumer, identity, deadline_us)
 
 

@@ -21,6 +21,8 @@ class Scheduled(NamedTuple):
 
 def scheduled(topic: Topic, limit: int | None = None) -> Iterator[Scheduled]:
     """Partition by partition, in the order of publishing; of each partition `limit` at the most."""
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InvalidInput(f"limit is a number of messages, not {limit!r}")
     for number, partition in enumerate(topic.partitions):
         pending = partition.groups.delays.pending
         for stored in partition.reading.messages(pending if limit is None else pending[:limit]):
@@ -28,6 +30,7 @@ def scheduled(topic: Topic, limit: int | None = None) -> Iterator[Scheduled]:
 
 
 def get(topic: Topic, identity: MessageId) -> Scheduled:
+    identity = MessageId.checked(identity)
     partition = topic.partition(identity.partition)
     partition.groups.check_scheduled(identity.offset)
     stored = partition.reading.message(identity.offset)
@@ -36,11 +39,13 @@ def get(topic: Topic, identity: MessageId) -> Scheduled:
 
 async def cancel(topic: Topic, identity: MessageId) -> None:
     """It never appears; raw readers of the log still see it."""
+    identity = MessageId.checked(identity)
     await topic.partition(identity.partition).groups.cancel(identity.offset)
 
 
 async def reschedule(topic: Topic, identity: MessageId, deliver_at: int, clock: Clock) -> None:
     """A time that has come means at once."""
+    identity = MessageId.checked(identity)
     is_time = isinstance(deliver_at, int) and not isinstance(deliver_at, bool) and 0 <= deliver_at <= TIME_MAX_US
     if not is_time or deliver_at > clock.now_us() + topic.settings.max_delay_us:
         raise InvalidInput(f"deliver_at must be a time within the topic's longest delay, not {deliver_at!r}")

@@ -78,6 +78,8 @@ class Schedules:
 
     def _check(self, topic: str, message: Message) -> None:
         self._topic(topic)
+        if not isinstance(message, Message):
+            raise InvalidInput(f"not a Message but {type(message).__name__}")
         check_message(message, self._limits)
         if message.deliver_at or message.expires_at:
             raise InvalidInput("a schedule says when its messages come; they have no times of their own")

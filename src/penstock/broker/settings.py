@@ -40,7 +40,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _check_positive(self, *names: str) -> None:
         for name in names:
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= TIME_MAX_US:
+            if value is not None and not (isinstance(value, int) and 1 <= value <= TIME_MAX_US):
                 raise InvalidSetting(f"{name} must be positive, not {value}", setting=name)
 
 

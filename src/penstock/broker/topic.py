@@ -99,6 +99,8 @@ class Topic:
 
         The partitions are written at the same time; if one fails, its error is raised and others may have been written.
         """
+        if not isinstance(batch, Batch):
+            raise InvalidMessage(f"not a Batch but {type(batch).__name__}")
         if partition is not None:
             self.partition(partition)
             chosen = np.full(batch.count, partition, np.int64)
@@ -118,6 +120,8 @@ class Topic:
     async def publish_frame(self, frame: Frame, partition: int) -> Published:
         """A frame as a client made it, to the partition it was made for; recognised if it comes again."""
         chosen = self.partition(partition)
+        if not isinstance(frame, Frame):
+            raise InvalidMessage(f"not a Frame but {type(frame).__name__}")
         if frame.flags & HAS_DELAYS:
             # It may be late because it was sent again: a time that has passed since means at once.
             self.check_times(TIME_MAX_US, frame.batch(verify=False).latest_delivery)
