@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,30 @@ def demo(temporary: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(ROOT / "examples/durable_log.py")]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if not path.stem.startswith("test_"))
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "durable_log"])
+def test_an_example_prints_what_it_says_it_prints(name: str, tmp_path: Path) -> None:
+    path = ROOT / "examples" / f"{name}.py"
+    described = ast.get_docstring(ast.parse(path.read_text()))
+    assert described is not None
+    expected = textwrap.dedent(described.split("It prints:\n")[1]).strip().splitlines()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-W", "error", str(path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_example_of_a_test_passes() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "examples/test_reminders.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def number(pattern: str, text: str) -> int:

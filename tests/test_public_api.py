@@ -8,7 +8,7 @@ from penstock import errors
 
 
 def test_the_package_exports_these_names_and_no_others() -> None:
-    assert sorted(penstock.__all__) == ["Message", "PenstockError", "Priority", "__version__"]
+    assert sorted(penstock.__all__) == ["Message", "PenstockError", "Priority", "__version__", "aio", "open"]
     assert all(hasattr(penstock, name) for name in penstock.__all__)
 
 
@@ -17,9 +17,12 @@ def test_the_testing_package_exports_these_names_and_no_others() -> None:
         "Fault",
         "FaultyFiles",
         "ManualClock",
+        "ManualTimers",
         "MemoryDisk",
         "MemoryFiles",
         "Operation",
+        "VirtualClock",
+        "VirtualQueue",
     ]
 
 

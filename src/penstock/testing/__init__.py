@@ -1,14 +1,51 @@
 """Stand-ins for time and disk, shipped so that users' tests can have them too.
 
     clock          ManualClock: time that moves when told
+    timers         ManualTimers: waiting that does not wait
     memory_files   MemoryDisk, MemoryFiles: a disk in memory that knows what a power loss may leave of it
     faulty_files   FaultyFiles: any disk, with faults at chosen operations
+    queue          VirtualQueue, VirtualClock: the embedded broker on a disk in memory and with a virtual clock
+    plugin         fixtures of these for pytest
 
-Each passes the same suite as the real thing (`tests/contracts`).
+The disks pass the same suite as the real one (`tests/contracts`). Names are imported when they are first asked for: the
+plugin is loaded in every run of pytest, also of those who have no use for it.
 """
 
-from penstock.testing.clock import ManualClock
-from penstock.testing.faulty_files import Fault, FaultyFiles, Operation
-from penstock.testing.memory_files import MemoryDisk, MemoryFiles
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["Fault", "FaultyFiles", "ManualClock", "MemoryDisk", "MemoryFiles", "Operation"]
+if TYPE_CHECKING:
+    from penstock.testing.clock import ManualClock
+    from penstock.testing.faulty_files import Fault, FaultyFiles, Operation
+    from penstock.testing.memory_files import MemoryDisk, MemoryFiles
+    from penstock.testing.queue import VirtualClock, VirtualQueue
+    from penstock.testing.timers import ManualTimers
+
+__all__ = [
+    "Fault",
+    "FaultyFiles",
+    "ManualClock",
+    "ManualTimers",
+    "MemoryDisk",
+    "MemoryFiles",
+    "Operation",
+    "VirtualClock",
+    "VirtualQueue",
+]
+_MODULES = {
+    "Fault": "faulty_files",
+    "FaultyFiles": "faulty_files",
+    "ManualClock": "clock",
+    "ManualTimers": "timers",
+    "MemoryDisk": "memory_files",
+    "MemoryFiles": "memory_files",
+    "Operation": "faulty_files",
+    "VirtualClock": "queue",
+    "VirtualQueue": "queue",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

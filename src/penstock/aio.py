@@ -1,0 +1,49 @@
+"""Penstock for code with an event loop: the names of the blocking client, with `await` and `async for`.
+
+async with penstock.aio.open("./data") as q:
+    await q.publish("orders", b"…")
+    async for message in q.consumer("processors", ["orders"]):
+        await message.ack()
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+from penstock.client.client import Client
+from penstock.client.consumer import Consumer
+from penstock.client.producer import Producer
+from penstock.client.reader import Reader
+from penstock.client.received import Received, ReceivedBatch
+from penstock.local.embedded import open_async
+
+__all__ = ["Client", "Consumer", "Producer", "Reader", "Received", "ReceivedBatch", "open"]
+
+
+def open(path: str | os.PathLike[str]) -> Opening:
+    """The broker in the directory `path`, in this process: `async with open(…) as q`, or `q = await open(…)`."""
+    return Opening(path)
+
+
+class Opening:
+    """A client to be: awaited, or entered."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return open_async(self._path).__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._client is not None
+        await self._client.close()

@@ -1,0 +1,18 @@
+"""The client: what users of Penstock have in their hands. Knows no broker, only the port to one.
+
+client        everything one can ask; async
+admin         its part for topics and groups
+later         its part for delayed and recurring messages
+dead_letters  its part for messages that were given up
+producer      many messages to one topic; outbox gathers them, sender sends them, sending is one on its way
+consumer      a member of a group; membership is its place there, running hands messages to a function
+received      messages as a consumer gets them; lease is what it holds together
+reader        the log as it was written
+blocking      all of these for code without an event loop; portal is the loop they run on
+
+transport     the port to a broker: answers and requests are what goes through it
+words         how users write messages, times and names
+settings      how users write settings
+rows          frames to rows and Arrow
+partitioning  which partition a key belongs to
+"""

@@ -1,0 +1,164 @@
+"""Topics and groups: what there is, how it is set, and where the groups are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.client.requests import (
+    ChangeGroup,
+    ChangeTopic,
+    CreateGroup,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    DescribeGroup,
+    DescribeTopic,
+    GroupInfo,
+    ListGroups,
+    ListParkedKeys,
+    ListTopics,
+    ParkedKey,
+    ReleaseKey,
+    Replay,
+    Seek,
+    TopicInfo,
+)
+from penstock.client.settings import group_settings, in_users_words, show_group, show_topic, topic_settings
+from penstock.client.transport import Transport
+from penstock.client.words import Bytes, Time, bytes_of
+from penstock.durations import time_us
+from penstock.errors import InvalidInput
+
+
+class Admin:
+    """Settings are keyword arguments, with durations as text: `visibility="30s"`, `retention={"hours": 24}`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    # --- topics ------------------------------------------------------------------------------------------
+
+    async def create_topic(self, /, name: str, partitions: int | None = None, **settings: Any) -> TopicInfo:
+        """With 6 partitions unless told otherwise.
+
+        Settings: retention={"hours", "bytes"}, max_delay, cleanup ("delete" or "compact"), tombstone_age, dead_letters.
+        """
+        request = CreateTopic(name, partitions, topic_settings(settings))
+        with in_users_words():
+            return _topic(await self._transport.call(request))
+
+    async def change_topic(self, /, name: str, partitions: int | None = None, **settings: Any) -> TopicInfo:
+        """Those settings that are named. With more partitions keys spread differently from then on."""
+        request = ChangeTopic(name, partitions, topic_settings(settings))
+        with in_users_words():
+            return _topic(await self._transport.call(request))
+
+    async def delete_topic(self, name: str) -> None:
+        """With all its messages."""
+        await self._transport.call(DeleteTopic(name))
+
+    async def topics(self) -> list[TopicInfo]:
+        """All there are, by name."""
+        return [_topic(info) for info in await self._transport.call(ListTopics())]
+
+    async def topic(self, name: str) -> TopicInfo:
+        """Its partitions, with the offsets they hold, and its settings."""
+        return _topic(await self._transport.call(DescribeTopic(name)))
+
+    # --- groups ------------------------------------------------------------------------------------------
+
+    async def create_group(self, /, name: str, **settings: Any) -> GroupInfo:
+        """A consumer makes its group, too. If it is there already, it must have these settings.
+
+        Settings: start, visibility, max_retries, backoff={"initial", "factor", "max", "jitter"}, ordering, on_poison,
+        assignment, lanes, max_in_flight, session.
+        """
+        request = CreateGroup(name, group_settings(settings))
+        with in_users_words():
+            return _group(await self._transport.call(request))
+
+    async def change_group(self, /, name: str, **settings: Any) -> GroupInfo:
+        """Those settings that are named."""
+        request = ChangeGroup(name, group_settings(settings))
+        with in_users_words():
+            return _group(await self._transport.call(request))
+
+    async def delete_group(self, name: str) -> None:
+        """With everything it knows of what it has done. The messages stay."""
+        await self._transport.call(DeleteGroup(name))
+
+    async def groups(self) -> list[GroupInfo]:
+        """All there are, by name."""
+        return [_group(info) for info in await self._transport.call(ListGroups())]
+
+    async def group(self, name: str) -> GroupInfo:
+        """Its members and what each may lease from, its lag, and its settings."""
+        return _group(await self._transport.call(DescribeGroup(name)))
+
+    async def lag(self, group: str) -> dict[str, list[int]]:
+        """Messages not done, for each topic of the group and each partition of it."""
+        return (await self.group(group)).lag
+
+    async def seek(self, group: str, topic: str, to: Time | int, *, partition: int | None = None) -> None:
+        """Moves the group to "earliest", "latest", a time, or an offset of one partition. What it leased is let go."""
+        named: Literal["earliest", "latest"] | None = None
+        if to == "earliest" or to == "latest":
+            named = "earliest" if to == "earliest" else "latest"
+        offset = to if isinstance(to, int) and not isinstance(to, bool) else None
+        time = None
+        if named is None and offset is None:
+            if not isinstance(to, str | datetime):
+                raise InvalidInput(f"seek to earliest, latest, a time or an offset, not {to!r}")
+            time = time_us(to)
+        await self._transport.call(Seek(group, topic, named, time, offset, partition))
+
+    async def parked_keys(self, group: str) -> list[ParkedKey]:
+        """Keys that wait because a message of theirs was given up."""
+        return await self._transport.call(ListParkedKeys(group))
+
+    async def release_key(self, group: str, topic: str, key: Bytes | None, *, partition: int | None = None) -> int:
+        """A parked key goes on with what comes after the message that was given up; None for a whole partition."""
+        return await self._transport.call(ReleaseKey(group, topic, bytes_of("key", key), partition))
+
+    async def replay(
+        self,
+        /,
+        topic: str,
+        group: str,
+        *,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        offsets: Mapping[int, tuple[int, int]] | None = None,
+        delays: bool = False,
+        lanes: bool = False,
+        **settings: Any,
+    ) -> int:
+        """A new group that gets the messages of a time, or of offsets [first, last) by partition: how many.
+
+        Other groups do not notice. With `delays`, messages that were delayed are held back as long as they were then;
+        with `lanes`, those of a higher priority come first, as they did.
+        """
+        request = Replay(
+            topic,
+            group,
+            None if from_time is None else time_us(from_time),
+            None if to_time is None else time_us(to_time),
+            None if offsets is None else dict(offsets),
+            delays,
+            lanes,
+            group_settings(settings),
+        )
+        with in_users_words():
+            return await self._transport.call(request)
+
+
+def _topic(info: TopicInfo) -> TopicInfo:
+    return msgspec.structs.replace(info, settings=show_topic(info.settings))
+
+
+def _group(info: GroupInfo) -> GroupInfo:
+    return msgspec.structs.replace(info, settings=show_group(info.settings))

@@ -1,0 +1,275 @@
+"""The client for code without an event loop: each class is the async one, run in a portal.
+
+There is no logic here. A method is `blocking(…)` of its twin, with the same arguments and the same description.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import pyarrow as pa
+
+from penstock.client import client as aio
+from penstock.client import consumer as aio_consumer
+from penstock.client import dead_letters as aio_dead_letters
+from penstock.client import later as aio_later
+from penstock.client import producer as aio_producer
+from penstock.client import reader as aio_reader
+from penstock.client import received as aio_received
+from penstock.client.consumer import PREFETCH_DEFAULT
+from penstock.client.portal import Portal, blocking, making
+from penstock.client.rows import StoredMessage
+from penstock.client.running import Handled
+from penstock.client.sending import Sending
+from penstock.client.words import Bytes, Duration, MessageFields
+from penstock.errors import InvalidInput
+
+
+class Received(StoredMessage):
+    """One message. `attempt` counts its deliveries to the group, from 1 on."""
+
+    __slots__ = ("_inner", "_portal", "attempt")
+
+    def __init__(self, inner: aio_received.Received, portal: Portal) -> None:
+        super().__init__(inner.topic, inner.partition, inner.offset, inner.append_time, inner.message)
+        self.attempt = inner.attempt
+        self._inner = inner
+        self._portal = portal
+
+    ack = blocking(aio_received.Received.ack)
+    nack = blocking(aio_received.Received.nack)
+    reject = blocking(aio_received.Received.reject)
+    release = blocking(aio_received.Received.release)
+    extend = blocking(aio_received.Received.extend)
+
+
+class ReceivedBatch:
+    """Messages of one partition, leased together, with one answer for all of them."""
+
+    def __init__(self, inner: aio_received.ReceivedBatch, portal: Portal) -> None:
+        self.topic = inner.topic
+        self.partition = inner.partition
+        self.offsets = inner.offsets
+        self._inner = inner
+        self._portal = portal
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def arrow(self) -> pa.RecordBatch:
+        """With the columns of a message, where it is stored, and `attempt`."""
+        return self._inner.arrow()
+
+    def messages(self) -> Iterator[Received]:
+        """One by one; each may then be answered for alone."""
+        return (Received(message, self._portal) for message in self._inner.messages())
+
+    ack = blocking(aio_received.ReceivedBatch.ack)
+    nack = blocking(aio_received.ReceivedBatch.nack)
+    reject = blocking(aio_received.ReceivedBatch.reject)
+    release = blocking(aio_received.ReceivedBatch.release)
+    extend = blocking(aio_received.ReceivedBatch.extend)
+
+
+class _Closing:
+    """What is used in a `with`. Keeps its client alive: what that made ends with it."""
+
+    def __init__(self, inner: Any, portal: Portal, client: Client) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._client = client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._portal.run(self._inner.close())
+
+
+class Consumer(_Closing):
+    __doc__ = aio_consumer.Consumer.__doc__
+
+    _inner: aio_consumer.Consumer
+
+    join = blocking(aio_consumer.Consumer.join)
+    close = blocking(aio_consumer.Consumer.close)
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def __enter__(self) -> Self:
+        self.join()
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Received:
+        # What was fetched ahead costs no trip to the event loop.
+        message = self._inner.next_nowait() or self._portal.run(self._inner.next())
+        if message is None:
+            raise StopIteration
+        return Received(message, self._portal)
+
+    def poll(self, max: int = PREFETCH_DEFAULT, wait: Duration = "0s") -> list[Received]:
+        """Up to `max` messages, as soon as there are some; none if nothing comes within `wait`."""
+        return [Received(message, self._portal) for message in self._portal.run(self._inner.poll(max, wait))]
+
+    def batches(self) -> Iterator[ReceivedBatch]:
+        """Messages in columns, each batch with one answer for all of it. Ends when the consumer is idle or closed."""
+        return (ReceivedBatch(batch, self._portal) for batch in self._portal.iterate(self._inner.batches()))
+
+    def run(self, handler: Callable[[Received], object], concurrency: int = 8) -> Handled:
+        """Hands each message to `handler`, on `concurrency` threads: ack when it returns, nack when it raises.
+
+        In a group that is ordered by key, messages of one key are handled one after the other. Ends when the consumer
+        is idle or closed, and leaves the group then.
+        """
+        if inspect.iscoroutinefunction(handler):
+            raise InvalidInput("a handler of the blocking client is a plain function; penstock.aio takes async ones")
+        if not callable(handler):
+            raise InvalidInput(f"a handler is a function of a message, not {type(handler).__name__}")
+        return self._portal.run(self._inner.run(lambda message: handler(Received(message, self._portal)), concurrency))
+
+
+class Producer(_Closing):
+    __doc__ = aio_producer.Producer.__doc__
+
+    _inner: aio_producer.Producer
+
+    send_batch = blocking(aio_producer.Producer.send_batch)
+    flush = blocking(aio_producer.Producer.flush)
+    close = blocking(aio_producer.Producer.close)
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._inner.start())
+        return self
+
+    def send(self, value: Bytes | None, *, partition: int | None = None, **fields: Unpack[MessageFields]) -> Sending:
+        """Into the buffer, as soon as there is room; what is returned tells when it is stored, and where.
+
+        With key, headers, delay or deliver_at, ttl, priority and timestamp as `Client.publish` has them.
+        """
+        message = self._inner.compose(value, fields)
+        # As long as there is room, it costs no trip to the event loop.
+        return self._inner.put_nowait(message, partition) or self._portal.run(self._inner.put(message, partition))
+
+
+class Reader:
+    __doc__ = aio_reader.Reader.__doc__
+
+    def __init__(self, inner: aio_reader.Reader, portal: Portal, client: Client) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._client = client
+
+    offsets = blocking(aio_reader.Reader.offsets)
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        return self._portal.iterate(aiter(self._inner))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """With the columns partition, offset, append_time and those of a message."""
+        return self._portal.iterate(self._inner.batches())
+
+
+class _Part:
+    def __init__(self, inner: Any, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+
+class ScheduledMessages(_Part):
+    __doc__ = aio_later.ScheduledMessages.__doc__
+
+    list = blocking(aio_later.ScheduledMessages.list)
+    get = blocking(aio_later.ScheduledMessages.get)
+    cancel = blocking(aio_later.ScheduledMessages.cancel)
+    reschedule = blocking(aio_later.ScheduledMessages.reschedule)
+    deliver_now = blocking(aio_later.ScheduledMessages.deliver_now)
+
+
+class Schedules(_Part):
+    __doc__ = aio_later.Schedules.__doc__
+
+    create = blocking(aio_later.Schedules.create)
+    list = blocking(aio_later.Schedules.list)
+    delete = blocking(aio_later.Schedules.delete)
+
+
+class DeadLetters(_Part):
+    __doc__ = aio_dead_letters.DeadLetters.__doc__
+
+    list = blocking(aio_dead_letters.DeadLetters.list)
+    get = blocking(aio_dead_letters.DeadLetters.get)
+    redrive = blocking(aio_dead_letters.DeadLetters.redrive)
+    discard = blocking(aio_dead_letters.DeadLetters.discard)
+
+
+class Client:
+    """Any thread may use it. What it makes (consumers, producers, readers) ends with it."""
+
+    def __init__(self, inner: aio.Client, portal: Portal) -> None:
+        self._portal = portal
+        self._finalizer = weakref.finalize(self, _abandon, portal, inner)
+        # At exit the portal ends by itself; there are no threads any more to close the disk with.
+        self._finalizer.atexit = False
+        self._use(inner)
+
+    def _use(self, inner: aio.Client) -> None:
+        self._inner = inner
+        self.scheduled = ScheduledMessages(inner.scheduled, self._portal)
+        self.schedules = Schedules(inner.schedules, self._portal)
+        self.dead_letters = DeadLetters(inner.dead_letters, self._portal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    publish = blocking(aio.Client.publish)
+    create_topic = blocking(aio.Client.create_topic)
+    change_topic = blocking(aio.Client.change_topic)
+    delete_topic = blocking(aio.Client.delete_topic)
+    topics = blocking(aio.Client.topics)
+    topic = blocking(aio.Client.topic)
+    create_group = blocking(aio.Client.create_group)
+    change_group = blocking(aio.Client.change_group)
+    delete_group = blocking(aio.Client.delete_group)
+    groups = blocking(aio.Client.groups)
+    group = blocking(aio.Client.group)
+    lag = blocking(aio.Client.lag)
+    seek = blocking(aio.Client.seek)
+    parked_keys = blocking(aio.Client.parked_keys)
+    release_key = blocking(aio.Client.release_key)
+    replay = blocking(aio.Client.replay)
+    message = blocking(aio.Client.message)
+    trace = blocking(aio.Client.trace)
+    why = blocking(aio.Client.why)
+    state_at = blocking(aio.Client.state_at)
+
+    producer = making(aio.Client.producer, Producer)
+    consumer = making(aio.Client.consumer, Consumer)
+    reader = making(aio.Client.reader, Reader)
+
+    def close(self) -> None:
+        """Sends what producers hold, gives back what consumers hold, and lets go of the broker."""
+        if self._finalizer.detach() is not None:
+            try:
+                self._portal.run(self._inner.close())
+            finally:
+                self._portal.stop()
+
+
+def _abandon(portal: Portal, inner: aio.Client) -> None:
+    portal.abandon(inner.close())

@@ -1,0 +1,181 @@
+"""The client: everything one can ask of a broker, wherever that is."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from penstock.client.admin import Admin
+from penstock.client.consumer import PREFETCH_DEFAULT, Consumer
+from penstock.client.dead_letters import DeadLetters
+from penstock.client.later import ScheduledMessages, Schedules
+from penstock.client.producer import BATCH_BYTES, BATCH_MESSAGES, BUFFER_BYTES, LINGER, Producer, ProducerOptions
+from penstock.client.reader import Offsets, Reader
+from penstock.client.requests import AskWhy, GetMessage, GetStateAt, GetTrace, StateAt, Trace, Why
+from penstock.client.rows import StoredMessage
+from penstock.client.sending import Published
+from penstock.client.settings import group_settings
+from penstock.client.transport import Transport
+from penstock.client.words import Bytes, Duration, MessageFields, Time, message_of, names_of, partition_given
+from penstock.durations import time_us
+from penstock.errors import LogClosed, PenstockError
+
+
+def _random_id() -> bytes:
+    return secrets.token_bytes(16)
+
+
+class Client(Admin):
+    """Belongs to one event loop. What it makes (consumers, producers, readers) ends with it."""
+
+    def __init__(self, transport: Transport, *, new_id: Callable[[], bytes] = _random_id) -> None:
+        super().__init__(transport)
+        self.scheduled = ScheduledMessages(transport)
+        self.schedules = Schedules(transport)
+        self.dead_letters = DeadLetters(transport)
+        self._new_id = new_id
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- publishing --------------------------------------------------------------------------------------
+
+    async def publish(
+        self, topic: str, value: Bytes | None, *, partition: int | None = None, **fields: Unpack[MessageFields]
+    ) -> Published:
+        """One message, on disk when this returns. The topic must be there.
+
+        Text is stored as UTF-8; a value of None is a tombstone. It may have a key (messages of one key go to one
+        partition, in order), headers, a delay ("30m") or deliver_at (a time), a ttl, a priority ("high", "normal",
+        "low") and a timestamp.
+        """
+        message = message_of(value, self._transport.now_us(), fields)
+        stored = await self._transport.publish(topic, message, partition_given(partition))
+        return Published(topic, stored.partition, stored.offset, stored.append_time)
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger: Duration = LINGER,
+        batch_messages: int = BATCH_MESSAGES,
+        batch_bytes: int = BATCH_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
+        compression: str = "none",
+        retry_for: Duration = "30s",
+    ) -> Producer:
+        """For many messages: they are gathered and sent together. Compression is none, lz4 or zstd."""
+        options = ProducerOptions(linger, batch_messages, batch_bytes, buffer_bytes, compression, retry_for)
+        self._check_open()
+        producer = Producer(self._transport, topic, options, new_id=self._new_id)
+        self._producers.add(producer)
+        return producer
+
+    # --- consuming ---------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        /,
+        group: str,
+        topics: str | Iterable[str],
+        *,
+        name: str | None = None,
+        prefetch: int = PREFETCH_DEFAULT,
+        until_idle: Duration | None = None,
+        **settings: Any,
+    ) -> Consumer:
+        """A member of the group, which is made if it is not there; settings that are given must be those it has.
+
+        It fetches `prefetch` messages ahead. With `until_idle`, iterating ends when nothing has come for that long.
+        """
+        wanted = group_settings(settings)
+        self._check_open()
+        consumer = Consumer(
+            self._transport,
+            group,
+            names_of(topics),
+            name=f"consumer-{self._new_id().hex()[:12]}" if name is None else name,
+            settings=wanted,
+            prefetch=prefetch,
+            until_idle=until_idle,
+        )
+        self._consumers.add(consumer)
+        return consumer
+
+    def reader(
+        self,
+        topic: str,
+        *,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        from_offset: Offsets | None = None,
+        to_offset: Offsets | None = None,
+        partitions: Iterable[int] | None = None,
+    ) -> Reader:
+        """The log as it was written: all that is there now, or [from, to) by time or offset.
+
+        An offset is a number, "earliest" or "latest", or a mapping from partitions to those.
+        """
+        self._check_open()
+        return Reader(
+            self._transport,
+            topic,
+            from_time=from_time,
+            to_time=to_time,
+            from_offset=from_offset,
+            to_offset=to_offset,
+            partitions=partitions,
+        )
+
+    # --- one message -------------------------------------------------------------------------------------
+
+    async def message(self, id: str) -> StoredMessage:
+        """By its id, topic:partition:offset."""
+        found = await self._transport.call(GetMessage(id))
+        topic, partition, offset = id.split(":")
+        return StoredMessage(topic, int(partition), int(offset), found.append_time, found.message)
+
+    async def trace(self, id: str) -> Trace:
+        """Everything that happened to it, in all groups."""
+        return await self._transport.call(GetTrace(id))
+
+    async def why(self, id: str, group: str) -> Why:
+        """One plain answer to why the group has not got it, or what became of it there."""
+        return await self._transport.call(AskWhy(id, group))
+
+    async def state_at(self, group: str, topic: str, time: Time) -> list[StateAt]:
+        """What the group had not acknowledged then, in each partition where it had started by then."""
+        return await self._transport.call(GetStateAt(group, topic, time_us(time)))
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Sends what producers hold, gives back what consumers hold, and lets go of the broker."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            for consumer in list(self._consumers):
+                # Its leases run out by themselves; the producers' messages do not come by themselves.
+                with suppress(PenstockError):
+                    await consumer.close()
+            for producer in list(self._producers):
+                await producer.close()
+        finally:
+            await self._transport.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LogClosed("the client is closed")

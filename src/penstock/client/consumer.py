@@ -1,0 +1,175 @@
+"""A member of a group: messages one by one, some at a time, in columns, or handed to a function."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.client.membership import Membership
+from penstock.client.received import Received, ReceivedBatch
+from penstock.client.running import Handled, Handler, run
+from penstock.client.transport import Transport
+from penstock.client.words import Duration
+from penstock.durations import duration_us
+from penstock.errors import InvalidInput, LogClosed, PenstockError
+
+PREFETCH_DEFAULT = 100
+PREFETCH_MAX = 10_000
+# Consumers nobody refers to any more, on their way out.
+_leaving: set[asyncio.Task[None]] = set()
+
+
+class Consumer:
+    """Made by `Client.consumer`. It is a member of its group from its first use until it is closed.
+
+    A message that was handed out is to be answered for: `ack`, `nack`, `reject` or `release`. What was fetched ahead
+    and never handed out is given back when the consumer is closed.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        group: str,
+        topics: Sequence[str],
+        *,
+        name: str,
+        settings: Mapping[str, Any],
+        prefetch: int = PREFETCH_DEFAULT,
+        until_idle: Duration | None = None,
+    ) -> None:
+        if not isinstance(prefetch, int) or not 1 <= prefetch <= PREFETCH_MAX:
+            raise InvalidInput(f"prefetch is 1 to {PREFETCH_MAX} messages, not {prefetch!r}")
+        self.group = group
+        self.name = name
+        self.membership = Membership(transport, group, topics, name, settings)
+        self._prefetch = prefetch
+        self._idle_us = None if until_idle is None else duration_us(until_idle)
+        self._turn = asyncio.Lock()
+        # A loop over a consumer that nobody closes is the common way to use one.
+        weakref.finalize(self, _abandon, self.membership, asyncio.get_running_loop()).atexit = False
+
+    async def __aenter__(self) -> Self:
+        await self.join()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def join(self) -> None:
+        """Becomes a member now, instead of when it first asks for something."""
+        await self.membership.join()
+
+    # --- one by one --------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Received:
+        message = await self.next()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def next(self) -> Received | None:
+        """The next message, as soon as there is one; None when the consumer is idle or closed."""
+        async with self._turn:
+            while not self.membership.is_closed:
+                message = self.membership.take()
+                if message is None:
+                    if not await self.membership.fetch(self._prefetch, self._idle_us):
+                        return None
+                elif await self._is_kept(message):
+                    return message
+            return None
+
+    async def _is_kept(self, message: Received) -> bool:
+        try:
+            return await message.lease.keep()
+        except asyncio.CancelledError:
+            self.membership.put_back(message)
+            raise
+
+    def next_nowait(self) -> Received | None:
+        """A message that was fetched ahead, if there is one that can be handed out as it is. From any thread."""
+        message = None if self.membership.is_closed else self.membership.take()
+        if message is not None and not message.lease.is_fresh:
+            self.membership.put_back(message)
+            return None
+        return message
+
+    async def poll(self, max: int = PREFETCH_DEFAULT, wait: Duration = "0s") -> list[Received]:
+        """Up to `max` messages, as soon as there are some; none if nothing comes within `wait`."""
+        wait_us = duration_us(wait)
+        if self.membership.is_closed:
+            raise LogClosed(f"consumer {self.name} is closed")
+        async with self._turn:
+            found = await self._taken(max)
+            if not found and await self.membership.fetch(max, wait_us):
+                found = await self._taken(max)
+            return found
+
+    async def _taken(self, count: int) -> list[Received]:
+        found: list[Received] = []
+        while len(found) < count and (message := self.membership.take()) is not None:
+            if await message.lease.keep():
+                found.append(message)
+        return found
+
+    # --- many at once ------------------------------------------------------------------------------------
+
+    async def batches(self) -> AsyncIterator[ReceivedBatch]:
+        """Messages in columns, each batch with one answer for all of it. Ends when the consumer is idle or closed."""
+        while not self.membership.is_closed:
+            async with self._turn:
+                batch = self.membership.take_batch()
+                if batch is None:
+                    if not await self.membership.fetch(self._prefetch, self._idle_us):
+                        return
+                    continue
+                is_ours = await batch.lease.keep()
+            if is_ours:
+                yield batch
+
+    async def run(self, handler: Handler, concurrency: int = 8) -> Handled:
+        """Hands each message to `handler`, `concurrency` at a time: ack when it returns, nack when it raises.
+
+        A plain function runs on a thread. In a group that is ordered by key, messages of one key are handled one after
+        the other. Ends when the consumer is idle or closed, and leaves the group then.
+        """
+        try:
+            return await run(self, handler, concurrency, ahead=self._prefetch)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Leaves the group and gives back what was fetched ahead. Whoever waits for a message hears that it ended."""
+        await self.membership.close()
+
+
+def _abandon(membership: Membership, loop: asyncio.AbstractEventLoop) -> None:
+    if membership.is_closed:
+        return
+    try:
+        loop.call_soon_threadsafe(_leave, membership, loop)
+    except RuntimeError:
+        # The loop is closed, and with it everything that the broker knew of this consumer.
+        pass
+
+
+def _leave(membership: Membership, loop: asyncio.AbstractEventLoop) -> None:
+    leaving = loop.create_task(_close(membership))
+    _leaving.add(leaving)
+    leaving.add_done_callback(_leaving.discard)
+
+
+async def _close(membership: Membership) -> None:
+    try:
+        await membership.close()
+    except PenstockError:
+        # Nobody is there to hear of it. What was leased comes back by itself when its time is up.
+        pass

@@ -1,0 +1,162 @@
+"""A consumer's place in its group, and what it has been given there that nobody has seen yet.
+
+It joins when it is first needed, and again when the broker does not know it any more: the group was changed in a way
+that makes all its members join anew, or was deleted. Leaving gives back what nobody has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pyroaring import BitMap64
+
+from penstock.client.answers import Release
+from penstock.client.lease import Lease
+from penstock.client.received import Received, ReceivedBatch
+from penstock.client.settings import in_users_words
+from penstock.client.transport import Delivery, Transport
+from penstock.errors import LeaseError, LogClosed, MemberNotFound
+from penstock.limits import MIB
+
+# A poll that waits longer is asked again after this: whoever was forgotten meanwhile then hears of it.
+POLL_US_MAX = 30_000_000
+
+
+class Membership:
+    """Belongs to one event loop, except for `take` and `take_batch`, which any thread may call."""
+
+    def __init__(
+        self, transport: Transport, group: str, topics: Sequence[str], name: str, settings: Mapping[str, Any]
+    ) -> None:
+        self.group = group
+        self.name = name
+        self.is_closed = False
+        self._transport = transport
+        self._topics = topics
+        self._settings = settings
+        self._has_joined = False
+        self._joining = asyncio.Lock()
+        self._polling: set[asyncio.Task[None]] = set()
+        self._batches: deque[ReceivedBatch] = deque()
+        self._rows: deque[Received] = deque()
+
+    async def join(self) -> None:
+        async with self._joining:
+            if self.is_closed:
+                raise LogClosed(f"consumer {self.name} is closed")
+            if not self._has_joined:
+                with in_users_words():
+                    await self._transport.join(self.group, self.name, self._topics, self._settings)
+                self._has_joined = True
+
+    # --- what has come -----------------------------------------------------------------------------------
+
+    def take(self) -> Received | None:
+        """The next message that is still ours."""
+        while True:
+            try:
+                message = self._rows.popleft()
+            except IndexError:
+                batch = self.take_batch()
+                if batch is None:
+                    return None
+                self._rows.extend(batch.messages())
+                continue
+            if message.is_held:
+                return message
+
+    def put_back(self, message: Received) -> None:
+        self._rows.appendleft(message)
+
+    def take_batch(self) -> ReceivedBatch | None:
+        while True:
+            try:
+                batch = self._batches.popleft()
+            except IndexError:
+                return None
+            if not batch.lease.is_over:
+                return batch
+
+    # --- what is to come ---------------------------------------------------------------------------------
+
+    async def fetch(self, count: int, wait_us: int | None) -> bool:
+        """More to take, as soon as there is some. False if nothing has come for so long, or the consumer was closed.
+
+        None waits for ever. What counts is how long the broker was asked to wait, not how long that took: with a
+        virtual clock it takes no time.
+        """
+        left_us = wait_us
+        while not self.is_closed:
+            step_us = POLL_US_MAX if left_us is None else min(left_us, POLL_US_MAX)
+            # A task of its own, so that closing can end the waiting.
+            polling = asyncio.ensure_future(self._poll(count, step_us))
+            self._polling.add(polling)
+            try:
+                await polling
+            except asyncio.CancelledError:
+                if not self._only_the_poll():
+                    raise
+            finally:
+                self._polling.discard(polling)
+            if self._batches:
+                return True
+            if left_us is not None:
+                left_us -= step_us
+                if left_us <= 0:
+                    return False
+        return False
+
+    def _only_the_poll(self) -> bool:
+        """Whether it was told to stop because the consumer is closed, and not because its caller was."""
+        task = asyncio.current_task()
+        return self.is_closed and (task is None or not task.cancelling())
+
+    async def _poll(self, count: int, wait_us: int) -> None:
+        await self.join()
+        try:
+            deliveries = await self._ask(count, wait_us)
+        except MemberNotFound:
+            self._has_joined = False
+            await self.join()
+            deliveries = await self._ask(count, wait_us)
+        leases: dict[tuple[str, int, int], Lease] = {}
+        for delivery in deliveries:
+            identity = (delivery.receipt.topic, delivery.receipt.partition, delivery.receipt.lease)
+            if identity not in leases:
+                leases[identity] = Lease(self._transport, self.group, delivery.terms, *identity, delivery.deadline_us)
+            self._batches.append(ReceivedBatch(leases[identity], delivery))
+
+    async def _ask(self, count: int, wait_us: int) -> Sequence[Delivery]:
+        return await self._transport.poll(
+            self.group, self.name, self._topics, count=count, bytes_max=MIB, wait_us=wait_us
+        )
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Gives back what nobody has seen, and leaves."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for polling in list(self._polling):
+            polling.cancel()
+        await asyncio.gather(*self._polling, return_exceptions=True)
+        async with self._joining:
+            if self._has_joined:
+                await self._give_back()
+                await self._transport.leave(self.group, self.name)
+
+    async def _give_back(self) -> None:
+        unseen: dict[Lease, BitMap64] = {}
+        while (batch := self.take_batch()) is not None:
+            unseen.setdefault(batch.lease, BitMap64()).update(batch.offsets)
+        while (message := self.take()) is not None:
+            unseen.setdefault(message.lease, BitMap64()).add(message.offset)
+        for lease, offsets in unseen.items():
+            # What has run out meanwhile is not ours to give back.
+            with suppress(LeaseError):
+                await lease.answer((), offsets, Release())

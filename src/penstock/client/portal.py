@@ -1,0 +1,159 @@
+"""An event loop on a thread of its own, for code that has none: how the blocking client runs the async one."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
+from functools import wraps
+from threading import Event, RLock, Thread, current_thread
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from penstock.errors import LogClosed, PenstockError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_STOP_S_MAX = 2.0
+_OVER = object()
+
+
+class Portal:
+    """From its making until `stop`. Any thread may `run` something in it, except its own."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        # Re-entrant: a collection of garbage may abandon a portal at any point, also here.
+        self._lock = RLock()
+        self._is_stopped = False
+        self._loop: asyncio.AbstractEventLoop
+        self._end: asyncio.Event
+        is_running = Event()
+        self._thread = Thread(target=self._live, args=[is_running], name="penstock", daemon=True)
+        self._thread.start()
+        is_running.wait()
+        _portals.add(self)
+
+    def _live(self, is_running: Event) -> None:
+        # A runner cancels and awaits whatever is left when its work is over.
+        with asyncio.Runner() as runner:
+            runner.run(self._stay(is_running))
+
+    async def _stay(self, is_running: Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        is_running.set()
+        await self._end.wait()
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Waits for it. If the waiting is interrupted, so is the work."""
+        try:
+            with self._lock:
+                self._check()
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except PenstockError:
+            work.close()
+            raise
+        try:
+            return future.result()
+        except CancelledError as error:
+            raise LogClosed("the client was closed meanwhile") from error
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """One at a time, as they are asked for."""
+        try:
+            while (item := self.run(_next(items))) is not _OVER:
+                yield cast(T, item)
+        finally:
+            if isinstance(items, AsyncGenerator):
+                self.abandon(items.aclose(), stops=False)
+
+    def _check(self) -> None:
+        if os.getpid() != self._process:
+            raise LogClosed("this client was opened before a fork, in the other process: open one in this process")
+        if self._is_stopped:
+            raise LogClosed("the client is closed")
+        if self._thread is current_thread():
+            raise LogClosed("a blocking call on the client's own event loop would never end: use penstock.aio there")
+
+    def abandon(self, work: Coroutine[Any, Any, object], *, stops: bool = True) -> None:
+        """Done some time, without anybody waiting, and then nothing more. For what nobody refers to any more."""
+        with self._lock:
+            if self._is_stopped or os.getpid() != self._process:
+                work.close()
+                return
+            self._is_stopped = stops
+            self._loop.call_soon_threadsafe(self._abandoned, work, stops)
+
+    def _abandoned(self, work: Coroutine[Any, Any, object], stops: bool) -> None:
+        task = self._loop.create_task(work)
+        task.add_done_callback(lambda task: self._over(task, stops))
+
+    def _over(self, task: asyncio.Task[object], stops: bool) -> None:
+        if not task.cancelled():
+            # Looked at, so that nobody complains that it was not. There is nobody to tell.
+            task.exception()
+        if stops:
+            self._end.set()
+
+    def stop(self, wait_s: float | None = None) -> None:
+        """Whatever is still running is cancelled."""
+        with self._lock:
+            if not self._is_stopped and os.getpid() == self._process:
+                self._is_stopped = True
+                self._loop.call_soon_threadsafe(self._end.set)
+        if self._thread is not current_thread() and os.getpid() == self._process:
+            self._thread.join(wait_s)
+
+
+_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """A script that ends without closing its client ends quietly; what was acknowledged is on disk."""
+    for portal in list(_portals):
+        portal.stop(_STOP_S_MAX)
+
+
+async def _next(items: AsyncIterator[T]) -> T | object:
+    return await anext(items, _OVER)
+
+
+class _Async(Protocol):
+    """What a blocking twin has: the async one, and the portal to its loop."""
+
+    _portal: Portal
+    _inner: Any
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
+    """The blocking twin of an async method, with the same arguments and the same description."""
+
+    @wraps(method)
+    def call(self: _Async, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._portal.run(method(self._inner, *args, **kwargs))
+
+    return call
+
+
+def making(
+    method: Callable[Concatenate[Any, P], T], twin: Callable[[T, Portal, Any], R]
+) -> Callable[Concatenate[Any, P], R]:
+    """The blocking twin of a method that makes something: what it makes belongs to the loop, and gets a twin, too."""
+
+    async def made(inner: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(inner, *args, **kwargs)
+
+    @wraps(method)
+    def call(self: _Async, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return twin(self._portal.run(made(self._inner, *args, **kwargs)), self._portal, self)
+
+    return call

@@ -1,0 +1,243 @@
+"""Many messages to one topic: gathered, compressed, and stored once, also when the answer to a sending was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple, Self, Unpack
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.batch import Batch
+from penstock.body import check_limits
+from penstock.client.outbox import Outbox, Parcel
+from penstock.client.partitioning import Ints, split
+from penstock.client.requests import DescribeTopic
+from penstock.client.sender import Sender
+from penstock.client.sending import PublishedBatch, Sending
+from penstock.client.transport import Transport
+from penstock.client.words import Bytes, Duration, MessageFields, message_of, partition_given
+from penstock.codec import CODECS
+from penstock.durations import duration_us
+from penstock.errors import InvalidInput, LogClosed, PartitionNotFound
+from penstock.frame import check_message
+from penstock.limits import MIB, Limits
+from penstock.message import Message
+
+# Kafka's clients gather 16 KiB for up to 5 ms, and buffer 32 MiB; ours are columnar, and gain from larger frames.
+LINGER = "5ms"
+BATCH_MESSAGES = 1_000
+BATCH_BYTES = 1 * MIB
+BUFFER_BYTES = 32 * MIB
+
+
+class ProducerOptions(NamedTuple):
+    """A frame holds up to `batch_messages` and about `batch_bytes`, and waits for more to come no longer than `linger`.
+
+    No more than `buffer_bytes` wait to be sent: whoever sends more waits, too. A frame that failed for a reason that
+    passes is sent again, for `retry_for` at the most.
+    """
+
+    linger: Duration = LINGER
+    batch_messages: int = BATCH_MESSAGES
+    batch_bytes: int = BATCH_BYTES
+    buffer_bytes: int = BUFFER_BYTES
+    compression: str = "none"
+    retry_for: Duration = "30s"
+
+    def check(self, limits: Limits) -> None:
+        duration_us(self.linger)
+        duration_us(self.retry_for)
+        if not isinstance(self.compression, str) or self.compression not in CODECS:
+            raise InvalidInput(f"compression is {', '.join(CODECS)}, not {self.compression!r}")
+        for name, value, highest in (
+            ("batch_messages", self.batch_messages, limits.batch_messages_max),
+            # Half of what a frame may hold leaves room for the columns around the bytes.
+            ("batch_bytes", self.batch_bytes, limits.frame_bytes_max // 2),
+            ("buffer_bytes", self.buffer_bytes, 1 << 40),
+        ):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= highest:
+                raise InvalidInput(f"{name} is 1 to {highest}, not {value!r}")
+
+
+class Producer:
+    """Made by `Client.producer`. Messages with the same key are stored in the order in which they were sent."""
+
+    def __init__(
+        self, transport: Transport, topic: str, options: ProducerOptions, *, new_id: Callable[[], bytes]
+    ) -> None:
+        options.check(transport.limits)
+        self.topic = topic
+        self._transport = transport
+        self._options = options
+        self._identity = int.from_bytes(new_id()[:8], "big") >> 1 or 1
+        self._outbox: Outbox | None = None
+        self._sender: Sender | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Asks for the topic now, instead of when the first message is sent."""
+        await self._started()
+
+    async def _started(self) -> tuple[Outbox, Sender]:
+        if self._is_closed:
+            raise LogClosed(f"the producer for {self.topic} is closed")
+        if self._outbox is None or self._sender is None:
+            info = await self._transport.call(DescribeTopic(self.topic))
+            # Somebody else may have started it meanwhile.
+            if self._outbox is None or self._sender is None:
+                self._start(len(info.partitions))
+        assert self._outbox is not None
+        assert self._sender is not None
+        return self._outbox, self._sender
+
+    def _start(self, partitions: int) -> None:
+        options = self._options
+        self._outbox = Outbox(
+            partitions=partitions,
+            batch_messages=options.batch_messages,
+            batch_bytes=options.batch_bytes,
+            buffer_bytes=options.buffer_bytes,
+        )
+        self._sender = Sender(
+            self._transport,
+            self.topic,
+            self._outbox,
+            identity=self._identity,
+            codec=CODECS[options.compression],
+            linger_s=duration_us(options.linger) / 1_000_000,
+            retry_s=duration_us(options.retry_for) / 1_000_000,
+            owner=self,
+        )
+
+    # --- one by one --------------------------------------------------------------------------------------
+
+    async def send(
+        self, value: Bytes | None, *, partition: int | None = None, **fields: Unpack[MessageFields]
+    ) -> Sending:
+        """Into the buffer, as soon as there is room; what is returned tells when it is stored, and where.
+
+        With key, headers, delay or deliver_at, ttl, priority and timestamp as `Client.publish` has them.
+        """
+        return await self.put(self.compose(value, fields), partition)
+
+    def compose(self, value: Bytes | None, fields: MessageFields) -> Message:
+        return message_of(value, self._transport.now_us(), fields)
+
+    async def put(self, message: Message, partition: int | None = None) -> Sending:
+        _, sender = await self._started()
+        while (sending := self.put_nowait(message, partition)) is None:
+            await sender.room()
+            await self._started()
+        return sending
+
+    def put_nowait(self, message: Message, partition: int | None = None) -> Sending | None:
+        """None if there is no room now, or the producer is not ready. From any thread."""
+        outbox, sender = self._outbox, self._sender
+        if outbox is None or sender is None or self._is_closed:
+            return None
+        self._check_partition(outbox, partition)
+        added = outbox.add(message, check_message(message, self._transport.limits), partition)
+        if added is None:
+            return None
+        sender.noted(added)
+        return Sending(self.topic, added.parcel, added.row)
+
+    def _check_partition(self, outbox: Outbox, partition: int | None) -> None:
+        number = partition_given(partition)
+        if number is not None and not 0 <= number < outbox.partitions:
+            raise PartitionNotFound(
+                f"{self.topic} has partitions 0 to {outbox.partitions - 1}, not {number}", topic=self.topic
+            )
+
+    # --- many at once ------------------------------------------------------------------------------------
+
+    async def send_batch(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> PublishedBatch:
+        """A table with a column `value`, and others of a message if it has them; stored when this returns.
+
+        The partitions are written at the same time; if one fails, its error is raised and others may have been written.
+        """
+        outbox, _ = await self._started()
+        self._check_partition(outbox, partition)
+        batch = Batch.from_arrow(table, self._transport.now_us())
+        if partition is None:
+            parts = split(batch, outbox.partitions, outbox.next_turn())
+        else:
+            parts = [(partition, np.arange(batch.count), batch)]
+        slices = [
+            (number, rows[start:stop], part.slice(start, stop))
+            for number, rows, part in parts
+            for start, stop in self._cut(part)
+        ]
+        for _, _, part in slices:
+            check_limits(part, self._transport.limits)
+        sent: list[tuple[Ints, Parcel]] = []
+        for number, rows, part in slices:
+            sent.append((rows, await self._put_batch(part, number)))
+        # All of them, also if one fails: nobody shall still be writing when the error is told.
+        stored = await asyncio.gather(*[asyncio.wrap_future(parcel.done) for _, parcel in sent], return_exceptions=True)
+        partitions, offsets = np.empty(batch.count, np.int64), np.empty(batch.count, np.int64)
+        for (rows, _), outcome in zip(sent, stored, strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            partitions[rows] = outcome.partition
+            offsets[rows] = outcome.offset + np.arange(len(rows))
+        return PublishedBatch(self.topic, partitions, offsets)
+
+    async def _put_batch(self, batch: Batch, partition: int) -> Parcel:
+        outbox, sender = await self._started()
+        while (added := outbox.add_batch(batch, _size(batch), partition)) is None:
+            await sender.room()
+            await self._started()
+        sender.noted(added)
+        return added.parcel
+
+    def _cut(self, batch: Batch) -> list[tuple[int, int]]:
+        """Halves of halves, until each fits into a frame."""
+        todo, found = [(0, batch.count)], []
+        while todo:
+            start, stop = todo.pop()
+            is_large = _size(batch.slice(start, stop)) > self._options.batch_bytes
+            if stop - start > 1 and (is_large or stop - start > self._options.batch_messages):
+                middle = (start + stop) // 2
+                todo += [(middle, stop), (start, middle)]
+            else:
+                found.append((start, stop))
+        return found
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Until everything that was sent is stored. Raises what went wrong with any of it since the last flush."""
+        if self._sender is not None:
+            await self._sender.flush()
+
+    async def close(self) -> None:
+        """Flushes. Nothing can be sent any more."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self.flush()
+
+
+def _size(batch: Batch) -> int:
+    """Bytes of keys, values and headers, with what the columns around them may add."""
+    size = 48 * batch.count
+    for column in (batch.key, batch.value):
+        if column is not None:
+            size += int(column.offsets[batch.start + batch.count] - column.offsets[batch.start])
+    if batch.headers is not None:
+        first, last = batch.headers.offsets[batch.start], batch.headers.offsets[batch.start + batch.count]
+        for part in (batch.headers.names, batch.headers.values):
+            size += int(part.offsets[last] - part.offsets[first]) + 16 * int(last - first)
+    return size

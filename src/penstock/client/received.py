@@ -1,0 +1,120 @@
+"""Messages as a consumer gets them: one by one, or many at once in columns. Each is to be answered for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
+from penstock.client.lease import Lease
+from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, among
+from penstock.client.transport import Delivery
+from penstock.client.words import Duration
+from penstock.durations import duration_us
+from penstock.message import Message
+
+
+class _Answers:
+    """What a consumer can say. LeaseNotFound or NotLeased if it is too late, or was said before."""
+
+    __slots__ = ()
+
+    async def _answer(self, answer: Answer) -> None:
+        raise NotImplementedError
+
+    async def ack(self) -> None:
+        """Done: it never comes to this group again. On disk when this returns."""
+        await self._answer(Ack())
+
+    async def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
+        """To be tried again: after `delay`, or by the group's back-off."""
+        await self._answer(Nack(reason, None if delay is None else duration_us(delay)))
+
+    async def reject(self, reason: str = "") -> None:
+        """Never to be tried again: a dead letter at once."""
+        await self._answer(Reject(reason))
+
+    async def release(self) -> None:
+        """Given back unseen: ready at once for any consumer of the group, and this delivery does not count."""
+        await self._answer(Release())
+
+    async def extend(self, visibility: Duration | None = None) -> None:
+        """More time from now on, for everything that came with it; as much as the group gives, or as said."""
+        await self._answer(Extend(None if visibility is None else duration_us(visibility)))
+
+
+class Received(_Answers, StoredMessage):
+    """One message. `attempt` counts its deliveries to the group, from 1 on."""
+
+    __slots__ = ("_answered", "_lease", "attempt")
+
+    def __init__(
+        self, lease: Lease, partition: int, offset: int, append_time: int, message: Message, attempt: int
+    ) -> None:
+        super().__init__(lease.id[0], partition, offset, append_time, message)
+        self._lease = lease
+        self._answered = False
+        self.attempt = attempt
+
+    @property
+    def lease(self) -> Lease:
+        return self._lease
+
+    @property
+    def is_held(self) -> bool:
+        """Not answered for yet, and not lost as far as is known here."""
+        return not self._answered and not self._lease.has_lost(self.key, self.offset)
+
+    async def _answer(self, answer: Answer) -> None:
+        await self._lease.answer([(self.key, self.offset)], BitMap64([self.offset]), answer)
+        self._answered = not isinstance(answer, Extend)
+
+
+class ReceivedBatch(_Answers):
+    """Messages of one partition, leased together, with one answer for all of them."""
+
+    def __init__(self, lease: Lease, delivery: Delivery) -> None:
+        self.topic = delivery.receipt.topic
+        self.partition = delivery.receipt.partition
+        self.offsets = delivery.receipt.offsets
+        self.lease = lease
+        self._frames = delivery.frames
+        self._attempts = delivery.attempts
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def arrow(self) -> pa.RecordBatch:
+        """With the columns of a message, where it is stored, and `attempt`."""
+        batches = [columns.arrow(self.partition) for columns in self._columns]
+        found = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        attempts = np.ones(len(found), np.int32)
+        for offset, attempt in self._attempts.items():
+            attempts[found.column("offset").to_numpy() == offset] = attempt
+        schema = LOG_SCHEMA.append(pa.field("attempt", pa.int32()))
+        return pa.RecordBatch.from_arrays([*found.columns, pa.array(attempts)], schema=schema)
+
+    def messages(self) -> Iterator[Received]:
+        """One by one; each may then be answered for alone."""
+        attempts: Mapping[int, int] = self._attempts
+        for columns in self._columns:
+            for offset, append_time, message in columns.rows():
+                attempt = attempts.get(offset, 1) if attempts else 1
+                yield Received(self.lease, self.partition, offset, append_time, message, attempt)
+
+    @cached_property
+    def _columns(self) -> list[Columns]:
+        wanted = np.frombuffer(self.offsets.to_array(), np.int64)
+        found = (among(frame, wanted) for frame in self._frames)
+        return [columns for columns in found if columns is not None]
+
+    async def _answer(self, answer: Answer) -> None:
+        await self.lease.answer(self._rows(), self.offsets, answer)
+
+    def _rows(self) -> Iterator[tuple[bytes | None, int]]:
+        for columns in self._columns:
+            yield from zip(columns.batch.keys(), columns.offsets.tolist(), strict=True)

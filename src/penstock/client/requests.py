@@ -1,0 +1,365 @@
+"""What a client asks of a broker that is not about messages on their way, and what it hears back.
+
+A request is a struct that knows the type of its reply, so one `call` of the transport serves all of them. Settings are
+in the broker's words here (`visibility_us`); `settings.py` has the users'. Times are microseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+from pyroaring import BitMap64
+
+from penstock.message import Message
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
+    """`R_co` is the reply."""
+
+
+# --- topics -------------------------------------------------------------------------------------------------
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    """The messages of a partition have offsets `start_offset` to `end_offset`, the last one not included."""
+
+    number: int
+    start_offset: int
+    end_offset: int
+    bytes: int
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    name: str
+    partitions: tuple[PartitionInfo, ...]
+    settings: dict[str, Any]
+    created_us: int
+    # Delayed messages that are not due yet.
+    scheduled: int
+
+
+class CreateTopic(Request[TopicInfo], frozen=True):
+    name: str
+    partitions: int | None
+    settings: Mapping[str, Any]
+
+
+class ChangeTopic(Request[TopicInfo], frozen=True):
+    name: str
+    partitions: int | None
+    settings: Mapping[str, Any]
+
+
+class DeleteTopic(Request[None], frozen=True):
+    name: str
+
+
+class DescribeTopic(Request[TopicInfo], frozen=True):
+    name: str
+
+
+class ListTopics(Request[list[TopicInfo]], frozen=True):
+    pass
+
+
+class FindOffsets(Request[list[int]], frozen=True):
+    """Of each partition: where it starts, where it ends, or what was appended first at a time or after it."""
+
+    topic: str
+    at: Literal["earliest", "latest"] | int
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """`lag` has, for each topic, the messages not done in each partition; `members` what each of them may lease from.
+
+    In a group whose assignment is shared, every member may lease from everything.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    created_us: int
+    lag: dict[str, list[int]]
+    members: dict[str, list[tuple[str, int]]]
+
+
+class CreateGroup(Request[GroupInfo], frozen=True):
+    name: str
+    settings: Mapping[str, Any]
+
+
+class ChangeGroup(Request[GroupInfo], frozen=True):
+    name: str
+    settings: Mapping[str, Any]
+
+
+class DeleteGroup(Request[None], frozen=True):
+    name: str
+
+
+class DescribeGroup(Request[GroupInfo], frozen=True):
+    name: str
+
+
+class ListGroups(Request[list[GroupInfo]], frozen=True):
+    pass
+
+
+class Seek(Request[None], frozen=True):
+    """To one of the three."""
+
+    group: str
+    topic: str
+    to: Literal["earliest", "latest"] | None
+    time_us: int | None
+    offset: int | None
+    partition: int | None
+
+
+class ParkedKey(msgspec.Struct, frozen=True):
+    """A key that waits for somebody to release it, since the message at `offset` was given up; None is all keys."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    offset: int
+    since_us: int
+    reason: str
+
+
+class ListParkedKeys(Request[list[ParkedKey]], frozen=True):
+    group: str
+
+
+class ReleaseKey(Request[int], frozen=True):
+    """The reply is in how many partitions it was parked."""
+
+    group: str
+    topic: str
+    key: bytes | None
+    partition: int | None
+
+
+class Replay(Request[int], frozen=True):
+    """A new group that gets the messages of a time, or of ranges of offsets, and nothing else: how many."""
+
+    topic: str
+    group: str
+    from_us: int | None
+    to_us: int | None
+    offsets: dict[int, tuple[int, int]] | None
+    delays: bool
+    lanes: bool
+    settings: Mapping[str, Any]
+
+
+# --- messages that come later -------------------------------------------------------------------------------
+
+
+class Scheduled(msgspec.Struct, frozen=True):
+    """A delayed message that is not due yet."""
+
+    id: str
+    deliver_at: int
+    message: Message
+
+
+class ListScheduled(Request[list[Scheduled]], frozen=True):
+    topic: str
+    limit: int
+
+
+class GetScheduled(Request[Scheduled], frozen=True):
+    id: str
+
+
+class CancelScheduled(Request[None], frozen=True):
+    id: str
+
+
+class Reschedule(Request[None], frozen=True):
+    id: str
+    deliver_at: int
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A message that comes again and again. `due_us` is when it comes next, and `pending` the id it has then."""
+
+    name: str
+    topic: str
+    cron: str
+    timezone: str
+    message: Message
+    created_us: int
+    due_us: int
+    pending: str
+
+
+class CreateSchedule(Request[Schedule], frozen=True):
+    name: str
+    topic: str
+    cron: str
+    timezone: str
+    message: Message
+
+
+class ListSchedules(Request[list[Schedule]], frozen=True):
+    pass
+
+
+class DeleteSchedule(Request[None], frozen=True):
+    name: str
+
+
+# --- dead letters -------------------------------------------------------------------------------------------
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One attempt that did not end well."""
+
+    attempt: int
+    leased_us: int
+    failed_us: int
+    consumer: str
+    reason: str
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that a group has given up.
+
+    `id` is where the letter is, `original` where the message was; `round` counts how often that was given up.
+    """
+
+    id: str
+    original: str
+    group: str
+    reason: str
+    attempts: int
+    failures: tuple[Failure, ...]
+    round: int
+    published_us: int
+    died_us: int
+    is_settled: bool
+    message: Message
+
+
+class Where(msgspec.Struct, frozen=True):
+    """Which dead letters are meant: those that fit everything that is given."""
+
+    group: str | None = None
+    ids: tuple[str, ...] | None = None
+    key: bytes | None = None
+    reason_contains: str | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+
+
+class ListDeadLetters(Request[list[DeadLetter]], frozen=True):
+    topic: str
+    where: Where
+    with_settled: bool
+    limit: int
+
+
+class GetDeadLetter(Request[DeadLetter], frozen=True):
+    id: str
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """What a redrive did, or would do, by the ids of the letters.
+
+    `refused` were given up so often that trying again would only go round in circles; `already` were redriven before.
+    """
+
+    in_place: tuple[str, ...]
+    copied: tuple[str, ...]
+    refused: tuple[str, ...]
+    already: tuple[str, ...]
+
+
+class Redrive(Request[Redriven], frozen=True):
+    topic: str
+    where: Where
+    dry_run: bool
+    rate: float | None
+
+
+class Discard(Request[int], frozen=True):
+    topic: str
+    where: Where
+
+
+# --- what happened ------------------------------------------------------------------------------------------
+
+
+class Found(msgspec.Struct, frozen=True):
+    append_time: int
+    message: Message
+
+
+class GetMessage(Request[Found], frozen=True):
+    id: str
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One thing that happened to a message. `until_us` is when something follows from it by itself."""
+
+    time_us: int
+    what: str
+    group: str | None = None
+    consumer: str | None = None
+    attempt: int | None = None
+    reason: str | None = None
+    until_us: int | None = None
+    place: str | None = None
+
+
+class Trace(msgspec.Struct, frozen=True):
+    id: str
+    steps: tuple[Step, ...]
+
+    def latency_us(self, group: str) -> int | None:
+        """From its publishing to its acknowledgement by that group."""
+        for step in self.steps:
+            if step.group == group and step.what == "ACKNOWLEDGED":
+                return step.time_us - self.steps[0].time_us
+        return None
+
+
+class GetTrace(Request[Trace], frozen=True):
+    id: str
+
+
+class Why(msgspec.Struct, frozen=True):
+    """`code` for machines, `answer` for people."""
+
+    code: str
+    answer: str
+
+
+class AskWhy(Request[Why], frozen=True):
+    id: str
+    group: str
+
+
+class StateAt(msgspec.Struct, frozen=True):
+    """A group in one partition as it was at some time. The sets are of offsets."""
+
+    partition: int
+    floor: int
+    end_offset: int
+    unacknowledged: BitMap64
+    leased: BitMap64
+    dead: BitMap64
+
+
+class GetStateAt(Request[list[StateAt]], frozen=True):
+    group: str
+    topic: str
+    time_us: int

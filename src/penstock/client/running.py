@@ -1,0 +1,137 @@
+"""Handing messages to a function, several at a time, and answering for them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from penstock.client.received import Received
+from penstock.errors import InvalidInput, LeaseError
+
+Handler = Callable[[Received], Awaitable[object] | object]
+CONCURRENCY_MAX = 1_000
+_REASON_LENGTH_MAX = 500
+
+
+class Handled(NamedTuple):
+    """How many messages were handled, and of how many the handler raised an error."""
+
+    done: int
+    failed: int
+
+
+class Source(Protocol):
+    """Where messages come from; None when there are none for now, or for ever."""
+
+    async def next(self) -> Received | None: ...
+
+
+async def run(source: Source, handler: Handler, concurrency: int, ahead: int) -> Handled:
+    """Until the source has nothing more and nothing is being worked on.
+
+    `ahead` bounds how many messages may wait for others of their key while a handler could take the next ones.
+    """
+    if not isinstance(concurrency, int) or not 1 <= concurrency <= CONCURRENCY_MAX:
+        raise InvalidInput(f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency!r}")
+    if not callable(handler):
+        raise InvalidInput(f"a handler is a function of a message, not {type(handler).__name__}")
+    threads = ThreadPoolExecutor(concurrency, thread_name_prefix="penstock-handler")
+    runner = _Runner(handler, concurrency, threads)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            await runner.feed(source, tasks, max(ahead, concurrency))
+    except BaseExceptionGroup as errors:
+        # Handlers' own errors are answers; what comes here is the broker's, and the first one says it all.
+        raise errors.exceptions[0] from None
+    finally:
+        # Nothing is left for them to do, unless this was cancelled; and then nobody shall wait for them.
+        threads.shutdown(wait=False)
+    return Handled(runner.done, runner.failed)
+
+
+class _Runner:
+    def __init__(self, handler: Handler, concurrency: int, threads: ThreadPoolExecutor) -> None:
+        self.done = 0
+        self.failed = 0
+        self._handler = handler
+        self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+        self._slots = asyncio.Semaphore(concurrency)
+        self._threads = threads
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._last: dict[Hashable, asyncio.Task[None]] = {}
+
+    async def feed(self, source: Source, tasks: asyncio.TaskGroup, at_work_max: int) -> None:
+        while True:
+            while len(self._at_work) >= at_work_max:
+                await self._one_less()
+            # Not more than can be worked on, except for those that wait for others.
+            async with self._slots:
+                pass
+            message = await source.next()
+            if message is not None:
+                self._start(message, tasks)
+            elif self._at_work:
+                # What they do may make others ready: a key that was busy, a message that is to be tried again.
+                await self._one_less()
+            else:
+                return
+
+    async def _one_less(self) -> None:
+        await asyncio.wait(self._at_work, return_when=asyncio.FIRST_COMPLETED)
+
+    def _start(self, message: Received, tasks: asyncio.TaskGroup) -> None:
+        strand = message.lease.strand(message.key)
+        task = tasks.create_task(self._handle(message, None if strand is None else self._last.get(strand)))
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)
+        if strand is not None:
+            self._last[strand] = task
+            task.add_done_callback(lambda task: self._last.pop(strand) if self._last.get(strand) is task else None)
+
+    async def _handle(self, message: Received, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        async with self._slots:
+            # It may have waited long, or been taken back because of the one before it.
+            if not message.is_held or not await message.lease.keep():
+                return
+            try:
+                await self._call(message)
+            except Exception as error:
+                self.failed += 1
+                await self._answered(message, failure=f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX])
+            except BaseException:
+                with suppress(LeaseError):
+                    await asyncio.shield(message.release())
+                raise
+            else:
+                self.done += 1
+                await self._answered(message, failure=None)
+
+    async def _call(self, message: Received) -> None:
+        if self._is_async:
+            outcome = self._handler(message)
+        else:
+            outcome = await asyncio.get_running_loop().run_in_executor(self._threads, self._on_a_thread, message)
+        if inspect.isawaitable(outcome):
+            await outcome
+
+    def _on_a_thread(self, message: Received) -> object:
+        try:
+            return self._handler(message)
+        except Exception:
+            raise
+        except BaseException as error:
+            # `sys.exit` ends a thread, and must not end the event loop that waits for it.
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    async def _answered(self, message: Received, failure: str | None) -> None:
+        """A handler may have answered itself. If its time was up, the message comes again, which is no error here."""
+        if not message.is_held:
+            return
+        with suppress(LeaseError):
+            await (message.ack() if failure is None else message.nack(reason=failure))

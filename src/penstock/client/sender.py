@@ -1,0 +1,141 @@
+"""From the outbox to the broker: one frame on its way for each partition, sent again until it is known to be stored."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.batch import Batch
+from penstock.client.outbox import Added, Outbox, Parcel
+from penstock.client.transport import Stored, Transport
+from penstock.errors import LogClosed, PenstockError
+from penstock.frame import Frame, Producer
+
+_SEQUENCE_MAX = (1 << 31) - 1
+_PAUSE_S, _PAUSE_S_MAX = 0.01, 1.0
+
+
+class Sender:
+    """Belongs to one event loop, except for `noted`. `identity` is the producer's id, `codec` how frames are packed.
+
+    What is sent for a partition has a sequence number, so that a frame whose answer was lost can be sent again without
+    being stored twice. `owner` lives as long as something waits to be sent: whoever closes the client finds it.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        topic: str,
+        outbox: Outbox,
+        *,
+        identity: int,
+        codec: int,
+        linger_s: float,
+        retry_s: float,
+        owner: object,
+    ) -> None:
+        self._owner = owner
+        self._transport = transport
+        self._topic = topic
+        self._outbox = outbox
+        self._identity = identity
+        self._codec = codec
+        self._linger_s = linger_s
+        self._retry_s = retry_s
+        self._loop = asyncio.get_running_loop()
+        self._sending: set[asyncio.Task[None]] = set()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._failure: PenstockError | None = None
+
+    def noted(self, added: Added) -> None:
+        """From any thread: what was added starts to wait, or to be sent."""
+        if added.is_new or added.starts_sending:
+            try:
+                self._loop.call_soon_threadsafe(self._note, added)
+            except RuntimeError as error:
+                raise LogClosed("the client is closed") from error
+
+    def _note(self, added: Added) -> None:
+        if added.starts_sending:
+            self._send(added.parcel.partition)
+        if added.is_new:
+            self._loop.call_later(self._linger_s, self._lingered, added.parcel)
+
+    def _lingered(self, parcel: Parcel) -> None:
+        if self._outbox.due(parcel):
+            self._send(parcel.partition)
+
+    def hurry(self) -> None:
+        """Nothing shall wait for more to come."""
+        for partition in self._outbox.due_all():
+            self._send(partition)
+
+    async def room(self) -> None:
+        """Until something has been sent."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(waiter)
+        self.hurry()
+        await waiter
+
+    async def flush(self) -> None:
+        """Until everything is stored. Raises what went wrong with any of it since the last flush."""
+        self.hurry()
+        stored = [asyncio.wrap_future(parcel.done) for parcel in list(self._outbox.pending)]
+        await asyncio.gather(*stored, return_exceptions=True)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure.again()
+
+    # --- one partition -----------------------------------------------------------------------------------
+
+    def _send(self, partition: int) -> None:
+        task = self._loop.create_task(self._send_all(partition))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send_all(self, partition: int) -> None:
+        while (parcel := self._outbox.take(partition)) is not None:
+            try:
+                stored = await self._sent(parcel)
+            except PenstockError as error:
+                self._failure = self._failure or error
+                self._settle(parcel)
+                parcel.done.set_exception(error)
+            except BaseException:
+                self._settle(parcel)
+                parcel.done.set_exception(LogClosed("the client was closed before this was known to be stored"))
+                raise
+            else:
+                self._outbox.partitions = max(stored.partitions, self._outbox.partitions)
+                self._settle(parcel)
+                parcel.done.set_result(stored)
+
+    def _settle(self, parcel: Parcel) -> None:
+        self._outbox.settle(parcel)
+        # Its handles may be kept for long; what they tell is where it went.
+        parcel.messages, parcel.batch = [], None
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _sent(self, parcel: Parcel) -> Stored:
+        lane = self._outbox.lane(parcel.partition)
+        batch = parcel.batch or Batch.from_messages(parcel.messages, self._transport.now_us(), checked=True)
+        if lane.sequence + batch.count > _SEQUENCE_MAX:
+            lane.epoch, lane.sequence = lane.epoch + 1, 0
+        producer = Producer(self._identity, lane.epoch, lane.sequence)
+        frame = Frame.of(batch, codec=self._codec, producer=producer, limits=self._transport.limits)
+        give_up, pause = self._loop.time() + self._retry_s, _PAUSE_S
+        while True:
+            try:
+                stored = await self._transport.publish_frame(self._topic, parcel.partition, frame)
+            except PenstockError as error:
+                if not error.retriable or self._loop.time() + pause > give_up:
+                    # Whether it was stored is not known for sure: the next frame starts a new life of this producer.
+                    lane.epoch, lane.sequence = lane.epoch + 1, 0
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_S_MAX)
+            else:
+                lane.sequence += batch.count
+                return stored

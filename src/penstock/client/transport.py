@@ -1,0 +1,100 @@
+"""The port between a client and a broker, wherever that is: in the same process (`local`), or behind a connection.
+
+It carries frames as they lie on disk, single messages, and receipts. What is not about messages on their way goes
+through `call`, as one of the requests in `requests.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from pyroaring import BitMap64
+
+from penstock.client.answers import Answer
+from penstock.client.requests import Request
+from penstock.frame import Frame
+from penstock.limits import Limits
+from penstock.message import Message
+
+R = TypeVar("R")
+
+
+class Stored(NamedTuple):
+    """Where something went; and how many partitions the topic has now, so that a producer hears of new ones."""
+
+    partition: int
+    offset: int
+    append_time: int
+    partitions: int
+
+
+class Terms(NamedTuple):
+    """How a group works, as far as those must know who hold messages for it."""
+
+    ordering: str
+    on_poison: str
+
+
+class Receipt(NamedTuple):
+    """What a consumer answers with: some messages of one lease."""
+
+    topic: str
+    partition: int
+    lease: int
+    offsets: BitMap64
+
+
+class Delivery(NamedTuple):
+    """Messages leased from one partition and lane: those of `frames` whose offsets are in the receipt.
+
+    `attempts` names only those that were delivered before.
+    """
+
+    receipt: Receipt
+    frames: Sequence[Frame]
+    attempts: Mapping[int, int]
+    deadline_us: int
+    terms: Terms
+
+
+class Page(NamedTuple):
+    """Whole frames of a log. The first may start before what was asked for, and the last end behind it."""
+
+    frames: Sequence[Frame]
+    next_offset: int
+
+
+class Transport(Protocol):
+    """Belongs to one event loop, except for `now_us` and `limits`. Errors are those of `penstock.errors`."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def now_us(self) -> int:
+        """The broker's clock, as well as it is known here."""
+
+    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored: ...
+
+    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+        """A frame that is sent again is recognised by its producer and sequence."""
+
+    async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+        """A member until it leaves, or the transport is gone. Makes the group if it is not there."""
+
+    async def leave(self, group: str, consumer: str) -> None: ...
+
+    async def poll(
+        self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
+    ) -> Sequence[Delivery]:
+        """MemberNotFound if it has to join (again). A poll that is cancelled has leased nothing."""
+
+    async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
+        """On disk when this returns."""
+
+    async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:
+        """The log as it was written; an empty page where there is nothing any more."""
+
+    async def call(self, request: Request[R]) -> R: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,165 @@
+"""How users write what they hand in: keys, values, headers, priorities, times. Inside there is one form of each.
+
+Text is stored as UTF-8. What can't be understood is refused with a sentence, before anything has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TypedDict
+
+from penstock.client.requests import Where
+from penstock.durations import duration_us, time_us
+from penstock.errors import InvalidInput, InvalidMessage, PartitionNotFound
+from penstock.message import Message, Priority
+
+Bytes = bytes | bytearray | memoryview | str
+Duration = str | timedelta
+Time = str | datetime
+HeadersGiven = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]]
+
+LIMIT_DEFAULT = 1_000
+LIMIT_MAX = 100_000
+_PRIORITIES = {"low": Priority.LOW, "normal": Priority.NORMAL, "high": Priority.HIGH}
+
+
+def bytes_of(name: str, value: Bytes | None) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(f"{name} is text that can't be written as UTF-8: {error}", field=name) from error
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise InvalidMessage(f"{name} must be bytes or text, not {type(value).__name__}", field=name)
+
+
+def headers_of(headers: HeadersGiven | None) -> tuple[tuple[str, bytes], ...]:
+    if headers is None:
+        return ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        return tuple((_header_name(name), _header_value(name, value)) for name, value in pairs)
+    except (TypeError, ValueError) as error:
+        raise InvalidMessage(
+            "headers must be a mapping or pairs of names and values, as in {'source': 'web'}", field="headers"
+        ) from error
+
+
+def _header_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidMessage(f"the name of a header must be text, not {type(name).__name__}", field="headers")
+    return name
+
+
+def _header_value(name: str, value: Bytes) -> bytes:
+    found = bytes_of(f"header {name!r}", value)
+    if found is None:
+        raise InvalidMessage(f"header {name!r} must be bytes or text, not None", field="headers")
+    return found
+
+
+def priority_of(priority: str | int) -> Priority:
+    if isinstance(priority, str) and priority in _PRIORITIES:
+        return _PRIORITIES[priority]
+    if isinstance(priority, int) and not isinstance(priority, bool) and -1 <= priority <= 1:
+        return Priority(priority)
+    raise InvalidMessage(f"priority is high, normal or low, not {priority!r}", field="priority")
+
+
+def partition_given(partition: int | None) -> int | None:
+    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool)):
+        raise PartitionNotFound(f"a partition is a number, not {partition!r}")
+    return partition
+
+
+class MessageFields(TypedDict, total=False):
+    """What a message may have besides its value.
+
+    `delay` or `deliver_at` hold it back; after `ttl` from now it is not delivered any more. `priority` is "high",
+    "normal" or "low". `timestamp` is when what it tells of happened, if that is not now.
+    """
+
+    key: Bytes | None
+    headers: HeadersGiven | None
+    delay: Duration | None
+    deliver_at: Time | None
+    ttl: Duration | None
+    priority: str | int
+    timestamp: Time | None
+
+
+def message_of(value: Bytes | None, now_us: int, fields: MessageFields) -> Message:
+    """`delay` and `ttl` count from `now_us` on."""
+    if not fields:
+        return Message(bytes_of("value", value))
+    unknown = fields.keys() - MessageFields.__annotations__.keys()
+    if unknown:
+        known = ", ".join(MessageFields.__annotations__)
+        raise InvalidMessage(f"a message has no {min(unknown)!r}; it may have {known}", field=min(unknown))
+    timestamp = fields.get("timestamp")
+    due_us = _due_us(now_us, fields.get("delay"), fields.get("deliver_at"))
+    return Message(
+        bytes_of("value", value),
+        bytes_of("key", fields.get("key")),
+        headers_of(fields.get("headers")),
+        0 if timestamp is None else time_us(timestamp),
+        due_us,
+        _expires_us(now_us, due_us, fields.get("ttl")),
+        priority_of(fields.get("priority", Priority.NORMAL)),
+    )
+
+
+def _due_us(now_us: int, delay: Duration | None, deliver_at: Time | None) -> int:
+    if delay is not None and deliver_at is not None:
+        raise InvalidMessage("a message has a delay or a deliver_at, not both", field="deliver_at")
+    if delay is not None:
+        wait_us = duration_us(delay)
+        return now_us + wait_us if wait_us else 0
+    return 0 if deliver_at is None else time_us(deliver_at)
+
+
+def _expires_us(now_us: int, due_us: int, ttl: Duration | None) -> int:
+    if ttl is None:
+        return 0
+    expires_us = now_us + duration_us(ttl)
+    if expires_us <= max(now_us, due_us):
+        raise InvalidMessage("the ttl counts from now on: it would be over before the message is due", field="ttl")
+    return expires_us
+
+
+def names_of(topics: str | Iterable[str]) -> tuple[str, ...]:
+    """One name stands for itself; its letters are not names."""
+    if isinstance(topics, str):
+        return (topics,)
+    if not isinstance(topics, Iterable):
+        raise InvalidInput(f"topics are a name or a list of names, not {type(topics).__name__}")
+    return tuple(topics)
+
+
+def limit_of(limit: int) -> int:
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LIMIT_MAX:
+        raise InvalidInput(f"a limit is 1 to {LIMIT_MAX}, not {limit!r}")
+    return limit
+
+
+def where(
+    *,
+    group: str | None = None,
+    ids: str | Iterable[str] | None = None,
+    key: Bytes | None = None,
+    reason: str | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+) -> Where:
+    return Where(
+        group=group,
+        ids=None if ids is None else names_of(ids),
+        key=bytes_of("key", key),
+        reason_contains=reason,
+        since_us=None if since is None else time_us(since),
+        until_us=None if until is None else time_us(until),
+    )

@@ -1,0 +1,30 @@
+"""Opening a broker in this process, for one process at a time."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from penstock.client import blocking
+from penstock.client.client import Client
+from penstock.client.portal import Portal
+from penstock.clock import SystemClock
+from penstock.local.transport import LocalTransport
+from penstock.storage.files import DiskFiles
+
+Path = str | os.PathLike[str]
+
+
+def open(path: Path) -> blocking.Client:
+    """The broker in the directory `path`, which is made if it is not there; DirectoryLocked if it is open already."""
+    portal = Portal()
+    try:
+        return blocking.Client(portal.run(open_async(path)), portal)
+    except BaseException:
+        portal.stop()
+        raise
+
+
+async def open_async(path: Path) -> Client:
+    """The same, on the event loop of the caller."""
+    return Client(await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock()))

@@ -1,0 +1,101 @@
+"""Requests about groups."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.broker.catalog import GroupRecord
+from penstock.client.requests import (
+    ChangeGroup,
+    CreateGroup,
+    DeleteGroup,
+    DescribeGroup,
+    GroupInfo,
+    ListGroups,
+    ListParkedKeys,
+    ParkedKey,
+    ReleaseKey,
+    Replay,
+    Seek,
+)
+from penstock.errors import GroupNotFound
+from penstock.local.handlers import Site, handles
+
+
+@handles(CreateGroup)
+async def create_group(site: Site, request: CreateGroup) -> GroupInfo:
+    return _info(site, await site.broker.ensure_group(request.name, **request.settings))
+
+
+@handles(ChangeGroup)
+async def change_group(site: Site, request: ChangeGroup) -> GroupInfo:
+    return _info(site, await site.broker.change_group(request.name, **request.settings))
+
+
+@handles(DeleteGroup)
+async def delete_group(site: Site, request: DeleteGroup) -> None:
+    await site.broker.delete_group(request.name)
+
+
+@handles(DescribeGroup)
+async def describe_group(site: Site, request: DescribeGroup) -> GroupInfo:
+    for record in site.broker.groups:
+        if record.name == request.name:
+            return _info(site, record)
+    raise GroupNotFound(f"there is no group {request.name}", group=request.name)
+
+
+@handles(ListGroups)
+async def list_groups(site: Site, request: ListGroups) -> list[GroupInfo]:
+    return [_info(site, record) for record in site.broker.groups]
+
+
+@handles(Seek)
+async def seek(site: Site, request: Seek) -> None:
+    group = site.broker.group(request.group, request.topic)
+    await group.seek(request.to, time_us=request.time_us, offset=request.offset, partition=request.partition)
+
+
+@handles(ListParkedKeys)
+async def list_parked_keys(site: Site, request: ListParkedKeys) -> list[ParkedKey]:
+    found = []
+    for topic in site.broker.group_topics(request.group):
+        for parked in site.broker.group(request.group, topic).parked():
+            found.append(ParkedKey(topic, parked.partition, parked.key, *parked.parked))
+    return found
+
+
+@handles(ReleaseKey)
+async def release_key(site: Site, request: ReleaseKey) -> int:
+    return await site.broker.group(request.group, request.topic).release_key(request.key, request.partition)
+
+
+@handles(Replay)
+async def replay(site: Site, request: Replay) -> int:
+    return await site.broker.replay(
+        request.topic,
+        request.group,
+        from_us=request.from_us,
+        to_us=request.to_us,
+        offsets=request.offsets,
+        delays=request.delays,
+        lanes=request.lanes,
+        **request.settings,
+    )
+
+
+def _info(site: Site, record: GroupRecord) -> GroupInfo:
+    topics = site.broker.group_topics(record.name)
+    members = site.broker.consumers.of(record.name)
+    names = [] if members is None else members.names()
+    return GroupInfo(
+        name=record.name,
+        settings=msgspec.structs.asdict(record.settings),
+        created_us=record.created_us,
+        lag={topic: site.broker.group(record.name, topic).lag() for topic in topics},
+        members={
+            name: [(part.topic, part.number) for part in members.assigned(name)]
+            for name in names
+            if members is not None
+        },
+    )

@@ -1,0 +1,185 @@
+"""Requests about single messages: what happened to them, what is to happen, and those that were given up."""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from itertools import islice
+
+import msgspec
+
+from penstock.broker import dead_letters, scheduled
+from penstock.broker.catalog import ScheduleRecord
+from penstock.broker.ids import MessageId
+from penstock.client.requests import (
+    AskWhy,
+    CancelScheduled,
+    CreateSchedule,
+    DeadLetter,
+    DeleteSchedule,
+    Discard,
+    Failure,
+    Found,
+    GetDeadLetter,
+    GetMessage,
+    GetScheduled,
+    GetStateAt,
+    GetTrace,
+    ListDeadLetters,
+    ListScheduled,
+    ListSchedules,
+    Redrive,
+    Redriven,
+    Reschedule,
+    Schedule,
+    Scheduled,
+    StateAt,
+    Step,
+    Trace,
+    Where,
+    Why,
+)
+from penstock.local.handlers import Site, handles
+
+# --- delayed and recurring ----------------------------------------------------------------------------------
+
+
+@handles(ListScheduled)
+async def list_scheduled(site: Site, request: ListScheduled) -> list[Scheduled]:
+    topic = site.broker.topic(request.topic)
+
+    def next_ones() -> list[scheduled.Scheduled]:
+        return nsmallest(request.limit, scheduled.scheduled(topic), key=lambda one: one.deliver_at)
+
+    return [_scheduled(one) for one in await site.on_a_thread(next_ones)]
+
+
+@handles(GetScheduled)
+async def get_scheduled(site: Site, request: GetScheduled) -> Scheduled:
+    identity = MessageId.parse(request.id)
+    return _scheduled(scheduled.get(site.broker.topic(identity.topic), identity))
+
+
+@handles(CancelScheduled)
+async def cancel_scheduled(site: Site, request: CancelScheduled) -> None:
+    identity = MessageId.parse(request.id)
+    await scheduled.cancel(site.broker.topic(identity.topic), identity)
+
+
+@handles(Reschedule)
+async def reschedule(site: Site, request: Reschedule) -> None:
+    identity = MessageId.parse(request.id)
+    await scheduled.reschedule(site.broker.topic(identity.topic), identity, request.deliver_at, site.clock)
+
+
+@handles(CreateSchedule)
+async def create_schedule(site: Site, request: CreateSchedule) -> Schedule:
+    producer = int.from_bytes(site.new_id()[:8], "big") >> 1 or 1
+    return _schedule(
+        await site.broker.schedules.create(
+            request.name,
+            request.topic,
+            request.cron,
+            request.message,
+            timezone=request.timezone,
+            producer=producer,
+        )
+    )
+
+
+@handles(ListSchedules)
+async def list_schedules(site: Site, request: ListSchedules) -> list[Schedule]:
+    return [_schedule(record) for record in site.broker.schedules.list()]
+
+
+@handles(DeleteSchedule)
+async def delete_schedule(site: Site, request: DeleteSchedule) -> None:
+    await site.broker.schedules.delete(request.name)
+
+
+def _scheduled(one: scheduled.Scheduled) -> Scheduled:
+    return Scheduled(str(one.id), one.deliver_at, one.message)
+
+
+def _schedule(record: ScheduleRecord) -> Schedule:
+    return msgspec.convert(record, Schedule, from_attributes=True)
+
+
+# --- dead letters -------------------------------------------------------------------------------------------
+
+
+@handles(ListDeadLetters)
+async def list_dead_letters(site: Site, request: ListDeadLetters) -> list[DeadLetter]:
+    # Those that are being written just now are dead letters, too.
+    await site.broker.settle()
+    letters = site.broker.dead_letters.letters(request.topic, _where(request.where), with_settled=request.with_settled)
+    return [_letter(letter) for letter in await site.on_a_thread(lambda: list(islice(letters, request.limit)))]
+
+
+@handles(GetDeadLetter)
+async def get_dead_letter(site: Site, request: GetDeadLetter) -> DeadLetter:
+    return _letter(site.broker.dead_letters.letter(MessageId.parse(request.id)))
+
+
+@handles(Redrive)
+async def redrive(site: Site, request: Redrive) -> Redriven:
+    await site.broker.settle()
+    done = await site.broker.dead_letters.redrive(
+        request.topic, _where(request.where), dry_run=request.dry_run, rate=request.rate
+    )
+    return Redriven(*(tuple(str(identity) for identity in identities) for identities in done))
+
+
+@handles(Discard)
+async def discard(site: Site, request: Discard) -> int:
+    await site.broker.settle()
+    return await site.broker.dead_letters.discard(request.topic, _where(request.where))
+
+
+def _where(where: Where) -> dead_letters.Where:
+    return dead_letters.Where(**msgspec.structs.asdict(where))
+
+
+def _letter(letter: dead_letters.DeadLetter) -> DeadLetter:
+    obituary = letter.obituary
+    return DeadLetter(
+        id=str(letter.id),
+        original=str(MessageId(obituary.topic, obituary.partition, obituary.offset)),
+        group=obituary.group,
+        reason=obituary.reason,
+        attempts=obituary.attempts,
+        failures=tuple(Failure(*failure) for failure in obituary.failures),
+        round=obituary.round,
+        published_us=obituary.published_us,
+        died_us=letter.died_us,
+        is_settled=letter.is_settled,
+        message=letter.message,
+    )
+
+
+# --- what happened ------------------------------------------------------------------------------------------
+
+
+@handles(GetMessage)
+async def get_message(site: Site, request: GetMessage) -> Found:
+    identity = MessageId.parse(request.id)
+    reading = site.broker.topic(identity.topic).partition(identity.partition).reading
+    stored = await site.on_a_thread(lambda: reading.message(identity.offset))
+    return Found(stored.append_time, stored.message)
+
+
+@handles(GetTrace)
+async def get_trace(site: Site, request: GetTrace) -> Trace:
+    trace = await site.broker.trace(MessageId.parse(request.id))
+    steps = tuple(msgspec.convert(step, Step, from_attributes=True) for step in trace.steps)
+    return Trace(str(trace.id), steps)
+
+
+@handles(AskWhy)
+async def ask_why(site: Site, request: AskWhy) -> Why:
+    why = await site.broker.why(MessageId.parse(request.id), request.group)
+    return Why(why.code, why.answer)
+
+
+@handles(GetStateAt)
+async def get_state_at(site: Site, request: GetStateAt) -> list[StateAt]:
+    return [StateAt(*state) for state in await site.broker.state_at(request.group, request.topic, request.time_us)]

@@ -1,0 +1,55 @@
+"""What time alone does in a broker, now and then: delays that are due, leases that run out, retention.
+
+If that fails for a reason that passes, it is tried again. If not, the broker must not go on as if nothing had happened:
+everybody who asks it for something hears of the failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from penstock.broker.broker import Broker
+from penstock.errors import Fatal, LogClosed, NotFound, PenstockError
+
+TICK_S = 0.5
+# Kafka looks for segments to delete every 5 minutes; ours are smaller, and may be wanted sooner.
+TICKS_TO_MAINTENANCE = 120
+
+
+class Keeper:
+    """Belongs to the broker's event loop. Time is real here: this is what moves a broker whose clock is."""
+
+    def __init__(self, broker: Broker, *, tick_s: float = TICK_S) -> None:
+        self._broker = broker
+        self._tick_s = tick_s
+        self._failure: BaseException | None = None
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise Fatal(f"the broker has failed and must be opened anew: {self._failure}") from self._failure
+
+    async def _keep(self) -> None:
+        ticks = 0
+        while self._failure is None:
+            await asyncio.sleep(self._tick_s)
+            ticks += 1
+            try:
+                await self._broker.tick()
+                if ticks % TICKS_TO_MAINTENANCE == 0:
+                    await self._broker.maintain()
+            except (LogClosed, NotFound):
+                # A topic was deleted under our hands.
+                pass
+            except PenstockError as error:
+                if not error.retriable:
+                    self._failure = error
+            except Exception as error:
+                # A bug of ours, which must not go unheard.
+                self._failure = error
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task

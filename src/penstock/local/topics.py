@@ -1,0 +1,82 @@
+"""Requests about topics."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.broker import scheduled
+from penstock.broker.names import DEAD_LETTERS
+from penstock.broker.settings import PARTITIONS_DEFAULT, make_settings
+from penstock.broker.topic import Topic
+from penstock.client.requests import (
+    ChangeTopic,
+    CreateTopic,
+    DeleteTopic,
+    DescribeTopic,
+    FindOffsets,
+    ListTopics,
+    PartitionInfo,
+    TopicInfo,
+)
+from penstock.local.handlers import Site, handles
+
+
+@handles(CreateTopic)
+async def create_topic(site: Site, request: CreateTopic) -> TopicInfo:
+    # What dies in a dead-letter topic has nowhere to go.
+    letters = not str(request.name).endswith(DEAD_LETTERS)
+    settings = make_settings(**{"dead_letters": letters, **request.settings})
+    partitions = PARTITIONS_DEFAULT if request.partitions is None else request.partitions
+    return _info(await site.broker.create_topic(request.name, partitions, settings))
+
+
+@handles(ChangeTopic)
+async def change_topic(site: Site, request: ChangeTopic) -> TopicInfo:
+    settings = site.broker.topic(request.name).settings.changed(**request.settings)
+    return _info(await site.broker.change_topic(request.name, partitions=request.partitions, settings=settings))
+
+
+@handles(DeleteTopic)
+async def delete_topic(site: Site, request: DeleteTopic) -> None:
+    await site.broker.delete_topic(request.name)
+
+
+@handles(DescribeTopic)
+async def describe_topic(site: Site, request: DescribeTopic) -> TopicInfo:
+    return _info(site.broker.topic(request.name))
+
+
+@handles(ListTopics)
+async def list_topics(site: Site, request: ListTopics) -> list[TopicInfo]:
+    return [_info(site.broker.topic(record.name)) for record in site.broker.topics]
+
+
+@handles(FindOffsets)
+async def find_offsets(site: Site, request: FindOffsets) -> list[int]:
+    partitions = site.broker.topic(request.topic).partitions
+    if request.at == "earliest":
+        return [partition.messages.start_offset for partition in partitions]
+    ends = [partition.reading.visible_offset for partition in partitions]
+    if request.at == "latest":
+        return ends
+    time_us = int(request.at)
+    found = await site.on_a_thread(lambda: [partition.messages.offset_at(time_us) for partition in partitions])
+    return [min(offset, end) for offset, end in zip(found, ends, strict=True)]
+
+
+def _info(topic: Topic) -> TopicInfo:
+    return TopicInfo(
+        name=topic.name,
+        partitions=tuple(
+            PartitionInfo(
+                number,
+                partition.messages.start_offset,
+                partition.reading.visible_offset,
+                partition.messages.size,
+            )
+            for number, partition in enumerate(topic.partitions)
+        ),
+        settings=msgspec.structs.asdict(topic.settings),
+        created_us=topic.record.created_us,
+        scheduled=scheduled.count(topic),
+    )

@@ -1,0 +1,171 @@
+"""The client's port with a broker right behind it: no connection, no copy, the same calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from pyroaring import BitMap64
+
+from penstock.broker import group as groups
+from penstock.broker.broker import Broker, Polled
+from penstock.broker.timers import Timers
+from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
+from penstock.client.requests import Request
+from penstock.client.transport import Delivery, Page, Receipt, Stored, Terms
+from penstock.clock import Clock
+from penstock.errors import LogClosed
+from penstock.frame import Frame
+from penstock.limits import DEFAULT_LIMITS, Limits
+from penstock.local import groups as group_handlers
+from penstock.local import history, topics
+from penstock.local.handlers import HANDLERS, Site
+from penstock.local.keeper import Keeper
+from penstock.message import Message
+from penstock.storage.files import Files, random_id
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+# Importing them is what registers their handlers.
+_ANSWERING = (topics, group_handlers, history)
+# Group commits of several partitions at the same time, a look into the log, and something that takes longer.
+THREADS = 4
+
+
+class LocalTransport:
+    """Opened with `LocalTransport.open`. Belongs to the event loop it was opened on."""
+
+    def __init__(self, broker: Broker, clock: Clock, executor: Executor, limits: Limits, keeper: Keeper | None) -> None:
+        self.broker = broker
+        self._clock = clock
+        self._executor = executor
+        self._limits = limits
+        self._keeper = keeper
+        self._loop = asyncio.get_running_loop()
+        self._site = Site(broker, clock, random_id, self._on_a_thread)
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        files: Callable[[], Files],
+        *,
+        clock: Clock,
+        timers: Timers | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        is_kept: bool = True,
+    ) -> LocalTransport:
+        """`files` opens the directory, on a thread. Unless it is kept, somebody else must see to `broker.tick`."""
+        executor = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-disk")
+        try:
+            loop = asyncio.get_running_loop()
+            directory = await loop.run_in_executor(executor, files)
+            broker = await Broker.open(directory, clock=clock, executor=executor, limits=limits, timers=timers)
+        except BaseException:
+            executor.shutdown(wait=False)
+            raise
+        return cls(broker, clock, executor, limits, Keeper(broker) if is_kept else None)
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
+    # --- publishing --------------------------------------------------------------------------------------
+
+    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
+        self._check()
+        on_topic = self.broker.topic(topic)
+        published = await on_topic.publish(message, partition)
+        return Stored(published.partition, published.offset, published.append_time, len(on_topic.partitions))
+
+    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+        self._check()
+        on_topic = self.broker.topic(topic)
+        published = await on_topic.publish_frame(frame, partition)
+        return Stored(partition, published.offset, published.append_time, len(on_topic.partitions))
+
+    # --- consuming ---------------------------------------------------------------------------------------
+
+    async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+        """Without a session: a consumer in the same process can't fall silent without the broker doing so."""
+        self._check()
+        await self.broker.join(group, consumer, topics, **settings)
+
+    async def leave(self, group: str, consumer: str) -> None:
+        self._check()
+        self.broker.leave(group, consumer)
+
+    async def poll(
+        self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
+    ) -> Sequence[Delivery]:
+        """Not a task of its own: between the lease and the caller there is no point at which it could be cancelled."""
+        self._check()
+        polled = await self.broker.poll(group, consumer, topics, count=count, bytes_max=bytes_max, wait_us=wait_us)
+        return [self._delivery(group, some) for some in polled]
+
+    def _delivery(self, group: str, polled: Polled) -> Delivery:
+        receipt, frames = polled.handed
+        state = self.broker.topic(polled.topic).partition(receipt.partition).groups.state(group)
+        attempts = {}
+        if state.attempts:
+            attempts = {offset: state.attempts[offset] for offset in receipt.offsets & BitMap64(state.attempts)}
+        told = Receipt(polled.topic, receipt.partition, receipt.lease, receipt.offsets)
+        settings = self.broker.group(group, polled.topic).settings
+        terms = Terms(settings.ordering, settings.on_poison)
+        return Delivery(told, frames, attempts, state.leases[receipt.lease].deadline_us, terms)
+
+    async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
+        self._check()
+        on_topic = self.broker.group(group, receipt.topic)
+        held = groups.Receipt(receipt.partition, receipt.lease, receipt.offsets)
+        match answer:
+            case Ack():
+                await on_topic.ack(held)
+            case Nack():
+                await on_topic.nack(held, reason=answer.reason, delay_us=answer.delay_us)
+            case Reject():
+                await on_topic.reject(held, answer.reason)
+            case Release():
+                await on_topic.release(held)
+            case Extend():
+                await on_topic.extend(held, answer.visibility_us)
+
+    # --- the rest ----------------------------------------------------------------------------------------
+
+    async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:
+        self._check()
+        log = self.broker.topic(topic).partition(partition).messages
+        run = await self._on_a_thread(partial(log.read, offset, bytes_max=bytes_max, until=until))
+        return Page(list(run), run.next_offset)
+
+    async def call(self, request: Request[R]) -> R:
+        self._check()
+        reply: R = await HANDLERS[type(request)](self._site, request)
+        return reply
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._keeper is not None:
+                await self._keeper.stop()
+            await self.broker.close()
+        finally:
+            self._executor.shutdown(wait=False)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise LogClosed("the client is closed")
+        if self._keeper is not None:
+            self._keeper.check()
+
+    async def _on_a_thread(self, work: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._executor, work)

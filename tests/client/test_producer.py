@@ -1,0 +1,335 @@
+"""Producers: gathering, compressing, sending again, waiting for room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.broker.partitioner import partition_of
+from penstock.client.client import Client
+from penstock.client.sending import Sending
+from penstock.client.transport import Stored
+from penstock.codec import LZ4, NONE, ZSTD
+from penstock.errors import (
+    BatchTooLarge,
+    DiskFull,
+    InvalidMessage,
+    LogClosed,
+    Overloaded,
+    PartitionNotFound,
+    PenstockError,
+    TopicNotFound,
+    UnknownColumn,
+)
+from penstock.frame import Frame, Producer
+from penstock.local.transport import LocalTransport
+from penstock.testing import Fault, FaultyFiles, MemoryFiles, Operation, VirtualQueue
+
+
+class Between:
+    """A transport with something in the way of frames."""
+
+    def __init__(self, inner: LocalTransport, lost: Sequence[PenstockError] = ()) -> None:
+        self.inner = inner
+        self.frames: list[Frame] = []
+        self.lost = list(lost)
+        self.gate: asyncio.Event | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+        """The frame gets through, the answer may not."""
+        if self.gate is not None:
+            await self.gate.wait()
+        self.frames.append(frame)
+        stored = await self.inner.publish_frame(topic, partition, frame)
+        if self.lost:
+            raise self.lost.pop(0)
+        return stored
+
+
+def values(queue: VirtualQueue, topic: str = "orders") -> list[bytes | None]:
+    return [message.value for message in queue.reader(topic)]
+
+
+def test_what_is_sent_is_stored_when_the_producer_is_closed(queue: VirtualQueue) -> None:
+    with queue.producer("orders", linger="1h") as producer:
+        sent = [producer.send(f"{number}", key=f"k{number % 3}") for number in range(100)]
+        assert not any(each.done() for each in sent)
+    assert values(queue) == [b"%d" % number for number in range(100)]
+    assert [each.result().offset for each in sent] == list(range(100))
+    assert sent[7].result().id == "orders:0:7"
+    with pytest.raises(LogClosed, match="the producer for orders is closed"):
+        producer.send(b"too late")
+
+
+def test_messages_that_follow_each_other_become_one_frame(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        async with client.producer("orders", linger="1h", batch_messages=10) as producer:
+            for number in range(25):
+                await producer.send(b"%d" % number)
+        assert [frame.count for frame in ways[0].frames] == [10, 10, 5]
+        async with client.producer("orders", linger="1h", batch_bytes=1_000) as producer:
+            for _ in range(6):
+                await producer.send(b"x" * 400)
+        assert [frame.count for frame in ways[0].frames[3:]] == [2, 2, 2]
+
+    run_client(work, through=through)
+
+
+def test_a_message_waits_for_others_no_longer_than_it_may_linger(queue: VirtualQueue) -> None:
+    with queue.producer("orders", linger="1ms") as producer:
+        assert producer.send(b"a").result(timeout=30).offset == 0
+    with queue.producer("orders", linger="0s") as producer:
+        assert producer.send(b"b").result(timeout=30).offset == 1
+
+
+@pytest.mark.parametrize(("compression", "codec"), [("none", NONE), ("lz4", LZ4), ("zstd", ZSTD)])
+def test_frames_are_compressed_on_request(run_client: Any, compression: str, codec: int) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        async with client.producer("orders", compression=compression) as producer:
+            for number in range(100):
+                await producer.send(f"order {number} of a hundred", key="k")
+        assert {frame.codec for frame in ways[0].frames} == {codec}
+        read = [message.value async for message in client.reader("orders")]
+        assert read == [f"order {number} of a hundred".encode() for number in range(100)]
+
+    run_client(work, through=through)
+
+
+def test_a_frame_whose_answer_was_lost_is_sent_again_and_stored_once(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport, lost=[Overloaded("the answer was lost"), Overloaded("and again")]))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        async with client.producer("orders") as producer:
+            first = await producer.send(b"a")
+            assert (await first).offset == 0
+            assert (await (await producer.send(b"b"))).offset == 1
+        assert [message.value async for message in client.reader("orders")] == [b"a", b"b"]
+        sequences = [frame.producer.sequence for frame in ways[0].frames]
+        assert sequences == [0, 0, 0, 1]
+        assert len({frame.producer.id for frame in ways[0].frames}) == 1
+
+    run_client(work, through=through)
+
+
+def test_after_giving_up_a_producer_goes_on_in_a_new_life(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport, lost=[Overloaded("the answer was lost")]))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        producer = client.producer("orders", retry_for="0s", linger="0s")
+        with pytest.raises(Overloaded):
+            await (await producer.send(b"a"))
+        await (await producer.send(b"b"))
+        with pytest.raises(Overloaded, match="the answer was lost"):
+            await producer.flush()
+        await producer.close()
+        first, second = (frame.producer for frame in ways[0].frames)
+        assert (first, second) == (Producer(first.id, 0, 0), Producer(first.id, 1, 0))
+
+    run_client(work, through=through)
+
+
+def test_a_full_disk_is_tried_again(run_client: Any) -> None:
+    faults = 0
+
+    def before(operation: Operation) -> Fault | None:
+        nonlocal faults
+        if operation.kind == "write" and operation.name.endswith(".log") and faults > 0:
+            faults -= 1
+            return Fault(DiskFull("no space left"))
+        return None
+
+    async def work(client: Client) -> None:
+        nonlocal faults
+        await client.create_topic("orders", 1)
+        faults = 2
+        async with client.producer("orders") as producer:
+            await producer.send(b"a")
+        assert faults == 0
+        assert [message.value async for message in client.reader("orders")] == [b"a"]
+
+    run_client(work, files=FaultyFiles(MemoryFiles(), before))
+
+
+def test_what_could_not_be_stored_is_told_by_its_handle_and_at_the_latest_by_closing(queue: VirtualQueue) -> None:
+    producer = queue.producer("orders", linger="1h")
+    sending = producer.send(b"a", delay="20000d")
+    with pytest.raises(InvalidMessage, match="deliver_at is"):
+        producer.flush()
+    with pytest.raises(InvalidMessage):
+        sending.result()
+    producer.send(b"b")
+    producer.close()
+    assert values(queue) == [b"b"]
+
+
+def test_whoever_sends_more_than_the_buffer_holds_waits(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        gate = ways[0].gate = asyncio.Event()
+        producer = client.producer("orders", linger="0s", buffer_bytes=5_000, batch_messages=1)
+        sent: list[Sending] = []
+
+        async def send_all() -> None:
+            for number in range(50):
+                sent.append(await producer.send(b"%03d" % number + bytes(997)))
+
+        sending = asyncio.create_task(send_all())
+        # Long enough for everything that needs no room.
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(sent) == 4
+        gate.set()
+        await sending
+        await producer.close()
+        assert [(await each).offset for each in sent] == list(range(50))
+
+    run_client(work, through=through)
+
+
+def test_a_single_message_larger_than_the_buffer_goes_through(queue: VirtualQueue) -> None:
+    with queue.producer("orders", buffer_bytes=100) as producer:
+        for _ in range(3):
+            producer.send(bytes(10_000))
+    assert len(values(queue)) == 3
+
+
+def test_many_threads_may_send_through_one_producer(queue: VirtualQueue) -> None:
+    queue.create_topic("events", 4)
+    with queue.producer("events", buffer_bytes=20_000, linger="1ms") as producer:
+
+        def send(thread: int) -> None:
+            for number in range(200):
+                producer.send(f"{thread}-{number}", key=f"thread-{thread}")
+
+        threads = [Thread(target=send, args=[number]) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    by_key: dict[bytes | None, list[bytes | None]] = {}
+    for message in queue.reader("events"):
+        by_key.setdefault(message.key, []).append(message.value)
+    assert by_key == {b"thread-%d" % t: [b"%d-%d" % (t, n) for n in range(200)] for t in range(4)}
+
+
+def test_a_producer_hears_of_new_partitions(queue: VirtualQueue) -> None:
+    with queue.producer("orders") as producer:
+        assert producer.send(b"a", key="k").result(30).partition == 0
+        queue.change_topic("orders", partitions=5)
+        with pytest.raises(PartitionNotFound):
+            producer.send(b"x", partition=4)
+        producer.send(b"b").result(30)
+        assert producer.send(b"c", key="k").result(30).partition == partition_of(b"k", 5)
+        assert producer.send(b"d", partition=4).result(30).partition == 4
+
+
+def test_messages_without_a_key_are_spread_parcel_by_parcel(queue: VirtualQueue) -> None:
+    queue.create_topic("events", 3)
+    with queue.producer("events", batch_messages=2, linger="1h") as producer:
+        sent = [producer.send(b"x") for _ in range(6)]
+    assert sorted(each.result().partition for each in sent) == [0, 0, 1, 1, 2, 2]
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_split_by_key_and_its_places_are_told(queue: VirtualQueue) -> None:
+    queue.create_topic("events", 3)
+    table = pa.table(
+        {"value": [b"%d" % n for n in range(100)], "key": [b"k%d" % (n % 10) if n % 7 else None for n in range(100)]}
+    )
+    with queue.producer("events", compression="lz4", batch_messages=8) as producer:
+        published = producer.send_batch(table)
+    for row in range(100):
+        stored = queue.message(f"events:{published.partitions[row]}:{published.offsets[row]}")
+        assert (stored.value, stored.key) == (table["value"][row].as_py(), table["key"][row].as_py())
+        if stored.key is not None:
+            assert stored.partition == partition_of(stored.key, 3)
+
+
+def test_a_table_comes_behind_what_was_sent_before_it(queue: VirtualQueue) -> None:
+    with queue.producer("orders", linger="1h") as producer:
+        producer.send(b"0")
+        assert producer.send_batch(pa.table({"value": [b"1", b"2"]})).offsets.tolist() == [1, 2]
+        producer.send(b"3")
+        assert producer.send_batch(pa.table({"value": [b"4"]}), partition=0).offsets.tolist() == [4]
+    assert values(queue) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_large_table_is_cut_into_frames_that_fit(queue: VirtualQueue) -> None:
+    table = pa.table(
+        {
+            "value": [bytes(1_000)] * 500,
+            "headers": [[{"key": "h", "value": b"x" * 50}]] * 500,
+            "priority": [1] * 500,
+        }
+    )
+    with queue.producer("orders", batch_bytes=20_000, buffer_bytes=50_000) as producer:
+        assert producer.send_batch(table).offsets.tolist() == list(range(500))
+    assert {message.priority for message in queue.reader("orders")} == {1}
+
+
+@pytest.mark.parametrize(
+    ("table", "error"),
+    [
+        (pa.table({"value": [b"x"], "colour": ["red"]}), UnknownColumn),
+        (pa.table({"key": [b"x"]}), InvalidMessage),
+        ([b"x"], InvalidMessage),
+        (pa.table({"value": [b"small", b"x" * (1 << 21)]}), BatchTooLarge),
+        (pa.table({"value": [b"x"], "deliver_at": [9e18]}), InvalidMessage),
+    ],
+)
+def test_a_table_that_can_not_be_stored_is_refused_as_a_whole(
+    queue: VirtualQueue, table: Any, error: type[PenstockError]
+) -> None:
+    with queue.producer("orders", batch_messages=1) as producer, pytest.raises(error):
+        producer.send_batch(table)
+    assert values(queue) == []
+
+
+def test_a_producer_of_a_deleted_topic_fails_and_says_so(queue: VirtualQueue) -> None:
+    producer = queue.producer("orders", linger="1h")
+    sending = producer.send(b"a")
+    queue.delete_topic("orders")
+    with pytest.raises(TopicNotFound):
+        producer.close()
+    with pytest.raises(TopicNotFound):
+        sending.result()

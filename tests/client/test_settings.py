@@ -1,0 +1,174 @@
+"""Settings in users' words, to and from those of the broker."""
+
+from __future__ import annotations
+
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import pytest
+
+from penstock.broker.settings import GroupSettings, TopicSettings
+from penstock.client.settings import GROUP, TOPIC, group_settings, show_group, show_topic, topic_settings
+from penstock.errors import AlreadyExists, InvalidSetting
+from penstock.testing import VirtualQueue
+
+SECOND = 1_000_000
+HOUR = 3_600 * SECOND
+
+
+def test_group_settings_are_written_with_durations_as_text() -> None:
+    assert group_settings(
+        {
+            "start": "latest",
+            "visibility": "30s",
+            "max_retries": 5,
+            "backoff": {"initial": "1s", "factor": 2, "max": "10m", "jitter": 0},
+            "ordering": "key",
+            "on_poison": "skip",
+            "assignment": "shared",
+            "lanes": "weighted",
+            "max_in_flight": 7,
+            "session": "45s",
+        }
+    ) == {
+        "start": "latest",
+        "visibility_us": 30 * SECOND,
+        "max_retries": 5,
+        "backoff_initial_us": SECOND,
+        "backoff_factor": 2,
+        "backoff_max_us": 600 * SECOND,
+        "backoff_jitter": 0,
+        "ordering": "key",
+        "on_poison": "skip",
+        "assignment": "shared",
+        "lanes": "weighted",
+        "max_in_flight": 7,
+        "session_us": 45 * SECOND,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ({"retention": {"hours": 24}}, {"retention_age_us": 24 * HOUR}),
+        ({"retention": {"hours": 0.5, "bytes": 10}}, {"retention_age_us": HOUR // 2, "retention_bytes": 10}),
+        ({"retention": None}, {"retention_age_us": None, "retention_bytes": None}),
+        ({"retention": {"hours": None}}, {"retention_age_us": None}),
+        ({"max_delay": "1d", "cleanup": "compact"}, {"max_delay_us": 24 * HOUR, "cleanup": "compact"}),
+        ({"tombstone_age": "1h", "dead_letters": False}, {"tombstone_age_us": HOUR, "dead_letters": False}),
+        ({}, {}),
+    ],
+)
+def test_topic_settings_are_written_with_hours_and_bytes(given: dict[str, Any], settings: dict[str, Any]) -> None:
+    assert topic_settings(given) == settings
+
+
+@pytest.mark.parametrize(
+    ("read", "given", "setting", "part_of_the_sentence"),
+    [
+        (
+            group_settings,
+            {"visibilty": "1s"},
+            "visibilty",
+            "there is no group setting 'visibilty'; there are assignment",
+        ),
+        (group_settings, {"retention": {}}, "retention", "there is no group setting 'retention'"),
+        (group_settings, {"visibility": 30}, "visibility", "visibility: a duration needs its unit"),
+        (group_settings, {"backoff": "1s"}, "backoff", "backoff has parts (initial, factor, max, jitter)"),
+        (group_settings, {"backoff": {"first": "1s"}}, "backoff.first", "there is no group setting 'backoff.first'"),
+        (group_settings, {"max_retries": "3"}, "max_retries", "max_retries is a whole number, not '3'"),
+        (group_settings, {"max_retries": True}, "max_retries", "max_retries is a whole number, not True"),
+        (group_settings, {"ordering": "keys"}, "ordering", "ordering is none, key or partition, not 'keys'"),
+        (group_settings, {"ordering": ["key"]}, "ordering", "ordering is none, key or partition"),
+        (topic_settings, {"retention": {"hours": "24"}}, "retention.hours", "retention.hours is a number of hours"),
+        (topic_settings, {"retention": {"hours": 0}}, "retention.hours", "retention.hours is a number of hours"),
+        (topic_settings, {"retention": {"hours": float("nan")}}, "retention.hours", "is a number of hours"),
+        (topic_settings, {"dead_letters": 1}, "dead_letters", "dead_letters is True or False, not 1"),
+        (topic_settings, {"durability": "none"}, "durability", "there is no topic setting 'durability'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_its_name(
+    read: Any, given: dict[str, Any], setting: str, part_of_the_sentence: str
+) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        read(given)
+    assert part_of_the_sentence in refused.value.message
+    assert refused.value.details["setting"] == setting
+
+
+def test_the_users_words_cover_every_setting_the_broker_has() -> None:
+    assert {setting.field for setting in GROUP.values()} == set(GroupSettings.__struct_fields__)
+    assert {setting.field for setting in TOPIC.values()} == set(TopicSettings.__struct_fields__)
+
+
+@pytest.mark.parametrize(("words", "settings"), [(GROUP, GroupSettings), (TOPIC, TopicSettings)])
+def test_the_choices_are_those_the_broker_has(words: Any, settings: Any) -> None:
+    for name, hint in get_type_hints(settings).items():
+        choices = [choice for choice in get_args(hint) if isinstance(choice, str)]
+        for choice in choices:
+            (setting,) = [setting for setting in words.values() if setting.field == name]
+            assert setting.read(name, choice) == choice
+
+
+def test_what_is_shown_can_be_written_again() -> None:
+    group = msgspec.structs.asdict(GroupSettings())
+    topic = msgspec.structs.asdict(TopicSettings())
+    assert group_settings(show_group(group)) == group
+    assert topic_settings(show_topic(topic)) == topic
+    assert show_topic({"retention_age_us": 1800 * SECOND}) == {"retention": {"hours": 0.5}}
+
+
+def test_settings_reach_the_broker_and_come_back(queue: VirtualQueue) -> None:
+    info = queue.create_topic("events", 2, retention={"hours": 1}, cleanup="compact", max_delay="1d")
+    assert len(info.partitions) == 2
+    assert info.settings == {
+        "retention": {"hours": 1, "bytes": None},
+        "cleanup": "compact",
+        "tombstone_age": "1d",
+        "max_delay": "1d",
+        "dead_letters": True,
+    }
+    changed = queue.change_topic("events", retention={"bytes": 1 << 20}, partitions=3)
+    assert changed.settings["retention"] == {"hours": 1, "bytes": 1 << 20}
+    assert len(changed.partitions) == 3
+    group = queue.create_group("g", visibility="10s", backoff={"initial": "2s"})
+    assert (group.settings["visibility"], group.settings["backoff"]["initial"]) == ("10s", "2s")
+    assert queue.change_group("g", max_retries=9).settings["max_retries"] == 9
+    assert queue.group("g").settings["visibility"] == "10s"
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"visibility": "0s"}, "visibility"),
+        ({"max_in_flight": 0}, "max_in_flight"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"backoff": {"initial": "10s", "max": "1s"}}, "backoff.max"),
+        ({"backoff": {"factor": 0.5}}, "backoff.factor"),
+    ],
+)
+def test_ranges_are_told_in_the_users_words(queue: VirtualQueue, settings: dict[str, Any], setting: str) -> None:
+    for make in (
+        lambda: queue.create_group("g", **settings),
+        lambda: queue.consumer("g", "orders", **settings).join(),
+        lambda: queue.replay("orders", "g", from_time="2020-01-01T00:00:00Z", **settings),
+    ):
+        with pytest.raises(InvalidSetting) as refused:
+            make()
+        assert refused.value.details["setting"] == setting
+        assert setting in refused.value.message
+        assert "_us" not in refused.value.message
+    assert queue.groups() == []
+
+
+def test_a_topic_of_dead_letters_has_none_of_its_own(queue: VirtualQueue) -> None:
+    assert queue.create_topic("orders.dlq", 1).settings["dead_letters"] is False
+    with pytest.raises(InvalidSetting):
+        queue.create_topic("returns.dlq", 1, dead_letters=True)
+    with pytest.raises(AlreadyExists):
+        queue.create_topic("orders")
+    with pytest.raises(InvalidSetting, match="1 to 1000 partitions"):
+        queue.create_topic("many", partitions=0)
+    queue.create_topic("wide", 2)
+    with pytest.raises(InvalidSetting, match="they can grow, not shrink"):
+        queue.change_topic("wide", partitions=1)

@@ -1,0 +1,28 @@
+"""Every request a client can make has somebody who answers it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.client import requests
+from penstock.client.requests import Request
+from penstock.local import transport
+from penstock.local.handlers import HANDLERS
+
+
+def test_every_request_has_a_handler() -> None:
+    assert transport
+    kinds = {
+        kind
+        for kind in vars(requests).values()
+        if isinstance(kind, type) and issubclass(kind, Request) and kind is not Request
+    }
+    assert kinds == set(HANDLERS)
+
+
+def test_requests_can_go_over_a_wire() -> None:
+    """They know themselves apart by their tags."""
+    tags = [kind.__struct_config__.tag for kind in HANDLERS]
+    assert len(set(tags)) == len(tags)
+    sent = requests.Seek("g", "t", "latest", None, None, 3)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=requests.Seek) == sent
