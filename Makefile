@@ -24,10 +24,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 run:  ## start the broker (not there yet: says so and fails)
-	@echo "penstock has no server yet: this version is the storage engine. See README.md; try 'make demo'." >&2; exit 1
+	@echo "penstock has no server yet: this version is the broker embedded in a Python process. See README.md; try 'make demo'." >&2; exit 1
 
-demo: setup  ## write a log, kill the writer, recover it, damage it, find the damage
-	$(BIN)/python examples/durable_log.py
+demo: setup  ## all examples: queue, order, delays, dead letters, traces, a killed process, a damaged log
+	$(BIN)/python examples/demo.py
 
 test: setup test-tools  ## all tests
 	$(BIN)/pytest

@@ -1,14 +1,31 @@
-"""What a queue means. No sockets, no files of its own.
+"""What a queue means. No sockets, no files of its own. docs/internals/delivery.md tells how it fits together.
 
-Today: topics, publishing, and groups without members, order, delays or dead letters.
-
-broker       topics in a data directory; every door ends here
-catalog      which topics there are, on disk
-settings     what can be set on a topic
-names        what topics and groups may be called
+broker       topics and groups in a data directory; every door ends here
+catalog      which topics, groups and schedules there are, on disk
+settings     what can be set on a topic and on a group
+names ids    what topics and groups may be called; message ids
 topic        its partitions, and which of them a message goes to
 partitioner  the key's hash; splitting a batch
 partition    its two logs
+reading      the messages of a partition as its groups see them; frame_cache keeps what was read last
 producers    idempotent producers: what comes again is recognised
 journal      the way into a log: commit, and wait until it is on disk
+ledger       the same for rows of the deliveries log; those nobody waits for are held back a moment
+
+group        a group on a topic: lease, ack, nack, seek, replay
+deliveries   all groups of a partition, and the log of what happened
+delivery     the state of one group in one partition: decide, apply
+events       what happens to messages: the rows of the deliveries log
+snapshot     the state as rows
+leasing      what is leased next: lanes, delays, expiry, order
+ordering     how messages wait for one another; key_order by key, key_hash tells keys apart
+lanes        priority lanes, and whose turn it is
+delays       delayed messages; wheel has the timers; scheduled is for looking at them
+schedules    messages that come again and again; cron says when
+retries      how long to wait before a message is tried again
+dead_letters messages that were given up
+members      who is in a group; assignor says who gets what; membership for all groups
+trace        what happened, why not, and what was at some time
+offsets      sets of offsets
+bell timers  waiting until something may be ready, or a time has come
 """
