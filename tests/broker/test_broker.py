@@ -12,7 +12,7 @@ from broker_support import run
 from penstock.batch import Batch
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
-from penstock.broker.partitioner import partition_of
+from penstock.partitioner import partition_of
 from penstock.broker.settings import make_settings
 from penstock.broker.topic import Topic
 from penstock.codec import LZ4

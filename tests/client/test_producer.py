@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.broker.partitioner import partition_of
 from penstock.client.client import Client
 from penstock.client.sending import Sending
 from penstock.client.transport import Stored
@@ -28,6 +27,7 @@ from penstock.errors import (
 )
 from penstock.frame import Frame, Producer
 from penstock.local.transport import LocalTransport
+from penstock.partitioner import partition_of
 from penstock.testing import Fault, FaultyFiles, MemoryFiles, Operation, VirtualQueue
 
 

@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock.batch import Batch
-from penstock.broker.partitioner import partition_of
-from penstock.client.partitioning import partition_of as clients_partition_of
-from penstock.client.partitioning import split
 from penstock.errors import (
     BatchTooLarge,
     InvalidInput,
@@ -20,6 +16,7 @@ from penstock.errors import (
     PenstockError,
     TopicNotFound,
 )
+from penstock.partitioner import partition_of
 from penstock.testing import VirtualClock, VirtualQueue
 
 
@@ -54,17 +51,6 @@ def test_messages_of_one_key_go_to_one_partition_and_others_are_spread(queue: Vi
         assert queue.publish("events", b"x", key=key).partition == partition_of(key.encode(), 4)
     assert {queue.publish("events", b"x").partition for _ in range(4)} == {0, 1, 2, 3}
     assert queue.publish("events", b"x", partition=2).partition == 2
-
-
-def test_the_client_chooses_the_partitions_that_the_broker_would() -> None:
-    keys = [b"", b"a", None, b"user-1", b"x" * 100]
-    for key in keys:
-        if key is not None:
-            assert clients_partition_of(key, 7) == partition_of(key, 7)
-    batch = Batch.from_columns([b"v"] * 5, keys=keys, now_us=1)
-    chosen = {row: number for number, rows, _ in split(batch, 7, unkeyed=3) for row in rows.tolist()}
-    assert [chosen[row] for row in range(5)] == [3 if key is None else partition_of(key, 7) for key in keys]
-    assert [part.values() for _, _, part in split(batch, 1, unkeyed=0)] == [[b"v"] * 5]
 
 
 @pytest.mark.parametrize(

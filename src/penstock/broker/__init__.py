@@ -5,7 +5,6 @@ catalog      which topics, groups and schedules there are, on disk
 settings     what can be set on a topic and on a group
 names ids    what topics and groups may be called; message ids
 topic        its partitions, and which of them a message goes to
-partitioner  the key's hash; splitting a batch
 partition    its two logs
 reading      the messages of a partition as its groups see them; frame_cache keeps what was read last
 producers    idempotent producers: what comes again is recognised

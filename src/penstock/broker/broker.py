@@ -289,6 +289,8 @@ class Broker:
         record = await self._on_a_thread(partial(self._catalog.put_group, name, settings))
         if settings.assignment != old.assignment:
             self.consumers.forget(name)
+            for topic in self.group_topics(name):
+                self.topic(topic).bell.ring()
         for (group, _), on_topic in self._groups.items():
             if group == name:
                 on_topic.configure(settings, settings.policy(self._dice))
@@ -406,8 +408,9 @@ class Broker:
     def _next_due_of(self, group: str, topics: list[str]) -> int:
         dues = [self.consumers.next_due(group)]
         for name in topics:
-            dues += [partition.groups.next_due() for partition in self.topic(name).partitions]
-        return min((due for due in dues if due is not None), default=1 << 62)
+            dues += [partition.groups.next_due_of(group) for partition in self.topic(name).partitions]
+        now = self._clock.now_us()
+        return min((due for due in dues if due is not None and due > now), default=1 << 62)
 
     # --- what happened -----------------------------------------------------------------------------------
 
@@ -673,9 +676,14 @@ def _check_topic(name: str, settings: object) -> None:
 
 
 def _conflict(record: GroupRecord, given: GroupSettings) -> SettingsConflict:
-    different = [
-        f"{name} is {getattr(record.settings, name)!r}, not {getattr(given, name)!r}"
+    different = {
+        name: (getattr(record.settings, name), getattr(given, name))
         for name in GroupSettings.__struct_fields__
         if getattr(record.settings, name) != getattr(given, name)
-    ]
-    return SettingsConflict(f"group {record.name} has other settings: {'; '.join(different)}", group=record.name)
+    }
+    told = "; ".join(f"{name} is {has!r}, not {wanted!r}" for name, (has, wanted) in different.items())
+    return SettingsConflict(
+        f"group {record.name} has other settings: {told}",
+        group=record.name,
+        different={name: list(both) for name, both in different.items()},
+    )

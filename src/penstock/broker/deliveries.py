@@ -287,6 +287,13 @@ class Deliveries:
         dues = [self.delays.next_due(), *(group.delivery.next_due() for group in self._working.values())]
         return min((due for due in dues if due is not None), default=None)
 
+    def next_due_of(self, group: str) -> int | None:
+        """When there may be something for this group by time alone, after now."""
+        now = self._clock.now_us()
+        delayed = self.delays.next_due()
+        mine = self._states[group].next_due(now) if group in self._states else None
+        return min((due for due in (delayed, mine) if due is not None and due > now), default=None)
+
     # --- what groups do ----------------------------------------------------------------------------------
 
     def lease(self, name: str, *, consumer: str, count: int, bytes_max: int, visibility_us: int) -> Taken | None:

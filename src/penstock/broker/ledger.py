@@ -46,7 +46,8 @@ class Ledger:
         """One row, done when it is on disk. If this raises, it will never be, and must not be applied."""
         self.check()
         self.flush()
-        return self._commit(to_message(events, now_us))
+        # That a caller gives up waiting must not hide that its row could not be written.
+        return asyncio.shield(self._commit(to_message(events, now_us)))
 
     def note(self, events: Sequence[AnyEvent], now_us: int) -> None:
         """Nobody waits for it. If this raises, it must not be applied."""
@@ -95,8 +96,7 @@ class Ledger:
         assert message.value is not None
         self.since_snapshot += len(message.value)
         self._last = commit
-        # That a caller gives up waiting must not hide that its row could not be written.
-        return asyncio.shield(commit)
+        return commit
 
     def _written(self, commit: asyncio.Future[Committed]) -> None:
         if not commit.cancelled() and isinstance(error := commit.exception(), PenstockError):

@@ -12,7 +12,6 @@ from penstock.batch import Batch
 from penstock.broker.bell import Bell
 from penstock.broker.catalog import TopicRecord
 from penstock.broker.partition import Partition
-from penstock.broker.partitioner import partition_of, partitions_of, split
 from penstock.broker.settings import TopicSettings
 from penstock.clock import TIME_MAX_US, Clock, rfc3339
 from penstock.codec import NONE
@@ -21,6 +20,7 @@ from penstock.errors import InvalidMessage, PartitionNotFound
 from penstock.frame import HAS_DELAYS, Frame
 from penstock.limits import Limits
 from penstock.message import Message
+from penstock.partitioner import partition_of, partitions_of, split
 from penstock.storage.commit import Committed
 
 # A producer's clock may be a little behind, and a message a little on its way.

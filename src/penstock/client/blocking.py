@@ -173,7 +173,9 @@ class Reader:
     offsets = blocking(aio_reader.Reader.offsets)
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        return self._portal.iterate(aiter(self._inner))
+        # The rows are made here: one trip to the event loop for each is many.
+        for partition, columns in self._portal.iterate(self._inner.columns()):
+            yield from columns.messages(self._inner.topic, partition)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """With the columns partition, offset, append_time and those of a message."""

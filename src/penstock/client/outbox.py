@@ -14,9 +14,9 @@ from threading import Lock
 from typing import NamedTuple
 
 from penstock.batch import Batch
-from penstock.client.partitioning import partition_of
 from penstock.client.transport import Stored
 from penstock.message import Message
+from penstock.partitioner import partition_of
 
 # What the columns around a message may add to its bytes.
 _OVERHEAD = 48

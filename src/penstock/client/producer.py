@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import NamedTuple, Self, Unpack
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.batch import Batch
 from penstock.body import check_limits
 from penstock.client.outbox import Outbox, Parcel
-from penstock.client.partitioning import Ints, split
 from penstock.client.requests import DescribeTopic
 from penstock.client.sender import Sender
 from penstock.client.sending import PublishedBatch, Sending
@@ -25,6 +25,7 @@ from penstock.errors import InvalidInput, LogClosed, PartitionNotFound
 from penstock.frame import check_message
 from penstock.limits import MIB, Limits
 from penstock.message import Message
+from penstock.partitioner import partitions_of, split
 
 # Kafka's clients gather 16 KiB for up to 5 ms, and buffer 32 MiB; ours are columnar, and gain from larger frames.
 LINGER = "5ms"
@@ -172,7 +173,7 @@ class Producer:
         self._check_partition(outbox, partition)
         batch = Batch.from_arrow(table, self._transport.now_us())
         if partition is None:
-            parts = split(batch, outbox.partitions, outbox.next_turn())
+            parts = split(batch, partitions_of(batch, outbox.partitions, outbox.next_turn()))
         else:
             parts = [(partition, np.arange(batch.count), batch)]
         slices = [
@@ -182,7 +183,7 @@ class Producer:
         ]
         for _, _, part in slices:
             check_limits(part, self._transport.limits)
-        sent: list[tuple[Ints, Parcel]] = []
+        sent: list[tuple[npt.NDArray[np.int64], Parcel]] = []
         for number, rows, part in slices:
             sent.append((rows, await self._put_batch(part, number)))
         # All of them, also if one fails: nobody shall still be writing when the error is told.

@@ -51,13 +51,13 @@ class Reader:
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """With the columns partition, offset, append_time and those of a message."""
-        async for partition, columns in self._read():
+        async for partition, columns in self.columns():
             yield columns.arrow(partition)
 
     async def __aiter__(self) -> AsyncIterator[StoredMessage]:
-        async for partition, columns in self._read():
-            for offset, append_time, message in columns.rows():
-                yield StoredMessage(self.topic, partition, offset, append_time, message)
+        async for partition, columns in self.columns():
+            for message in columns.messages(self.topic, partition):
+                yield message
 
     async def offsets(self) -> dict[int, tuple[int, int]]:
         """What would be read now: for each partition the first offset, and the one after the last."""
@@ -87,7 +87,8 @@ class Reader:
             return await self._transport.call(FindOffsets(self.topic, bound.time_us))
         return bound.offsets(ends)
 
-    async def _read(self) -> AsyncIterator[tuple[int, Columns]]:
+    async def columns(self) -> AsyncIterator[tuple[int, Columns]]:
+        """Some messages of one partition at a time, as they come from the broker."""
         for partition, (offset, until) in (await self.offsets()).items():
             while offset < until:
                 page = await self._transport.read(self.topic, partition, offset, until, self._bytes_max)

@@ -94,6 +94,10 @@ class Columns:
         """Offset, append time and message."""
         return zip(self.offsets.tolist(), self.append_times.tolist(), self.batch.messages(), strict=True)
 
+    def messages(self, topic: str, partition: int) -> Iterator[StoredMessage]:
+        for offset, append_time, message in self.rows():
+            yield StoredMessage(topic, partition, offset, append_time, message)
+
 
 def between(frame: Frame, first: int, until: int) -> Columns | None:
     """The messages of a frame with offsets in [first, until); None if there are none."""

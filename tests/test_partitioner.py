@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.batch import Batch
-from penstock.broker.partitioner import key_hashes, partition_of, partitions_of, split
+from penstock.partitioner import key_hashes, partition_of, partitions_of, split
 
 keys = st.lists(st.none() | st.binary(max_size=100), min_size=1, max_size=40)
 
