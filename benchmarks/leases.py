@@ -68,21 +68,22 @@ async def fill(broker: Broker, count: int) -> None:
 async def drain(group: Group, *, nacked: bool = False) -> int:
     """Everything there is; how many messages were acknowledged."""
     answers: list[asyncio.Task[None]] = []
-    done = 0
+    done = leases = 0
     given_back: set[int] = set()
     while True:
         handed = await group.lease("c", A_FRAME)
         if not handed and not answers:
             return done
+        leases += 1
         for receipt, _ in handed:
             if nacked:
                 receipt = _give_one_back(group, receipt, given_back, answers)
             done += len(receipt.offsets)
             answers.append(asyncio.ensure_future(group.ack(receipt)))
         # Also if there is nothing to lease: all keys may be busy.
-        if not handed or len(answers) >= UNDER_WAY:
+        if not handed or leases >= UNDER_WAY:
             await asyncio.gather(*answers)
-            answers = []
+            answers, leases = [], 0
 
 
 def _give_one_back(group: Group, receipt: Receipt, given_back: set[int], answers: list[asyncio.Task[None]]) -> Receipt:

@@ -9,7 +9,8 @@ from penstock.frame import Producer
 
 def send(producers: Producers[str], sequence: int, count: int = 1, *, epoch: int = 0, id: int = 7) -> str | None:
     producer = Producer(id, epoch, sequence)
-    where = producers.find(producer, count)
+    found = producers.find(producer, count)
+    where = None if found is None else found[0] + (f"+{found[1]}" if found[1] else "")
     if where is None:
         producers.add(producer, count, f"{epoch}:{sequence}")
     return where
@@ -31,11 +32,12 @@ def test_sequences_count_messages() -> None:
     assert caught.value.details["due"] == 15
 
 
-def test_a_batch_cut_differently_the_second_time_is_refused() -> None:
+def test_a_part_of_what_was_stored_is_found_and_what_reaches_beyond_it_is_refused() -> None:
     producers: Producers[str] = Producers()
     send(producers, 0, 10)
+    assert [send(producers, 0, 5), send(producers, 7, 3)] == ["0:0", "0:0+7"]
     with pytest.raises(SequenceTooOld):
-        send(producers, 0, 5)
+        send(producers, 5, 10)
 
 
 def test_what_was_sent_too_long_ago_is_refused_not_stored_again() -> None:

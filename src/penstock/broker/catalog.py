@@ -51,8 +51,8 @@ class GroupRecord(msgspec.Struct, frozen=True):
 class ScheduleRecord(msgspec.Struct, frozen=True):
     """A message that is published again and again; `cron` says when.
 
-    `producer` and `published` are what makes each occurrence recognisable; `due_us` is when the last one published is
-    due, and `pending` its id.
+    `producer` and `published` are what makes each occurrence recognisable: the next one lies in `partition` from offset
+    `since` on, if it was published. `due_us` is when the last one published is due, and `pending` its id.
     """
 
     name: str
@@ -62,6 +62,8 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     message: Message
     created_us: int
     producer: int
+    partition: int = 0
+    since: int = 0
     published: int = 0
     due_us: int = 0
     pending: str = ""

@@ -15,6 +15,7 @@ done. The letters themselves stay in the log for as long as its retention says.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -119,7 +120,7 @@ class DeadLetters:
         self._clock = clock
         # Where a crash may have come between the letter and the row that says it is there.
         self._searched: set[tuple[str, int, str]] = set()
-        self._burying: set[tuple[str, int, str]] = set()
+        self._burying: dict[tuple[str, int, str], asyncio.Future[None]] = {}
 
     # --- burying -----------------------------------------------------------------------------------------
 
@@ -127,8 +128,10 @@ class DeadLetters:
         """All that the group has given up in this partition. Whoever fails is called again later."""
         place = (topic.record.id, number, group)
         if place in self._burying:
+            # Somebody is at it.
+            await asyncio.wait([self._burying[place]])
             return
-        self._burying.add(place)
+        self._burying[place] = asyncio.get_running_loop().create_future()
         try:
             graves = await self._ensure(topic)
             partition = topic.partition(number)
@@ -147,7 +150,7 @@ class DeadLetters:
             self._searched.discard(place)
             raise
         finally:
-            self._burying.discard(place)
+            self._burying.pop(place).set_result(None)
 
     def _next(self, partition: Partition, group: str) -> dict[int, Death]:
         dying = partition.groups.state(group).dying if partition.groups.has(group) else {}
@@ -155,6 +158,8 @@ class DeadLetters:
 
     def _found(self, graves: Topic, topic: Topic, number: int, group: str) -> dict[int, int]:
         """Letters that were published before a crash, and where."""
+        if not self._next(topic.partition(number), group):
+            return {}
         partition, state = graves.partition(number), topic.partition(number).groups.state(group)
         wanted = {(group, number, offset, state.dead.get(offset, 0) + 1): offset for offset in state.dying}
         since = min(death.since for death in state.dying.values())
@@ -300,7 +305,7 @@ class DeadLetters:
         """What a crash, or a full disk, has left unfinished."""
         for number, partition in enumerate(topic.partitions):
             for group in partition.groups.groups:
-                if partition.groups.state(group).dying:
+                while partition.groups.has(group) and partition.groups.state(group).dying:
                     await self.bury(topic, number, group)
 
     def _fate(self, source: Topic, letter: DeadLetter, redrives_max: int) -> str:
@@ -314,7 +319,10 @@ class DeadLetters:
             return "copied"
         state = partition.groups.state(obituary.group)
         deaths = state.dead.get(obituary.offset, 0)
-        if deaths > obituary.round or (deaths == obituary.round and not state.is_done(obituary.offset)):
+        if deaths > obituary.round or state.redriven.get(obituary.offset, 0) >= obituary.round:
+            return "already"
+        if deaths == obituary.round and not state.is_done(obituary.offset):
+            # Somebody moved the group back.
             return "already"
         if deaths < obituary.round:
             # A group of the same name, but another one.

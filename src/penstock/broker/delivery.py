@@ -104,6 +104,8 @@ class Delivery:
         self.dying: dict[int, Death] = {}
         # How often a message has become a dead letter. What is moved back in time may die again.
         self.dead: dict[int, int] = {}
+        # Up to which of its deaths it was brought back.
+        self.redriven: dict[int, int] = {}
         self._start(Started(group, start))
 
     def _start(self, event: Started) -> None:
@@ -153,8 +155,8 @@ class Delivery:
 
     def forget_dead_below(self, offset: int) -> None:
         """Messages that are no longer in the log can't die again."""
-        if len(self.dead) > 0:
-            self.dead = {dead: deaths for dead, deaths in self.dead.items() if dead >= offset}
+        self.dead = {dead: deaths for dead, deaths in self.dead.items() if dead >= offset}
+        self.redriven = {dead: deaths for dead, deaths in self.redriven.items() if dead >= offset}
 
     def is_done(self, offset: int) -> bool:
         return offset < self.floor or offset in self.done
@@ -305,7 +307,9 @@ class Delivery:
                     self.dying.pop(offset, None)
                     self.dead[offset] = self.dead.get(offset, 0) + 1
             case Redriven():
-                self._revive(unpack(event.offsets), event.due_us)
+                offsets = unpack(event.offsets)
+                self.redriven.update((offset, self.dead.get(offset, 0)) for offset in offsets)
+                self._revive(offsets, event.due_us)
             case Unparked():
                 for key in event.keys:
                     del self.parked[key]

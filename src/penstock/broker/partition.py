@@ -132,12 +132,29 @@ class Partition:
     def _publish_once(self, frame: Frame, producer: Producer) -> asyncio.Future[Committed]:
         known = self._producers.find(producer, frame.count)
         if known is not None:
+            where, behind = known
             # It may still be on its way; whoever asks again shall not hear of it earlier than whoever asked first.
-            return asyncio.shield(known)
+            return asyncio.shield(where) if not behind else self._later_in(where, behind)
         committing = self._commit(frame)
         self._producers.add(producer, frame.count, committing)
         committing.add_done_callback(partial(self._settle, producer))
         return asyncio.shield(committing)
+
+    def _later_in(self, where: _Committing, behind: int) -> _Committing:
+        """A batch that was merged with others is behind the place of the first of them."""
+        found: _Committing = self._loop.create_future()
+
+        def tell(first: _Committing) -> None:
+            if found.done():
+                return
+            error = first.exception()
+            if error is not None:
+                found.set_exception(error)
+            else:
+                found.set_result(Committed(first.result().base_offset + behind, first.result().append_time))
+
+        where.add_done_callback(tell)
+        return found
 
     def _commit(self, item: Frame | Message) -> _Committing:
         if not _is_special(item):

@@ -50,8 +50,11 @@ class Producers(Generic[Where]):
     def __len__(self) -> int:
         return len(self._states)
 
-    def find(self, producer: Producer, count: int) -> Where | None:
-        """Where this batch went if it came before; None if it is the next one; an error if it is neither."""
+    def find(self, producer: Producer, count: int) -> tuple[Where, int] | None:
+        """Where this batch went if it came before; None if it is the next one; an error if it is neither.
+
+        It may have been merged with others since: then it begins so many messages behind that place.
+        """
         state = self._states.get(producer.id)
         if state is None or producer.epoch > state.epoch:
             # Unknown (new, or forgotten since), or a new life of a known one: it starts where it says.
@@ -71,8 +74,8 @@ class Producers(Generic[Where]):
                 due=state.next_sequence,
             )
         for sent in state.sent:
-            if (sent.sequence, sent.messages) == (producer.sequence, count):
-                return sent.where
+            if sent.sequence <= producer.sequence and producer.sequence + count <= sent.sequence + sent.messages:
+                return sent.where, producer.sequence - sent.sequence
         raise SequenceTooOld(
             f"producer {producer.id} sent {producer.sequence} again; {state.next_sequence} was due",
             producer=producer.id,

@@ -73,13 +73,12 @@ class Reading:
     def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered:
         """Frames are counted by the share of them that is wanted; whoever sends them on may send no more than that."""
         frames: list[Frame] = []
-        there = BitMap64()
         size = last = 0
         at, end = max(offsets.min(), self.log.start_offset), offsets.max() + 1
         while at < end:
             # Whether one more fits is not known before it is read; it is taken to be as large as the last.
             if frames and size + last > bytes_max:
-                return Gathered(frames, there & offsets, at, size)
+                return Gathered(frames, _there(frames) & offsets, at, size)
             known = self._cache.find(id(self), at)
             if known is not None:
                 some, at = [known], known.next_offset
@@ -88,8 +87,10 @@ class Reading:
                 run = self._read(at, min(bytes_max - size, _READ_BYTES_MAX), until)
                 some, at = list(run), run.next_offset if run else until
             for frame in some:
+                while frames and frames[-1].base_offset >= frame.base_offset:
+                    # Merged since the others were read: it holds what they held.
+                    frames.pop()
                 frames.append(frame)
-                there |= _offsets_in(frame)
                 wanted = offsets.range_cardinality(frame.base_offset, frame.next_offset)
                 last = len(frame.data) * wanted // max(frame.count, 1)
                 size += last
@@ -98,7 +99,7 @@ class Reading:
                     self._cache.add(id(self), Frame(memoryview(bytes(frame.data))))
             # On to the next one that is not in a frame read already.
             at = offsets.next_set_bit(at) if at < end else end
-        return Gathered(frames, there & offsets, end, size)
+        return Gathered(frames, _there(frames) & offsets, end, size)
 
     def published_us(self, offset: int) -> int:
         for frame in self._read(offset, 1, offset + 1):
@@ -176,6 +177,13 @@ class Reading:
             raise LogCorrupt(
                 f"the frame at offset {frame.base_offset} is damaged: {error.message}", offset=frame.base_offset
             ) from error
+
+
+def _there(frames: list[Frame]) -> BitMap64:
+    there = BitMap64()
+    for frame in frames:
+        there |= _offsets_in(frame)
+    return there
 
 
 def _offsets_in(frame: Frame) -> BitMap64:

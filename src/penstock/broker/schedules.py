@@ -4,14 +4,16 @@ A thin layer on delayed messages: of each schedule one occurrence is published a
 once that is so, the next one is. Occurrences that a stopped broker missed are not made up for, except the one that was
 published already, which comes late.
 
-Each occurrence is published as an idempotent producer would, with its number in the catalog: a crash between the two
-finds it again instead of publishing it twice.
+Each occurrence carries its number in a header, and the catalog has how many were published: after a start, before the
+first one is published, the topic is searched for one that a crash kept the catalog from hearing of.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -19,14 +21,16 @@ from penstock.broker.catalog import Catalog, ScheduleRecord
 from penstock.broker.cron import Cron
 from penstock.broker.ids import MessageId
 from penstock.broker.names import check_name
+from penstock.broker.partition import Partition
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import AlreadyExists, Fatal, InvalidInput, NotFound, PenstockError
-from penstock.frame import Frame, Producer, check_message
+from penstock.frame import check_message
 from penstock.limits import Limits
 from penstock.message import Message
 
 Save = Callable[[Callable[[], None]], Awaitable[None]]
+HEADER = "penstock-schedule"
 
 
 class Schedules:
@@ -39,7 +43,9 @@ class Schedules:
         self._save = save
         self._clock = clock
         self._limits = limits
-        self._busy: set[str] = set()
+        # One thing at a time: whoever deletes a schedule must not be overtaken by its next occurrence.
+        self._lock = asyncio.Lock()
+        self._searched: set[int] = set()
         # Why the next occurrence could not be published; tried again at every tick.
         self.failures: dict[str, PenstockError] = {}
 
@@ -56,40 +62,48 @@ class Schedules:
         self, name: str, topic: str, cron: str, message: Message, *, timezone: str, producer: int
     ) -> ScheduleRecord:
         check_name("schedule", name)
-        self._check(topic, message)
+        if not isinstance(producer, int) or not 0 < producer < 1 << 63:
+            raise InvalidInput(f"a producer is a number of 63 bits, not {producer!r}")
+        self._check(topic, message, producer)
         parsed = Cron.parse(cron, timezone)
         now = self._clock.now_us()
         due = parsed.next_after(now)
         if due is None:
             raise InvalidInput(f"{cron!r} never comes")
-        self._topic(topic).check_times(due, due)
-        if not isinstance(producer, int) or not 0 < producer < 1 << 63:
-            raise InvalidInput(f"a producer is a number of 63 bits, not {producer!r}")
-        record = ScheduleRecord(name, topic, parsed.text, timezone, message, now, producer)
+        on_topic = self._topic(topic)
+        on_topic.check_times(due, due)
+        number = 0 if message.key is None else on_topic.choose(message.key)
+        since = on_topic.partition(number).messages.synced_offset
+        record = ScheduleRecord(name, topic, parsed.text, timezone, message, now, producer, number, since)
 
         def add() -> None:
             if any(other.name == name for other in self._catalog.schedules):
                 raise AlreadyExists(f"there is a schedule {name} already", schedule=name)
             self._catalog.put_schedule(record)
 
-        await self._save(add)
-        await self._publish_next(record)
+        async with self._lock:
+            await self._save(add)
+            self._searched.add(producer)
+            await self._publish_next(record)
         return self.get(name)
 
-    def _check(self, topic: str, message: Message) -> None:
+    def _check(self, topic: str, message: Message, producer: int) -> None:
         self._topic(topic)
         if not isinstance(message, Message):
             raise InvalidInput(f"not a Message but {type(message).__name__}")
-        check_message(message, self._limits)
+        message.check()
+        check_message(_numbered(message, producer, 1 << 62), self._limits)
         if message.deliver_at or message.expires_at:
             raise InvalidInput("a schedule says when its messages come; they have no times of their own")
 
     async def delete(self, name: str) -> None:
-        record = self.get(name)
-        await self._save(lambda: self._catalog.delete_schedule(name))
-        self.failures.pop(name, None)
-        if record.pending:
-            await self._cancel(MessageId.parse(record.pending))
+        """With the occurrence that was published ahead."""
+        async with self._lock:
+            record = self.get(name)
+            await self._save(lambda: self._catalog.delete_schedule(name))
+            self.failures.pop(name, None)
+            if record.pending:
+                await self._cancel(MessageId.parse(record.pending))
 
     async def _cancel(self, identity: MessageId) -> None:
         with suppress(NotFound):
@@ -99,50 +113,64 @@ class Schedules:
         return min((record.due_us for record in self._catalog.schedules), default=None)
 
     async def tick(self) -> None:
-        for record in self._catalog.schedules:
-            if record.due_us <= self._clock.now_us() and record.name not in self._busy:
-                try:
-                    await self._publish_next(record)
-                except Fatal:
-                    raise
-                except PenstockError as error:
-                    # The others go on; this one is tried again, and tells why it can't.
-                    self.failures[record.name] = error
+        for name in [record.name for record in self._catalog.schedules]:
+            async with self._lock:
+                for record in self._catalog.schedules:
+                    if record.name == name and record.due_us <= self._clock.now_us():
+                        await self._try(record)
+
+    async def _try(self, record: ScheduleRecord) -> None:
+        try:
+            await self._publish_next(record)
+        except Fatal:
+            raise
+        except PenstockError as error:
+            # The others go on; this one is tried again, and tells why it can't.
+            self.failures[record.name] = error
 
     async def _publish_next(self, record: ScheduleRecord) -> None:
-        self._busy.add(record.name)
-        try:
-            now = self._clock.now_us()
-            due = Cron.parse(record.cron, record.timezone).next_after(max(now, record.due_us))
-            if due is None:
-                return
+        """Until the one that is pending has its time to come: a start may find one whose time has passed."""
+        cron = Cron.parse(record.cron, record.timezone)
+        while record.due_us <= self._clock.now_us():
             topic = self._topic(record.topic)
-            message = msgspec.structs.replace(record.message, timestamp=now, deliver_at=due)
-            producer = Producer(record.producer, 0, record.published)
-            frame = Frame.of_message(message, now_us=now, producer=producer, limits=self._limits)
-            number = topic.choose(message.key) if message.key is not None else 0
-            published = await topic.publish_frame(frame, number)
-            # If a crash came in between the last time, this is the one from before it, with its own time.
-            stored = topic.partition(number).reading.message(published.offset)
+            partition = topic.partition(record.partition)
+            found = self._found(record, partition)
+            if found is None:
+                now = self._clock.now_us()
+                due = cron.next_after(max(now, record.due_us))
+                if due is None:
+                    return
+                message = _numbered(record.message, record.producer, record.published)
+                message = msgspec.structs.replace(message, timestamp=now, deliver_at=due)
+                found = ((await topic.publish(message, record.partition)).offset, due)
+            offset, due = found
             changed = msgspec.structs.replace(
-                record, published=record.published + 1, due_us=stored.message.deliver_at, pending=published.id
+                record,
+                since=offset + 1,
+                published=record.published + 1,
+                due_us=due,
+                pending=str(MessageId(record.topic, record.partition, offset)),
             )
+            await self._save(partial(self._catalog.put_schedule, changed))
             self.failures.pop(record.name, None)
-            if not await self._put(record, changed):
-                # Deleted while this was under way.
-                await self._cancel(MessageId.parse(published.id))
-        finally:
-            self._busy.discard(record.name)
+            record = changed
 
-    async def _put(self, old: ScheduleRecord, new: ScheduleRecord) -> bool:
-        """Whether it was still the one it was made from."""
-        is_there = False
+    def _found(self, record: ScheduleRecord, partition: Partition) -> tuple[int, int] | None:
+        """The next occurrence, if it was published before a crash: its offset, and when it is due."""
+        if record.producer in self._searched:
+            return None
+        self._searched.add(record.producer)
+        number = _number(record.producer, record.published)
+        for offsets, batch in partition.reading.special_batches(record.since):
+            for offset, message in zip(offsets.tolist(), batch.messages(), strict=True):
+                if offset >= record.since and (HEADER, number) in message.headers:
+                    return offset, message.deliver_at
+        return None
 
-        def change() -> None:
-            nonlocal is_there
-            is_there = old in self._catalog.schedules
-            if is_there:
-                self._catalog.put_schedule(new)
 
-        await self._save(change)
-        return is_there
+def _numbered(message: Message, producer: int, number: int) -> Message:
+    return msgspec.structs.replace(message, headers=(*message.headers, (HEADER, _number(producer, number))))
+
+
+def _number(producer: int, number: int) -> bytes:
+    return b"%x/%d" % (producer, number)

@@ -46,6 +46,7 @@ class _GroupState(msgspec.Struct, array_like=True):
     failures: list[tuple[Failure, bytes]]
     dying: dict[int, Death]
     dead: list[tuple[int, bytes]]
+    redriven: list[tuple[int, bytes]]
     parked: dict[bytes, Parked]
 
 
@@ -166,6 +167,7 @@ def _state(group: Delivery) -> _GroupState:
         [(failure, pack(offsets)) for failure, offsets in sorted(failures.items(), key=_when)],
         group.dying,
         [(count, pack(offsets)) for count, offsets in _by_number(group.dead)],
+        [(count, pack(offsets)) for count, offsets in _by_number(group.redriven)],
         group.parked,
     )
 
@@ -192,6 +194,7 @@ def restore(state: _GroupState) -> Delivery:
     group.parked = state.parked
     group.dying = state.dying
     group.dead = {offset: count for count, offsets in state.dead for offset in unpack(offsets)}
+    group.redriven = {offset: count for count, offsets in state.redriven for offset in unpack(offsets)}
     for count, offsets in state.attempts:
         group.set_attempts(unpack(offsets), count)
     for failure, offsets in state.failures:

@@ -115,13 +115,11 @@ class Wheel:
             self._put(np.frombuffer(slot.dues, np.int64), np.frombuffer(slot.offsets, np.int64))
 
     def next_due(self) -> int | None:
-        """No timer is due before this; None if there is none."""
-        starts = [level.numbers[0] << level.shift for level in self._levels if level.numbers]
+        """No timer is due before this; None if there is none. Exact for what is due within a second."""
+        starts = [level.numbers[0] << level.shift for level in self._levels[1:] if level.numbers]
         first = self._levels[0]
-        if first.numbers and first.numbers[0] << first.shift <= self.now_us:
-            # The slot that is running: look inside.
+        if first.numbers:
             starts.append(min(first.slots[first.numbers[0]].dues))
-            starts.remove(first.numbers[0] << first.shift)
         return min(starts, default=None)
 
     def _slot(self, due_us: int) -> _Slot:
