@@ -21,6 +21,9 @@ class Priority(IntEnum):
     HIGH = 1
 
 
+_NO_HEADERS: tuple[tuple[str, bytes], ...] = ()
+
+
 class Message(msgspec.Struct, frozen=True, gc=False):
     """Times are microseconds since the epoch; `deliver_at` and `expires_at` are 0 for "at once" and "never".
 
@@ -54,7 +57,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             raise _not_bytes("value", self.value)
         if self.key is not None and not isinstance(self.key, bytes):
             raise _not_bytes("key", self.key)
-        if self.headers != ():
+        if self.headers is not _NO_HEADERS:
             _check_headers(self.headers)
         if self.priority != 0 and not (_is_int(self.priority) and -1 <= self.priority <= 1):
             raise InvalidMessage(f"priority must be -1, 0 or 1, not {self.priority!r}", field="priority")

@@ -12,7 +12,6 @@ from broker_support import run
 from penstock.batch import Batch
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
-from penstock.partitioner import partition_of
 from penstock.broker.settings import make_settings
 from penstock.broker.topic import Topic
 from penstock.codec import LZ4
@@ -32,6 +31,7 @@ from penstock.errors import (
 from penstock.frame import Frame, Producer
 from penstock.limits import Limits
 from penstock.message import Message
+from penstock.partitioner import partition_of
 from penstock.storage.files import DiskFiles
 from penstock.storage.merge import merge_small_frames
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation

@@ -162,7 +162,8 @@ def test_a_handler_that_took_too_long_is_no_error(queue: VirtualQueue, clock: Vi
             clock.advance("31s")
 
     consumer = queue.consumer("w", "orders", visibility="30s", backoff={"initial": "0s"}, until_idle="1s")
-    assert consumer.run(handler) == (2, 0)
+    # The first time it was too late to acknowledge it; only the second one counts.
+    assert consumer.run(handler) == (1, 0)
     assert attempts == [1, 2]
 
 

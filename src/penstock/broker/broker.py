@@ -10,7 +10,7 @@ Every door ends in a call here. Nothing in it knows of sockets; clock, disk, thr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -40,6 +40,7 @@ from penstock.errors import (
     InvalidName,
     InvalidSetting,
     LogClosed,
+    Overloaded,
     PenstockError,
     SettingsConflict,
     StorageError,
@@ -77,8 +78,10 @@ class Broker:
         new_id: Callable[[], bytes],
         log_settings: LogSettings | None,
         timers: Timers,
+        dice: Callable[[], float] | None,
     ) -> None:
         self._files = files
+        self._dice = dice or self._thrown
         self._clock = clock
         self._executor = executor
         self._limits = limits
@@ -111,8 +114,12 @@ class Broker:
         new_id: Callable[[], bytes] = random_id,
         log_settings: LogSettings | None = None,
         timers: Timers | None = None,
+        dice: Callable[[], float] | None = None,
     ) -> Broker:
-        """Opens the data directory, or makes one; it is this process's until `close`."""
+        """Opens the data directory, or makes one; it is this process's until `close`.
+
+        `dice` are numbers from 0 to 1, for the jitter of retries.
+        """
         broker = cls(
             files,
             clock=clock,
@@ -121,6 +128,7 @@ class Broker:
             new_id=new_id,
             log_settings=log_settings,
             timers=timers or LoopTimers(clock),
+            dice=dice,
         )
         await broker._on_a_thread(broker._open)
         broker.schedules = Schedules(broker.topic, broker._catalog, broker._save, clock, limits)
@@ -172,7 +180,8 @@ class Broker:
 
     async def _create_topic(self, name: str, partitions: int, settings: TopicSettings | None) -> Topic:
         check_name("topic", name)
-        settings = settings or TopicSettings(dead_letters=not name.endswith(DEAD_LETTERS))
+        if settings is None:
+            settings = TopicSettings(dead_letters=not name.endswith(DEAD_LETTERS))
         _check_topic(name, settings)
         record = await self._on_a_thread(partial(self._catalog.create_topic, name, partitions, settings))
         topic = await self._on_a_thread(partial(self._open_topic, record))
@@ -197,7 +206,8 @@ class Broker:
         # A group that is there already misses nothing of what comes to the new ones: it is there before they are.
         for partition in added:
             for group in topic.partitions[0].groups.groups:
-                await partition.groups.start(group, 0)
+                is_replay = topic.partitions[0].groups.state(group).end is not None
+                await partition.groups.start(group, 0, end=0 if is_replay else None)
         try:
             change = partial(self._catalog.change_topic, name, added=identities, settings=settings)
             record = await self._on_a_thread(change)
@@ -207,6 +217,11 @@ class Broker:
             raise
         topic.change(record, [*topic.partitions, *added])
         self._wire(topic)
+        for partition in added:
+            # Those that started meanwhile.
+            for group in topic.partitions[0].groups.groups:
+                if not partition.groups.has(group):
+                    await partition.groups.start(group, 0)
         self.consumers.topic_changed(name, len(topic.partitions))
         return topic
 
@@ -312,6 +327,7 @@ class Broker:
     def group(self, name: str, topic: str) -> Group:
         """A group on a topic. It must have been created."""
         record = self._catalog.group(name)
+        check_name("topic", topic)
         on_topic = self._groups.get((name, topic))
         if on_topic is None:
             policy = record.settings.policy(self._dice)
@@ -349,6 +365,7 @@ class Broker:
 
     def leave(self, group: str, consumer: str) -> None:
         """Its partitions go to the others; what it leased comes back when its leases run out."""
+        check_name("consumer", consumer)
         self.consumers.leave(group, self._catalog.group(group).settings, consumer)
 
     async def poll(
@@ -386,23 +403,25 @@ class Broker:
         self, group: str, consumer: str, topics: list[str], count: int, bytes_max: int, visibility_us: int | None
     ) -> list[Polled]:
         polled: list[Polled] = []
+        failure: PenstockError | None = None
         for name in topics:
             partitions = self.consumers.leasable(group, consumer, name)
             try:
                 handed = await self.group(group, name).lease(
                     consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions
                 )
-            except StorageError:
-                if not polled:
-                    raise
-                # What is leased already must reach somebody; whoever asks next hears of it.
-                break
+            except (StorageError, Overloaded) as error:
+                # The others can still give something; and what is leased already must reach somebody.
+                failure = error
+                continue
             for some in handed:
                 polled.append(Polled(name, some))
                 count -= len(some.receipt.offsets)
                 bytes_max -= sum(len(frame.data) for frame in some.frames)
             if count <= 0 or bytes_max <= 0:
                 break
+        if failure is not None and not polled:
+            raise failure
         return polled
 
     def _next_due_of(self, group: str, topics: list[str]) -> int:
@@ -425,6 +444,7 @@ class Broker:
         return await self._on_a_thread(lambda: tracing.trace(topic, identity))
 
     async def why(self, identity: MessageId, group: str) -> tracing.Why:
+        check_name("group", group)
         identity = MessageId.checked(identity)
         topic = self.topic(identity.topic)
         await topic.partition(identity.partition).groups.flushed()
@@ -436,6 +456,7 @@ class Broker:
         return tracing.why(topic, identity, group, now_us=self._clock.now_us(), owner=owner, is_started=is_there)
 
     async def state_at(self, group: str, topic: str, time_us: int) -> list[tracing.StateAt]:
+        check_name("group", group)
         on_topic = self.topic(topic)
         if not _is_int(time_us) or not 0 <= time_us <= TIME_MAX_US:
             raise InvalidInput(f"a time is microseconds within 1970–9999, not {time_us!r}")
@@ -466,9 +487,13 @@ class Broker:
         if self._catalog.has_group(group) and self.group_topics(group):
             raise AlreadyExists(f"there is a group {group} already; a replay has one of its own", group=group)
         ranges = self._ranges(on_topic, from_us, to_us, offsets)
-        await self.create_group(group, GroupSettings().changed(lanes="strict" if lanes else "none", **given))
-        for number, (first, last) in ranges.items():
-            await self.group(group, topic).replay(number, first, last, delays=delays)
+        await self.create_group(group, _replay_settings(lanes, given))
+
+        async def start() -> None:
+            for number, (first, last) in ranges.items():
+                await self.group(group, topic).replay(number, first, last, delays=delays)
+
+        await asyncio.shield(self._loop.create_task(start()))
         return sum(last - first for first, last in ranges.values())
 
     def _ranges(
@@ -477,6 +502,11 @@ class Broker:
         ranges = {}
         if (offsets is None) == (from_us is None and to_us is None):
             raise InvalidInput("a replay is of a time or of offsets")
+        for time in (from_us, to_us):
+            if time is not None and not (_is_int(time) and 0 <= time <= TIME_MAX_US):
+                raise InvalidInput(f"a time is microseconds within 1970–9999, not {time!r}")
+        if offsets is not None and not (isinstance(offsets, Mapping) and all(map(_is_range, offsets.values()))):
+            raise InvalidInput(f"offsets are pairs by partition, first and last, not {offsets!r}")
         for number, partition in enumerate(topic.partitions):
             log, end = partition.messages, partition.reading.visible_offset
             if offsets is None:
@@ -585,7 +615,7 @@ class Broker:
 
     # --- helpers -----------------------------------------------------------------------------------------
 
-    def _dice(self) -> float:
+    def _thrown(self) -> float:
         return int.from_bytes(self._new_id()[:4], "big") / (1 << 32)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -651,10 +681,18 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _replay_settings(lanes: bool, given: dict[str, Any]) -> GroupSettings:
+    return GroupSettings().changed(lanes="strict" if lanes else "none", is_replay=True, **given)
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2
+
+
 def _names(topics: Iterable[str]) -> list[str]:
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise InvalidInput(f"topics are a list of names, not {topics!r}")
-    names = list(dict.fromkeys(topics))
+    names = list(dict.fromkeys(check_name("topic", topic) for topic in topics))
     if not names or len(names) > TOPICS_MAX:
         raise InvalidInput(f"a consumer has 1 to {TOPICS_MAX} topics, not {len(names)}")
     return names

@@ -219,6 +219,7 @@ class DeadLetters:
 
     def letters(self, topic: str, where: Where | None = None, *, with_settled: bool = False) -> Iterator[DeadLetter]:
         """The oldest first, partition by partition."""
+        _check(where)
         self._topic(topic)
         try:
             graves = self._topic(topic + DEAD_LETTERS)
@@ -234,6 +235,7 @@ class DeadLetters:
                     yield letter
 
     def letter(self, identity: MessageId) -> DeadLetter:
+        identity = MessageId.checked(identity)
         graves = self._topic(identity.topic)
         partition = graves.partition(identity.partition)
         letter = self._letter(graves, identity.partition, partition, partition.reading.message(identity.offset))
@@ -268,8 +270,7 @@ class DeadLetters:
         is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate <= 1_000_000
         if rate is not None and not is_rate:
             raise InvalidInput(f"a rate is a number of messages a second, not {rate!r}")
-        if where is not None and not isinstance(where, Where):
-            raise InvalidInput(f"which ones is told with Where, not {type(where).__name__}")
+        _check(where)
         if not isinstance(redrives_max, int) or redrives_max < 0:
             raise InvalidInput(f"redrives_max is a number, not {redrives_max!r}")
         source = self._topic(topic)
@@ -357,6 +358,20 @@ class DeadLetters:
             events.append(Started(SETTLED, 0))
         events.append(Passed(SETTLED, Cursors.at(0), gone=pack(BitMap64([letter.id.offset]))))
         await partition.groups.record(events)
+
+
+def _check(where: object) -> None:
+    if where is None:
+        return
+    if not isinstance(where, Where):
+        raise InvalidInput(f"which ones is told with Where, not {type(where).__name__}")
+    try:
+        for field in msgspec.structs.fields(where):
+            msgspec.convert(getattr(where, field.name), field.type)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        raise InvalidInput(f"{field.name}: {error}") from error
+    if where.key is not None and not isinstance(where.key, bytes):
+        raise InvalidInput(f"a key is bytes, not {type(where.key).__name__}")
 
 
 def _for_letters(limits: Limits) -> Limits:

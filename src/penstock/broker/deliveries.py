@@ -241,12 +241,12 @@ class Deliveries:
             return KeyOrder(self._messages.hashes, lanes)
         return PartitionOrder(lanes) if settings.ordering == "partition" else NO_ORDER
 
-    async def start(self, group: str, offset: int) -> None:
+    async def start(self, group: str, offset: int, *, end: int | None = None) -> None:
         """The group begins at `offset`, or is moved there; what it had leased is no longer its own.
 
         Delayed messages before it that are not due yet come when they are: they are not of the past.
         """
-        await self._decided([Started(group, offset, pack(below(self.delays.pending, offset)))])
+        await self._decided([Started(group, offset, pack(below(self.delays.pending, offset)), end)])
 
     async def drop(self, group: str) -> None:
         if group in self._states:

@@ -20,7 +20,7 @@ from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
 from penstock.broker.topic import Topic
 from penstock.clock import TIME_MAX_US, Clock
-from penstock.errors import InvalidInput, NotFound, OffsetOutOfRange, StorageError
+from penstock.errors import InvalidInput, NotFound, OffsetOutOfRange, Overloaded, PenstockError, StorageError
 from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.message import Priority
@@ -91,17 +91,17 @@ class Group:
         check_name("consumer", consumer)
         visibility = self._visibility(visibility_us)
         handed: list[Handed] = []
+        failure: PenstockError | None = None
         for number in self._in_turn(partitions):
             try:
                 partition = await self._started(number)
                 taken = partition.groups.lease(
                     self.name, consumer=consumer, count=count, bytes_max=bytes_max, visibility_us=visibility
                 )
-            except StorageError:
-                if not handed:
-                    raise
-                # What is leased already must reach somebody; whoever asks next hears of it.
-                break
+            except (StorageError, Overloaded) as error:
+                # The others can still give something; and what is leased already must reach somebody.
+                failure = error
+                continue
             if taken is None:
                 continue
             for picked in taken.picked:
@@ -110,10 +110,14 @@ class Group:
                 bytes_max -= sum(len(frame.data) for frame in picked.frames)
             if count <= 0 or bytes_max <= 0:
                 break
+        if failure is not None and not handed:
+            raise failure
         return self._by_lane(handed) if len(handed) > 1 else handed
 
     def _in_turn(self, partitions: Iterable[int] | None) -> Sequence[int]:
         """Another one first each time; those with high messages before the others."""
+        if partitions is not None and not isinstance(partitions, Iterable):
+            raise InvalidInput(f"partitions are numbers, not {partitions!r}")
         numbers = list(range(len(self.topic.partitions)) if partitions is None else partitions)
         if len(numbers) < 2:
             return numbers
@@ -213,6 +217,11 @@ class Group:
         With `delays`, those that were published with a delay are held back for as long as they were then.
         """
         part = self.topic.partition(partition)
+        start, end = part.messages.start_offset, part.reading.visible_offset
+        if not (_is_int(first) and _is_int(last)) or not start <= first <= last <= end:
+            raise OffsetOutOfRange(
+                f"offsets {first!r} to {last!r} are not within {start} to {end}", start=start, end=end
+            )
         messages = BitMap64(range(first, last)) - part.groups.delays.cancelled
         now = self._clock.now_us()
         events: list[GroupEvent] = [Started(self.name, last, pack(messages), last)]
@@ -267,14 +276,15 @@ class Group:
     # --- helpers -----------------------------------------------------------------------------------------
 
     def _first_offset(self, partition: Partition) -> int:
-        if self.settings.start == "earliest":
+        if self.settings.start == "earliest" and not self.settings.is_replay:
             return partition.messages.start_offset
         return partition.reading.visible_offset
 
     async def _started(self, number: int) -> Partition:
         partition = self.topic.partition(number)
         if not partition.groups.has(self.name):
-            await partition.groups.start(self.name, self._first_offset(partition))
+            first = self._first_offset(partition)
+            await partition.groups.start(self.name, first, end=first if self.settings.is_replay else None)
         if not partition.groups.is_configured(self.name):
             partition.groups.configure(self.name, self.settings, self.policy)
         return partition
@@ -285,6 +295,9 @@ class Group:
             await self._started(number)
 
     def _partition(self, receipt: Receipt) -> Partition:
+        is_one = isinstance(receipt, Receipt) and _is_int(receipt.lease) and isinstance(receipt.offsets, BitMap64)
+        if not is_one:
+            raise InvalidInput(f"a receipt has a partition, a lease and a set of offsets, not {receipt!r}")
         return self.topic.partition(receipt.partition)
 
     def _visibility(self, visibility_us: int | None) -> int:

@@ -62,7 +62,7 @@ class Schedules:
         self, name: str, topic: str, cron: str, message: Message, *, timezone: str, producer: int
     ) -> ScheduleRecord:
         check_name("schedule", name)
-        if not isinstance(producer, int) or not 0 < producer < 1 << 63:
+        if not isinstance(producer, int) or isinstance(producer, bool) or not 0 < producer < 1 << 63:
             raise InvalidInput(f"a producer is a number of 63 bits, not {producer!r}")
         self._check(topic, message, producer)
         parsed = Cron.parse(cron, timezone)

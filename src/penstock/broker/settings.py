@@ -29,8 +29,17 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Checked as if they came from outside, which they do."""
         try:
             return msgspec.convert({**msgspec.structs.asdict(self), **changes}, type(self))
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, UnicodeError) as error:
             raise InvalidSetting(str(error)) from error
+
+    def _check_types(self) -> None:
+        """What is made by hand is held to the same types as what comes from outside."""
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            try:
+                msgspec.convert(value, field.type)
+            except (msgspec.ValidationError, UnicodeError) as error:
+                raise InvalidSetting(f"{field.name}: {error}", setting=field.name) from error
 
     def _check_one_of(self, name: str, allowed: tuple[str, ...]) -> None:
         if getattr(self, name) not in allowed:
@@ -57,6 +66,7 @@ class TopicSettings(_Settings, frozen=True, forbid_unknown_fields=True):
     dead_letters: bool = True
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_one_of("cleanup", ("delete", "compact"))
         self._check_positive("retention_age_us", "retention_bytes", "tombstone_age_us", "max_delay_us")
 
@@ -81,8 +91,11 @@ class GroupSettings(_Settings, frozen=True, forbid_unknown_fields=True):
     max_in_flight: int = 20_000
     # Kafka's session.timeout.ms is 45 s: a member that has not been heard of for so long has left.
     session_us: int = 45 * SECOND_US
+    # Made for a replay: it gets what the replay is of, and nothing from anywhere else.
+    is_replay: bool = False
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_one_of("start", ("earliest", "latest"))
         self._check_one_of("ordering", get_args(Ordering))
         self._check_one_of("on_poison", get_args(OnPoison))

@@ -253,7 +253,7 @@ def why(topic: Topic, identity: MessageId, group: str, *, now_us: int, owner: st
             return _delayed(partition, offset)
         return Why("group_not_started", f"group {group} has never asked for messages of this partition")
     state = partition.groups.state(group)
-    found = _because_of_state(partition, state, identity)
+    found = _because_of_state(partition, state, identity, now_us)
     if found is not None:
         return found
     if state.order.stands(state):
@@ -264,13 +264,13 @@ def why(topic: Topic, identity: MessageId, group: str, *, now_us: int, owner: st
         return _blocked(partition, state, offset)
     if owner is None:
         return Why("no_consumer", "the message is ready, and no consumer of the group is there")
-    if offset in state.ready:
+    if offset in state.ready or _is_overdue(state, offset):
         return Why("ready", f"the message is ready; {owner} has the partition and has not asked for it")
     before = BitMap64(range(state.floor, offset)) - state.done
     return Why("not_reached", f"the message is ready; {len(before)} messages are before it, {owner} has the partition")
 
 
-def _because_of_state(partition: Partition, state: Delivery, identity: MessageId) -> Why | None:
+def _because_of_state(partition: Partition, state: Delivery, identity: MessageId, now_us: int) -> Why | None:
     offset = identity.offset
     lease = state.lease_of(offset)
     if lease is not None:
@@ -283,13 +283,18 @@ def _because_of_state(partition: Partition, state: Delivery, identity: MessageId
     if offset in partition.groups.delays.pending:
         return _delayed(partition, offset)
     due = state.due_of(offset)
-    if due is not None:
+    if due is not None and due > now_us:
         failures = state.failures.get(offset, ())
         reason = f" after {failures[-1].reason or 'a nack without a reason'!r}" if failures else ""
         return Why("waiting", f"it waits until {rfc3339(due)} for its next try{reason}")
     if state.end is not None and offset >= state.end:
         return Why("behind_the_end", f"the group replays up to offset {state.end}")
     return None
+
+
+def _is_overdue(state: Delivery, offset: int) -> bool:
+    """It waited for its next try, and nobody has asked since that came."""
+    return state.due_of(offset) is not None
 
 
 def _done(partition: Partition, state: Delivery, identity: MessageId) -> Why:

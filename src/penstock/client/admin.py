@@ -31,7 +31,7 @@ from penstock.client.settings import group_settings, in_users_words, show_group,
 from penstock.client.transport import Transport
 from penstock.client.words import Bytes, Time, bytes_of
 from penstock.durations import time_us
-from penstock.errors import InvalidInput
+from penstock.errors import AlreadyExists, InvalidInput
 
 
 class Admin:
@@ -42,14 +42,21 @@ class Admin:
 
     # --- topics ------------------------------------------------------------------------------------------
 
-    async def create_topic(self, /, name: str, partitions: int | None = None, **settings: Any) -> TopicInfo:
-        """With 6 partitions unless told otherwise.
+    async def create_topic(
+        self, /, name: str, partitions: int | None = None, *, exist_ok: bool = False, **settings: Any
+    ) -> TopicInfo:
+        """With 6 partitions unless told otherwise. With `exist_ok`, one that is there is left as it is.
 
         Settings: retention={"hours", "bytes"}, max_delay, cleanup ("delete" or "compact"), tombstone_age, dead_letters.
         """
         request = CreateTopic(name, partitions, topic_settings(settings))
-        with in_users_words():
-            return _topic(await self._transport.call(request))
+        try:
+            with in_users_words():
+                return _topic(await self._transport.call(request))
+        except AlreadyExists:
+            if not exist_ok:
+                raise
+            return await self.topic(name)
 
     async def change_topic(self, /, name: str, partitions: int | None = None, **settings: Any) -> TopicInfo:
         """Those settings that are named. With more partitions keys spread differently from then on."""

@@ -129,8 +129,8 @@ class Consumer(_Closing):
     def run(self, handler: Callable[[Received], object], concurrency: int = 8) -> Handled:
         """Hands each message to `handler`, on `concurrency` threads: ack when it returns, nack when it raises.
 
-        In a group that is ordered by key, messages of one key are handled one after the other. Ends when the consumer
-        is idle or closed, and leaves the group then.
+        In a group that is ordered by key, messages of one key are handled one after the other. While a handler works,
+        its message stays leased. Ends when the consumer is idle or closed, and leaves the group then.
         """
         if inspect.iscoroutinefunction(handler):
             raise InvalidInput("a handler of the blocking client is a plain function; penstock.aio takes async ones")

@@ -139,7 +139,8 @@ class Consumer:
         """Hands each message to `handler`, `concurrency` at a time: ack when it returns, nack when it raises.
 
         A plain function runs on a thread. In a group that is ordered by key, messages of one key are handled one after
-        the other. Ends when the consumer is idle or closed, and leaves the group then.
+        the other. While a handler works, its message stays leased. Ends when the consumer is idle or closed, and leaves
+        the group then.
         """
         try:
             return await run(self, handler, concurrency, ahead=self._prefetch)

@@ -24,6 +24,8 @@ from penstock.limits import MIB
 
 # A poll that waits longer is asked again after this: whoever was forgotten meanwhile then hears of it.
 POLL_US_MAX = 30_000_000
+# Half of the time of a lease, and a little: what is not fresh by then is given back.
+_STALE_SHARE = 0.55
 
 
 class Membership:
@@ -93,6 +95,7 @@ class Membership:
         while not self.is_closed:
             step_us = POLL_US_MAX if left_us is None else min(left_us, POLL_US_MAX)
             # A task of its own, so that closing can end the waiting.
+            asked_us = self._transport.now_us()
             polling = asyncio.ensure_future(self._poll(count, step_us))
             self._polling.add(polling)
             try:
@@ -106,7 +109,8 @@ class Membership:
                 return True
             if left_us is not None:
                 left_us -= step_us
-                if left_us <= 0:
+                # A clock that stands still, as in tests, will not make anything come by waiting.
+                if left_us <= 0 or self._transport.now_us() == asked_us:
                     return False
         return False
 
@@ -129,6 +133,46 @@ class Membership:
             if identity not in leases:
                 leases[identity] = Lease(self._transport, self.group, delivery.terms, *identity, delivery.deadline_us)
             self._batches.append(ReceivedBatch(leases[identity], delivery))
+        if leases:
+            self._look_again(min(lease.visibility_us for lease in leases.values()))
+
+    # --- what waits here too long ------------------------------------------------------------------------
+
+    def _look_again(self, visibility_us: int) -> None:
+        asyncio.get_running_loop().call_later(_STALE_SHARE * visibility_us / 1_000_000, self._look)
+
+    def _look(self) -> None:
+        if not self.is_closed and (self._rows or self._batches):
+            giving_back = asyncio.ensure_future(self._give_back_stale())
+            self._polling.add(giving_back)
+            giving_back.add_done_callback(self._polling.discard)
+
+    async def _give_back_stale(self) -> None:
+        """Messages that nobody has seen must not be charged for the slow one in front of them.
+
+        They are given back while there is time, and come to whoever asks next.
+        """
+        unseen: dict[Lease, BitMap64] = {}
+        kept: list[Lease] = []
+        for _ in range(len(self._rows)):
+            with suppress(IndexError):
+                message = self._rows.popleft()
+                if message.lease.is_fresh:
+                    self._rows.append(message)
+                    kept.append(message.lease)
+                elif message.is_held:
+                    unseen.setdefault(message.lease, BitMap64()).add(message.offset)
+        for _ in range(len(self._batches)):
+            with suppress(IndexError):
+                batch = self._batches.popleft()
+                if batch.lease.is_fresh:
+                    self._batches.append(batch)
+                    kept.append(batch.lease)
+                elif not batch.lease.is_over:
+                    unseen.setdefault(batch.lease, BitMap64()).update(batch.offsets)
+        if kept:
+            self._look_again(min(lease.visibility_us for lease in kept))
+        await self._release(unseen)
 
     async def _ask(self, count: int, wait_us: int) -> Sequence[Delivery]:
         return await self._transport.poll(
@@ -156,7 +200,10 @@ class Membership:
             unseen.setdefault(batch.lease, BitMap64()).update(batch.offsets)
         while (message := self.take()) is not None:
             unseen.setdefault(message.lease, BitMap64()).add(message.offset)
+        await self._release(unseen)
+
+    async def _release(self, unseen: dict[Lease, BitMap64]) -> None:
         for lease, offsets in unseen.items():
             # What has run out meanwhile is not ours to give back.
-            with suppress(LeaseError):
+            with suppress(LeaseError, LogClosed):
                 await lease.answer((), offsets, Release())

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from penstock.client.lease import Lease
 from penstock.client.received import Received
-from penstock.errors import InvalidInput, LeaseError
+from penstock.errors import InvalidInput, LeaseError, PenstockError
 
 Handler = Callable[[Received], Awaitable[object] | object]
 CONCURRENCY_MAX = 1_000
 _REASON_LENGTH_MAX = 500
+_RENEW_S_MIN = 0.01
 
 
 class Handled(NamedTuple):
-    """How many messages were handled, and of how many the handler raised an error."""
+    """How many messages were handled and acknowledged, and of how many the handler raised an error."""
 
     done: int
     failed: int
@@ -41,6 +44,7 @@ async def run(source: Source, handler: Handler, concurrency: int, ahead: int) ->
         raise InvalidInput(f"a handler is a function of a message, not {type(handler).__name__}")
     threads = ThreadPoolExecutor(concurrency, thread_name_prefix="penstock-handler")
     runner = _Runner(handler, concurrency, threads)
+    renewing = asyncio.ensure_future(runner.renew())
     try:
         async with asyncio.TaskGroup() as tasks:
             await runner.feed(source, tasks, max(ahead, concurrency))
@@ -48,6 +52,7 @@ async def run(source: Source, handler: Handler, concurrency: int, ahead: int) ->
         # Handlers' own errors are answers; what comes here is the broker's, and the first one says it all.
         raise errors.exceptions[0] from None
     finally:
+        renewing.cancel()
         # Nothing is left for them to do, unless this was cancelled; and then nobody shall wait for them.
         threads.shutdown(wait=False)
     return Handled(runner.done, runner.failed)
@@ -62,6 +67,7 @@ class _Runner:
         self._slots = asyncio.Semaphore(concurrency)
         self._threads = threads
         self._at_work: set[asyncio.Task[None]] = set()
+        self._leases: Counter[Lease] = Counter()
         self._last: dict[Hashable, asyncio.Task[None]] = {}
 
     async def feed(self, source: Source, tasks: asyncio.TaskGroup, at_work_max: int) -> None:
@@ -80,6 +86,18 @@ class _Runner:
             else:
                 return
 
+    async def renew(self) -> None:
+        """While handlers work, what they work on stays theirs; so does what waits for them."""
+        while True:
+            held = [lease for lease, messages in self._leases.items() if messages > 0]
+            self._leases = Counter({lease: self._leases[lease] for lease in held})
+            shortest_us = min((lease.visibility_us for lease in held), default=1_000_000)
+            await asyncio.sleep(max(shortest_us / 4_000_000, _RENEW_S_MIN))
+            for lease in held:
+                # A storage error is told by whoever answers next.
+                with suppress(PenstockError):
+                    await lease.keep()
+
     async def _one_less(self) -> None:
         await asyncio.wait(self._at_work, return_when=asyncio.FIRST_COMPLETED)
 
@@ -88,6 +106,8 @@ class _Runner:
         task = tasks.create_task(self._handle(message, None if strand is None else self._last.get(strand)))
         self._at_work.add(task)
         task.add_done_callback(self._at_work.discard)
+        self._leases[message.lease] += 1
+        task.add_done_callback(lambda _: self._leases.subtract([message.lease]))
         if strand is not None:
             self._last[strand] = task
             task.add_done_callback(lambda task: self._last.pop(strand) if self._last.get(strand) is task else None)
@@ -105,12 +125,13 @@ class _Runner:
                 self.failed += 1
                 await self._answered(message, failure=f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX])
             except BaseException:
-                with suppress(LeaseError):
+                # The client may be closed already; then it comes again when its lease has run out.
+                with suppress(PenstockError):
                     await asyncio.shield(message.release())
                 raise
             else:
-                self.done += 1
-                await self._answered(message, failure=None)
+                if await self._answered(message, failure=None):
+                    self.done += 1
 
     async def _call(self, message: Received) -> None:
         if self._is_async:
@@ -129,9 +150,12 @@ class _Runner:
             # `sys.exit` ends a thread, and must not end the event loop that waits for it.
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
-    async def _answered(self, message: Received, failure: str | None) -> None:
-        """A handler may have answered itself. If its time was up, the message comes again, which is no error here."""
+    async def _answered(self, message: Received, failure: str | None) -> bool:
+        """A handler may have answered itself. If its time was up, the message comes again, and was not done."""
         if not message.is_held:
-            return
-        with suppress(LeaseError):
+            return not message.lease.is_over
+        try:
             await (message.ack() if failure is None else message.nack(reason=failure))
+        except LeaseError:
+            return False
+        return True

@@ -9,6 +9,7 @@ from penstock.client import blocking
 from penstock.client.client import Client
 from penstock.client.portal import Portal
 from penstock.clock import SystemClock
+from penstock.errors import InvalidInput
 from penstock.local.transport import LocalTransport
 from penstock.storage.files import DiskFiles
 
@@ -17,6 +18,7 @@ Path = str | os.PathLike[str]
 
 def open(path: Path) -> blocking.Client:
     """The broker in the directory `path`, which is made if it is not there; DirectoryLocked if it is open already."""
+    _check(path)
     portal = Portal()
     try:
         return blocking.Client(portal.run(open_async(path)), portal)
@@ -27,4 +29,10 @@ def open(path: Path) -> blocking.Client:
 
 async def open_async(path: Path) -> Client:
     """The same, on the event loop of the caller."""
+    _check(path)
     return Client(await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock()))
+
+
+def _check(path: object) -> None:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise InvalidInput(f"the path of a directory, not {path!r}")

@@ -58,13 +58,16 @@ class LocalTransport:
         timers: Timers | None = None,
         limits: Limits = DEFAULT_LIMITS,
         is_kept: bool = True,
+        dice: Callable[[], float] | None = None,
     ) -> LocalTransport:
         """`files` opens the directory, on a thread. Unless it is kept, somebody else must see to `broker.tick`."""
         executor = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-disk")
         try:
             loop = asyncio.get_running_loop()
             directory = await loop.run_in_executor(executor, files)
-            broker = await Broker.open(directory, clock=clock, executor=executor, limits=limits, timers=timers)
+            broker = await Broker.open(
+                directory, clock=clock, executor=executor, limits=limits, timers=timers, dice=dice
+            )
         except BaseException:
             executor.shutdown(wait=False)
             raise

@@ -70,7 +70,7 @@ class VirtualQueue(blocking.Client):
 
     async def _open(self) -> Client:
         self._transport = await LocalTransport.open(
-            partial(MemoryFiles, self.disk), clock=self.clock, timers=ManualTimers(), is_kept=False
+            partial(MemoryFiles, self.disk), clock=self.clock, timers=ManualTimers(), is_kept=False, dice=lambda: 0.5
         )
         return Client(self._transport)
 

@@ -1,0 +1,213 @@
+"""Exactly one dead letter for each message that is given up: whatever is deleted, full, refused or long meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_files import PathFiles, hold_messages, run_inline, turns
+from broker_support import group_on, values
+from penstock.broker.broker import Broker
+from penstock.broker.dead_letters import DeadLetter
+from penstock.broker.group import Group, Receipt
+from penstock.broker.settings import GroupSettings, TopicSettings
+from penstock.errors import DiskFull, InvalidName, InvalidSetting, Overloaded
+from penstock.message import Message
+from penstock.testing import Fault, MemoryDisk, MemoryFiles
+from support import frame_of
+
+SETTINGS = GroupSettings(max_retries=2, backoff_initial_us=0, backoff_max_us=0, backoff_jitter=0)
+
+
+async def group_with(broker: Broker, *words: bytes, settings: GroupSettings = SETTINGS) -> Group:
+    """A group on a topic of one partition, whose dead-letter topic is there already."""
+    topic = await broker.create_topic("t", 1)
+    await broker.create_topic("t.dlq", 1)
+    for word in words:
+        await topic.publish(Message(word))
+    return await group_on(broker, "g", "t", settings)
+
+
+async def lease_one(group: Group, count: int = 1) -> Receipt:
+    (handed,) = await group.lease("c", count)
+    return handed.receipt
+
+
+def letters(broker: Broker) -> list[DeadLetter]:
+    return list(broker.dead_letters.letters("t", with_settled=True))
+
+
+def words_of(broker: Broker) -> list[bytes | None]:
+    return [letter.message.value for letter in letters(broker)]
+
+
+def dying(group: Group) -> list[int]:
+    """What is given up and has no letter yet."""
+    return list(group.topic.partition(0).groups.state(group.name).dying)
+
+
+# --- deleted meanwhile -----------------------------------------------------------------------------------
+
+
+def test_a_group_may_be_deleted_while_its_dead_letter_is_on_its_way() -> None:
+    disk = MemoryDisk()
+    killed: list[MemoryDisk] = []
+
+    async def before(broker: Broker) -> None:
+        group = await group_with(broker, b"bad")
+        receipt = await lease_one(group)
+        executor = hold_messages(broker, broker.topic("t.dlq").partition(0))
+        await group.reject(receipt, "bad")
+        await turns()
+        assert executor.is_holding
+        await broker.delete_group("g")
+        executor.go_on()
+        await broker.settle()
+        assert broker.failure is None
+        await broker.tick()
+        killed.append(disk.after_kill())
+
+    async def after(broker: Broker) -> None:
+        assert words_of(broker) == [b"bad"]
+
+    run_inline(before, MemoryFiles(disk))
+    run_inline(after, MemoryFiles(killed[0]))
+
+
+def test_the_letter_of_a_group_that_was_made_anew_is_redriven_as_a_copy() -> None:
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, b"bad")
+        await group.reject(await lease_one(group), "bad")
+        await broker.settle()
+        await broker.delete_group("g")
+        new = await group_on(broker, "g", "t", SETTINGS.changed(start="latest"))
+        await new.start()
+        done = await broker.dead_letters.redrive("t")
+        assert ([str(one) for one in done.copied], done.in_place, done.already) == (["t.dlq:0:0"], [], [])
+        assert values(await new.lease("c", 10)) == [b"bad"]
+
+    run_inline(work)
+
+
+def test_one_letter_though_the_dead_letter_topic_was_made_anew_ahead_of_a_crash() -> None:
+    """It counts its offsets anew then: what was written down of where to look for the letter is of no use."""
+    disk = MemoryDisk()
+    killed: list[MemoryDisk] = []
+    full: list[str] = []
+
+    def before_each(kind: str, path: str) -> Fault | None:
+        if kind == "write" and any(place in path for place in full):
+            return Fault(DiskFull("no space left"))
+        return None
+
+    async def before(broker: Broker) -> None:
+        group = await group_with(broker, b"1", b"2", b"3")
+        (deliveries,) = [f"{identity}/deliveries/" for identity in group.topic.record.partitions]
+        await group.reject(await lease_one(group, 2), "bad")
+        await broker.settle()
+        (graves,) = broker.topic("t.dlq").record.partitions
+        full.append(f"{graves}/messages/")
+        await group.reject(await lease_one(group), "bad")
+        await broker.settle()
+        assert dying(group) == [2]
+        await broker.delete_topic("t.dlq")
+        # The letter is written, and the row that says so is not.
+        full[:] = [deliveries]
+        await broker.tick()
+        await broker.settle()
+        killed.append(disk.after_kill())
+
+    async def after(broker: Broker) -> None:
+        await broker.settle()
+        assert dying(broker.group("g", "t")) == []
+        assert words_of(broker) == [b"3"]
+
+    run_inline(before, PathFiles(MemoryFiles(disk), before_each))
+    run_inline(after, MemoryFiles(killed[0]))
+
+
+# --- refused meanwhile -----------------------------------------------------------------------------------
+
+
+def test_a_letter_is_looked_for_from_where_the_dead_letter_topic_surely_reaches() -> None:
+    """A power loss may take what was only appended; the letter is then before it."""
+
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, b"bad")
+        receipt = await lease_one(group)
+        (graves,) = broker.topic("t.dlq").partitions
+        graves.messages.append([frame_of(b"1", b"2", b"3")])
+        executor = hold_messages(broker, graves)
+        await group.reject(receipt, "bad")
+        assert group.topic.partition(0).groups.state("g").dying[0].since == 0
+        executor.go_on()
+
+    run_inline(work)
+
+
+def test_one_letter_though_the_row_that_says_it_is_there_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, b"bad")
+        receipt = await lease_one(group)
+        executor = hold_messages(broker, broker.topic("t.dlq").partition(0))
+        await group.reject(receipt, "bad")
+        await turns()
+        with monkeypatch.context() as patch:
+
+            def refuse(item: object) -> None:
+                raise Overloaded("too much is waiting")
+
+            patch.setattr(group.topic.partition(0).groups._ledger._journal, "commit", refuse)
+            executor.go_on()
+            await broker.settle()
+        assert (words_of(broker), dying(group)) == ([b"bad"], [0])
+        await broker.tick()
+        await broker.settle()
+        assert (words_of(broker), dying(group)) == ([b"bad"], [])
+
+    run_inline(work)
+
+
+# --- what can be a letter --------------------------------------------------------------------------------
+
+
+def test_a_message_with_many_long_reasons_gets_its_letter_and_holds_up_no_other() -> None:
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, b"long", b"short", settings=SETTINGS.changed(max_retries=20))
+        for _ in range(21):
+            await group.nack(await lease_one(group), reason="\x1b" * 1000)
+        await group.reject(await lease_one(group), "short")
+        await broker.settle()
+        assert (words_of(broker), dying(group)) == ([b"long", b"short"], [])
+        long, short = (letter.obituary for letter in letters(broker))
+        assert (long.attempts, long.failures[-1].attempt, short.reason) == (21, 21, "short")
+
+    run_inline(work)
+
+
+@pytest.mark.parametrize(("name", "error"), [("x" * 199, InvalidName), ("x.dlq", InvalidSetting)])
+def test_dead_letters_can_not_be_switched_on_where_they_have_nowhere_to_go(name: str, error: type[Exception]) -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic(name, 1, TopicSettings(dead_letters=False))
+        with pytest.raises(error):
+            await broker.change_topic(name, settings=TopicSettings(dead_letters=True))
+        assert not topic.settings.dead_letters
+
+    run_inline(work)
+
+
+def test_what_dies_again_before_its_letter_is_written_down_has_that_one_letter() -> None:
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, b"bad")
+        receipt = await lease_one(group)
+        executor = hold_messages(broker, broker.topic("t.dlq").partition(0))
+        await group.reject(receipt, "first death")
+        await turns()
+        await group.seek("earliest")
+        await group.reject(await lease_one(group), "second death")
+        executor.go_on()
+        await broker.settle()
+        await broker.tick()
+        await broker.settle()
+        assert (words_of(broker), dying(group)) == ([b"bad"], [])
+
+    run_inline(work)
