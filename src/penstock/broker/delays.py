@@ -63,7 +63,7 @@ class Delays:
         if self.moved:
             current = [self.moved.get(o, due) == due for o, due in zip(offsets.tolist(), dues.tolist(), strict=True)]
             offsets = offsets[np.array(current)]
-        return bitmap_of(np.sort(offsets)) & self.pending
+        return bitmap_of(offsets) & self.pending
 
     def put_back(self, offsets: BitMap64, now_us: int) -> None:
         """They are due still; whoever took them could not say so."""

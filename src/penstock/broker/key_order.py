@@ -36,9 +36,12 @@ class _Leased:
     __slots__ = ("counts", "hashes", "left", "offsets")
 
     def __init__(self, offsets: Ints, hashes: Hashes) -> None:
-        order = np.argsort(offsets, kind="stable")
-        self.offsets = offsets[order]
-        self.hashes = hashes[order]
+        if (offsets[1:] < offsets[:-1]).any():
+            # Of several lanes.
+            order = np.argsort(offsets, kind="stable")
+            offsets, hashes = offsets[order], hashes[order]
+        self.offsets = offsets
+        self.hashes = hashes
         self.left = len(offsets)
         self.counts: Counter[int] | None = None
 
@@ -164,26 +167,22 @@ class KeyOrder(Order):
     def stands(self, delivery: Delivery) -> bool:
         return self._is_blocked
 
-    def admit(self, lane: Priority, hashes: Hashes, is_fresh: Admitted) -> Admitted:
+    def admit(self, lane: Priority, hashes: Hashes, behind: int) -> Admitted:
         busy = self._busy | self._parked if self._parked else self._busy
-        keys = hashes.tolist()
         queued = self._queues[lane].by_key
-        if queued and is_fresh.any():
-            return np.array(
-                [
-                    key not in busy and not (fresh and key in queued)
-                    for key, fresh in zip(keys, is_fresh.tolist(), strict=True)
-                ],
-                np.bool_,
-            )
-        if busy.isdisjoint(keys):
-            return np.ones(len(keys), np.bool_)
-        return np.array([key not in busy for key in keys], np.bool_)
+        keys = hashes.tolist()
+        old, fresh = keys[:behind], keys[behind:]
+        admitted = np.ones(len(keys), np.bool_)
+        if not busy.isdisjoint(old):
+            admitted[:behind] = [key not in busy for key in old]
+        if not busy.isdisjoint(fresh) or (queued and not queued.keys().isdisjoint(fresh)):
+            admitted[behind:] = [key not in busy and key not in queued for key in fresh]
+        return admitted
 
     def block(self, lane: Priority, offsets: Ints, hashes: Hashes) -> None:
         self._queues[lane].add(offsets, hashes)
         self._queues[lane].forget_heads(offsets.tolist())
-        self.blocked |= bitmap_of(np.sort(offsets))
+        self.blocked |= bitmap_of(offsets)
 
     def more(self, lane: Priority, heads: BitMap64, count: int) -> BitMap64:
         queues = self._queues[lane]
@@ -317,7 +316,7 @@ class KeyOrder(Order):
     def _unblock(self, queues: _Queues, keys: set[int]) -> None:
         """The first message of each: the others may go with it, or after it."""
         if keys:
-            self.blocked -= bitmap_of(np.sort(np.array(queues.pop(keys), np.int64)))
+            self.blocked -= BitMap64(queues.pop(keys))
 
     def check(self, delivery: Delivery) -> None:
         """The invariant at the top."""

@@ -20,7 +20,7 @@ from penstock.broker.delivery import Delivery
 from penstock.broker.events import GroupEvent, Leased, Passed, pack
 from penstock.broker.key_hash import NO_KEY, Hashes, key_hashes
 from penstock.broker.lanes import BY_PRIORITY, Lanes, LanesPolicy, Turns, Waiting, weights_of
-from penstock.broker.offsets import Ints, array_of, below, bitmap_of, from_on, mask_of
+from penstock.broker.offsets import Ints, array_of, below, bitmap_of, from_on
 from penstock.broker.ordering import Admitted
 from penstock.frame import HAS_TTL, Frame
 from penstock.message import Priority
@@ -340,11 +340,17 @@ class _Deciding:
     def _keys_of(self, candidates: Candidates, taken: BitMap64, frames: list[Frame]) -> _Keys:
         order = self._delivery.order
         offsets = array_of(taken)
-        hashes = order.known(candidates.lane, offsets)
+        # Ascending: those behind the cursor come first.
+        behind = len(taken & candidates.behind) if candidates.behind else 0
+        hashes = np.zeros(len(offsets), np.uint64)
+        if behind:
+            hashes[:behind] = order.known(candidates.lane, offsets[:behind])
         unknown = hashes == NO_KEY
-        if unknown.any():
+        if unknown.all():
+            hashes = hashes_of(offsets, frames)
+        elif unknown.any():
             hashes[unknown] = hashes_of(offsets[unknown], frames)
-        return _Keys(offsets, hashes, order.admit(candidates.lane, hashes, mask_of(offsets, candidates.fresh)))
+        return _Keys(offsets, hashes, order.admit(candidates.lane, hashes, behind))
 
     def _sort_out(self, candidates: Candidates, keys: _Keys) -> None:
         if keys.admitted.all():

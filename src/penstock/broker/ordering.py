@@ -50,8 +50,8 @@ class Order:
         """Whether nothing may be leased now."""
         return False
 
-    def admit(self, lane: Priority, hashes: Hashes, is_fresh: Admitted) -> Admitted:
-        """Which of these may be leased; fresh ones come behind all others of their key and lane."""
+    def admit(self, lane: Priority, hashes: Hashes, behind: int) -> Admitted:
+        """Which of these may be leased. The first `behind` are not fresh; the others come after all of their key."""
         return np.ones(len(hashes), np.bool_)
 
     def block(self, lane: Priority, offsets: Ints, hashes: Hashes) -> None:
