@@ -490,3 +490,18 @@ def test_a_consumer_has_a_name_of_its_own(queue: VirtualQueue) -> None:
     names = {queue.consumer("w", "orders").name for _ in range(10)}
     assert len(names) == 10
     assert isinstance(queue.consumer("w", "orders", name="ann"), Consumer)
+
+
+def test_what_was_fetched_ahead_is_given_back_in_time_and_costs_no_attempt(
+    queue: VirtualQueue, clock: VirtualClock
+) -> None:
+    publish(queue, 4)
+    slow = queue.consumer("g", "orders", visibility="30s", max_retries=0, assignment="shared")
+    first = next(slow)
+    clock.advance("16s")
+    queue._portal.run(slow._inner.membership._give_back_stale())
+    others = queue.consumer("g", "orders").poll()
+    assert [(message.value, message.attempt) for message in others] == [(b"1", 1), (b"2", 1), (b"3", 1)]
+    clock.advance("13s")
+    first.ack()
+    assert queue.dead_letters.list("orders") == []

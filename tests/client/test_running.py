@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import Counter
 from threading import Barrier, Event, Thread, current_thread
 from typing import Any
@@ -262,3 +263,22 @@ def test_a_run_that_is_cancelled_gives_back_what_it_was_working_on(run_client: A
         assert [message.attempt for message in await client.consumer("w", "orders").poll()] == [1]
 
     run_client(work)
+
+
+def test_a_message_stays_leased_while_its_handler_works(queue: VirtualQueue, clock: VirtualClock) -> None:
+    publish(queue, 1)
+    attempts = []
+
+    def handler(message: Received) -> None:
+        attempts.append(message.attempt)
+        for _ in range(3):
+            lease = message._inner.lease
+            before = lease.deadline_us
+            clock.advance("30ms")
+            while lease.deadline_us == before:
+                # Whoever renews it runs beside us.
+                time.sleep(0.001)
+
+    consumer = queue.consumer("w", "orders", visibility="40ms", max_retries=0, until_idle="1s")
+    assert consumer.run(handler) == (1, 0)
+    assert attempts == [1]
