@@ -92,10 +92,6 @@ class Letter:
     died_us: int
     is_settled: bool = False
 
-    @property
-    def identity(self) -> tuple[str, int, int, int]:
-        return self.group, self.partition, self.offset, self.round
-
 
 class Log:
     """The messages of one partition."""
@@ -345,8 +341,9 @@ class Place:
         assert message.is_gone or message.has_expired(now_us), "dropped ahead of its time"
         self._finish(offset, "done" if message.is_gone else "expired")
 
-    def forget_deaths_below(self, offset: int) -> None:
-        self.deaths = Counter({dead: count for dead, count in self.deaths.items() if dead >= offset})
+    def counts_deaths(self, offset: int) -> bool:
+        """How often something died that is no longer in the log is forgotten, sooner or later."""
+        return offset >= self.log.start
 
     def fate(self, letter: Letter) -> str:
         """What a redrive would do with it."""

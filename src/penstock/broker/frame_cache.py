@@ -14,9 +14,12 @@ from penstock.limits import MIB
 
 
 class FrameCache:
-    """Of all partitions of a broker together, no more than `bytes_max`. Belongs to one event loop."""
+    """Of all partitions of a broker together, no more than `bytes_max`. Belongs to one event loop.
 
-    def __init__(self, bytes_max: int = 64 * MIB) -> None:
+    Frames that were read together share their memory, and come and go together, more or less.
+    """
+
+    def __init__(self, bytes_max: int = 32 * MIB) -> None:
         self._bytes_max = bytes_max
         self._size = 0
         self._frames: OrderedDict[tuple[int, int], Frame] = OrderedDict()

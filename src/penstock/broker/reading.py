@@ -94,9 +94,9 @@ class Reading:
                 wanted = offsets.range_cardinality(frame.base_offset, frame.next_offset)
                 last = len(frame.data) * wanted // max(frame.count, 1)
                 size += last
-                if known is None and wanted < frame.count:
-                    # Somebody will want the rest. A copy, for the frame is part of all that was read with it.
-                    self._cache.add(id(self), Frame(memoryview(bytes(frame.data))))
+                if known is None and frame.count > 1:
+                    # Somebody may want the rest, or one of them again.
+                    self._cache.add(id(self), frame)
             # On to the next one that is not in a frame read already.
             at = offsets.next_set_bit(at) if at < end else end
         return Gathered(frames, _there(frames) & offsets, end, size)
