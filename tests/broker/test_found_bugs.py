@@ -245,3 +245,91 @@ def test_no_normal_message_goes_ahead_of_high_ones_that_a_lease_by_key_did_not_l
         assert got[:6] == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
     run(work)
+
+
+def test_a_key_goes_on_when_everything_in_its_queue_has_expired() -> None:
+    async def work(broker: Broker) -> None:
+        clock = clock_of(broker)
+        group = await group_with(broker, keyed("a0"), settings=KEYED)
+        held = await group.lease("x", 1)
+        soon = clock.now_us() + SECOND
+        await publish(broker, *(Message(value, key=b"a", expires_at=soon) for value in (b"a1", b"a2")))
+        assert await group.lease("y", 10) == []
+        await ack_all(group, held)
+        clock.advance_us(2 * SECOND)
+        await publish(broker, keyed("a3"))
+        assert values(await group.lease("y", 10)) == [b"a3"]
+
+    run(work)
+
+
+def test_what_was_given_back_does_not_overtake_delayed_messages_of_its_key_that_are_due() -> None:
+    async def work(broker: Broker) -> None:
+        clock = clock_of(broker)
+        soon = clock.now_us() + SECOND
+        delayed = [Message(value, key=b"a", deliver_at=soon) for value in (b"a0", b"a1")]
+        group = await group_with(broker, *delayed, keyed("a2"), settings=KEYED)
+        receipt = await lease_one(group)
+        clock.advance_us(SECOND)
+        assert await group.lease("y", 10) == []
+        await group.release(receipt)
+        assert values(await group.lease("y", 2)) in ([b"a0"], [b"a0", b"a1"])
+
+    run(work)
+
+
+def test_what_was_given_back_does_not_overtake_redriven_messages_of_its_key() -> None:
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, *map(keyed, ("a0", "a1", "a2")), settings=KEYED.changed(on_poison="skip"))
+        await group.reject(await lease_one(group, count=2), "bad")
+        await broker.settle()
+        receipt = await lease_one(group)
+        await broker.dead_letters.redrive("t")
+        assert await group.lease("y", 10) == []
+        await group.release(receipt)
+        assert values(await group.lease("y", 2)) in ([b"a0"], [b"a0", b"a1"])
+
+    run(work)
+
+
+def test_the_lane_of_a_leased_message_that_retention_has_deleted_is_known_after_a_crash() -> None:
+    receipts: list[Receipt] = []
+
+    async def before(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 1, TopicSettings(retention_age_us=SECOND))
+        group = await group_on(broker, "g", "t", PLAIN)
+        await group.start()
+        await publish(broker, Message(b"high", priority=1))
+        receipts.append(await lease_one(group, count=1))
+        clock_of(broker).advance_us(2 * SECOND)
+        await broker.maintain()
+        assert topic.partition(0).messages.start_offset == 1
+        await topic.partition(0).groups.flushed()
+
+    async def after(broker: Broker) -> None:
+        group = broker.group("g", "t")
+        await publish(broker, Message(b"normal"))
+        await ack_all(group, await group.lease("c", 10))
+        await group.ack(receipts[0])
+        assert group.lag() == [0]
+
+    run_and_kill(before, after)
+
+
+def test_a_message_that_dies_again_after_retention_has_deleted_it_is_another_dead_letter() -> None:
+    async def work(broker: Broker) -> None:
+        await broker.create_topic("t", 1, TopicSettings(retention_age_us=SECOND))
+        group = await group_on(broker, "g", "t", PLAIN)
+        await publish(broker, Message(b"bad"))
+        await group.reject(await lease_one(group), "first")
+        await broker.settle()
+        await broker.dead_letters.redrive("t")
+        receipt = await lease_one(group)
+        clock_of(broker).advance_us(2 * SECOND)
+        await broker.maintain()
+        await group.reject(receipt, "second")
+        await broker.settle()
+        letters = list(broker.dead_letters.letters("t", with_settled=True))
+        assert len({letter.obituary.identity for letter in letters}) == 2
+
+    run(work)

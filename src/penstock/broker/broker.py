@@ -546,6 +546,9 @@ class Broker:
                 if self._topics.get(topic.name) is not topic:
                     break
                 protected, until = array_of(partition.protected()), partition.reading.visible_offset
+                # Lanes and delays of what is deleted are known from then on from a snapshot only.
+                with suppress(Overloaded, LogClosed):
+                    await partition.groups.snapshot_if_needed()
                 try:
                     await self._on_a_thread(partial(partition.maintain, topic.settings, protected, until))
                 except LogClosed:

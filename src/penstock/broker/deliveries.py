@@ -480,6 +480,11 @@ class Deliveries:
         self._snapshot_size = sum(len(frame.data) for frame in frames)
         return self._ledger.snapshot(frames)
 
+    async def snapshot_if_needed(self) -> None:
+        """If anything has happened, or was published, since the last one."""
+        if self._ledger.since_snapshot or self._messages.visible_offset > self.covered:
+            await self.snapshot()
+
     async def flushed(self) -> None:
         """What happened so far can be read from the log."""
         await self._ledger.flushed()

@@ -167,17 +167,23 @@ class KeyOrder(Order):
     def stands(self, delivery: Delivery) -> bool:
         return self._is_blocked
 
-    def admit(self, lane: Priority, hashes: Hashes, behind: int) -> Admitted:
+    def admit(self, lane: Priority, offsets: Ints, hashes: Hashes, looked_at: BitMap64) -> Admitted:
         busy = self._busy | self._parked if self._parked else self._busy
         queued = self._queues[lane].by_key
         keys = hashes.tolist()
-        old, fresh = keys[:behind], keys[behind:]
-        admitted = np.ones(len(keys), np.bool_)
-        if not busy.isdisjoint(old):
-            admitted[:behind] = [key not in busy for key in old]
-        if not busy.isdisjoint(fresh) or (queued and not queued.keys().isdisjoint(fresh)):
-            admitted[behind:] = [key not in busy and key not in queued for key in fresh]
-        return admitted
+        # The first of a queue that does not come along: nobody of its key goes ahead of it.
+        first_left = {}
+        for key in queued.keys() & set(keys) if queued else ():
+            left = next((offset for offset in queued[key] if offset not in looked_at), None)
+            if left is not None:
+                first_left[key] = left
+        if first_left:
+            pairs = zip(keys, offsets.tolist(), strict=True)
+            admitted = [key not in busy and offset < first_left.get(key, offset + 1) for key, offset in pairs]
+            return np.array(admitted, np.bool_)
+        if busy.isdisjoint(keys):
+            return np.ones(len(keys), np.bool_)
+        return np.array([key not in busy for key in keys], np.bool_)
 
     def block(self, lane: Priority, offsets: Ints, hashes: Hashes) -> None:
         self._queues[lane].add(offsets, hashes)

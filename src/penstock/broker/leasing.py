@@ -350,7 +350,7 @@ class _Deciding:
             hashes = hashes_of(offsets, frames)
         elif unknown.any():
             hashes[unknown] = hashes_of(offsets[unknown], frames)
-        return _Keys(offsets, hashes, order.admit(candidates.lane, hashes, behind))
+        return _Keys(offsets, hashes, order.admit(candidates.lane, offsets, hashes, candidates.offsets))
 
     def _sort_out(self, candidates: Candidates, keys: _Keys) -> None:
         if keys.admitted.all():

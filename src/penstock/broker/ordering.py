@@ -50,8 +50,8 @@ class Order:
         """Whether nothing may be leased now."""
         return False
 
-    def admit(self, lane: Priority, hashes: Hashes, behind: int) -> Admitted:
-        """Which of these may be leased. The first `behind` are not fresh; the others come after all of their key."""
+    def admit(self, lane: Priority, offsets: Ints, hashes: Hashes, looked_at: BitMap64) -> Admitted:
+        """Which of these may be leased. `looked_at` are they and those that are passed over for good beside them."""
         return np.ones(len(hashes), np.bool_)
 
     def block(self, lane: Priority, offsets: Ints, hashes: Hashes) -> None:

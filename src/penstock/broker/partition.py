@@ -243,7 +243,8 @@ class Partition:
         self.groups.lanes.forget_below(min(bound, self.messages.start_offset))
         self.groups.delays.forget_below(min(bound, self.messages.start_offset))
         for name in self.groups.groups:
-            self.groups.state(name).forget_dead_below(self.messages.start_offset)
+            state = self.groups.state(name)
+            state.forget_dead_below(min(self.messages.start_offset, state.floor))
 
     def close(self) -> None:
         self.reading.close()
