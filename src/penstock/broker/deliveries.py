@@ -288,11 +288,9 @@ class Deliveries:
         return min((due for due in dues if due is not None), default=None)
 
     def next_due_of(self, group: str) -> int | None:
-        """When there may be something for this group by time alone, after now."""
-        now = self._clock.now_us()
-        delayed = self.delays.next_due()
-        mine = self._states[group].next_due(now) if group in self._states else None
-        return min((due for due in (delayed, mine) if due is not None and due > now), default=None)
+        """When there may be something for this group by time alone."""
+        mine = self._states[group].next_due() if group in self._states else None
+        return min((due for due in (self.delays.next_due(), mine) if due is not None), default=None)
 
     # --- what groups do ----------------------------------------------------------------------------------
 

@@ -171,11 +171,11 @@ class Delivery:
         """How often a leased message has been delivered, this time included."""
         return self.attempts.get(offset, 1)
 
-    def next_due(self, after_us: int = -1) -> int | None:
-        """When something becomes ready, or a lease runs out; what is overdue is left out, with `after_us` now."""
+    def next_due(self) -> int | None:
+        """When something becomes ready, or a lease runs out; None if nothing will by itself."""
         self._forget_old_deadlines()
         dues = [heap[0][0] for heap in (self._waiting, self._deadlines) if heap]
-        return min((due for due in dues if due > after_us), default=None)
+        return min(dues, default=None)
 
     # --- decisions ---------------------------------------------------------------------------------------
 

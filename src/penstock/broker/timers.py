@@ -18,7 +18,7 @@ class LoopTimers:
     # The clock may be set while somebody waits: nobody sleeps longer than this without looking again.
     _LONGEST_S = 1.0
     # What is overdue but can't be taken, by this caller or now, is looked at again; meanwhile others get on.
-    _OVERDUE_US = 20_000
+    _OVERDUE_US = 2_000
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
