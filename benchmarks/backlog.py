@@ -1,7 +1,7 @@
 """Does it matter how much lies behind a group, or in front of the message it wants?
 
 In one process, messages of 100 B in frames of 1,000, one partition. A group leases and acknowledges 1,000 at a time,
-8 under way, once in a topic with nothing else, and once behind 50 million messages that the same group has
+16 under way, once in a topic with nothing else, and once behind 50 million messages that the same group has
 acknowledged, all but the very first. Then: ten million normal messages that a group has not touched, and one of high
 priority at the very end; how long a lease of one takes.
 """

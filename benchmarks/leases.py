@@ -1,11 +1,11 @@
 """What do order, failures, tracing and more groups cost a group that leases and acknowledges?
 
 In one process, messages of 100 B with 10,000 keys in frames of 1,000, one partition, leased and acknowledged 1,000 at
-a time, every acknowledgement on disk before it is told, 8 under way at once. Each contender is a new group on the
+a time, every acknowledgement on disk before it is told, 16 under way at once. Each contender is a new group on the
 same messages, one after the other in every round:
 
     plain       no order
-    by key      one key at a time; 2 leases under way, so that most keys are free, and 8, so that most are busy
+    by key      one key at a time; 2 leases under way, so that most keys are free, and 16, so that most are busy
     nacked      one message in 1,000 is given back once, and comes again
     untraced    as plain, but what only tracing needs is not written: who got what when
     ten         ten groups at the same time
@@ -42,7 +42,7 @@ from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.storage.files import DiskFiles
 
-UNDER_WAY = 8
+UNDER_WAY = 16
 A_FRAME = 1_000
 KEYS = 10_000
 _PROCESSES = multiprocessing.get_context("spawn")
