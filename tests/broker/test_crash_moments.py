@@ -429,7 +429,6 @@ def test_the_story_of_a_message_is_whole_though_the_clock_was_set_back() -> None
     run_inline(work)
 
 
-@pytest.mark.xfail(reason="rows are looked for from the time of the message on")
 def test_the_story_of_a_message_is_whole_though_the_clock_was_set_back_for_a_while() -> None:
     async def work(broker: Broker) -> None:
         topic = await broker.create_topic("t", 1)

@@ -40,6 +40,7 @@ from penstock.errors import (
     InvalidName,
     InvalidSetting,
     LogClosed,
+    NotFound,
     Overloaded,
     PenstockError,
     SettingsConflict,
@@ -630,7 +631,8 @@ class Broker:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         # What can be tried again is, at the next tick; a topic or a broker that was closed needs nothing any more.
-        if isinstance(error, Fatal) or (error is not None and not isinstance(error, PenstockError)):
+        passes = isinstance(error, PenstockError) and (error.retriable or isinstance(error, LogClosed | NotFound))
+        if error is not None and not passes:
             self.failure = error
 
     async def _changed(self, change: Coroutine[Any, Any, T]) -> T:

@@ -283,10 +283,6 @@ class Deliveries:
         if events:
             self._write([self._fate(group, event) for event in events])
 
-    def next_due(self) -> int | None:
-        dues = [self.delays.next_due(), *(group.delivery.next_due() for group in self._working.values())]
-        return min((due for due in dues if due is not None), default=None)
-
     def next_due_of(self, group: str) -> int | None:
         """When there may be something for this group by time alone."""
         mine = self._states[group].next_due() if group in self._states else None

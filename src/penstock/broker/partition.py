@@ -91,7 +91,7 @@ class Partition:
         try:
             deliveries = Log.open(
                 files.directory("deliveries"),
-                clock=clock,
+                clock=_NotBefore(clock, messages),
                 settings=_small(settings),
                 cache=cache,
                 new_log_id=new_id,
@@ -262,6 +262,18 @@ class Partition:
             where = self._loop.create_future()
             where.set_result(Committed(facts.base_offset, facts.append_time))
             self._producers.recall(facts.producer, facts.span, where)
+
+
+class _NotBefore:
+    """The clock of the deliveries: what happens to a message is never stamped before the message, whatever the clock
+    was set to in between. So its story is found from its own time on."""
+
+    def __init__(self, clock: Clock, messages: Log) -> None:
+        self._clock = clock
+        self._messages = messages
+
+    def now_us(self) -> int:
+        return max(self._clock.now_us(), self._messages.segments[-1].last_append_time)
 
 
 def _is_special(item: Frame | Message) -> bool:

@@ -119,10 +119,6 @@ def make_settings(**values: Any) -> TopicSettings:
     return TopicSettings().changed(**values)
 
 
-def make_group_settings(**values: Any) -> GroupSettings:
-    return GroupSettings().changed(**values)
-
-
 def check_partitions(count: Any) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= PARTITIONS_MAX:
         raise InvalidSetting(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {count!r}", setting="partitions")

@@ -88,11 +88,7 @@ def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator
     attempts: dict[str, int] = {}
     holders: dict[str, str] = {}
     reasons: dict[str, str] = {}
-    first = max(log.offset_at(since_us), log.start_offset)
-    if first >= log.synced_offset:
-        # The clock was set back since the message was stored: what happened to it seems to be older than it.
-        first = log.start_offset
-    for event, at_us in events_of(log, first):
+    for event, at_us in events_of(log, max(log.offset_at(since_us), log.start_offset)):
         if not _concerns(event, offset):
             continue
         group = event.group or None
