@@ -1,7 +1,7 @@
 """Penstock: a durable, replayable log and a per-message queue in one broker.
 
 message batch columns body codec frame    what is stored, from row to bytes
-partitioner                               which partition a message goes to
+partitioner published                     which partition a message goes to; where it went
 errors limits clock durations             nouns every layer shares
 storage    bytes on disk
 broker     what a queue means

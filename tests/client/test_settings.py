@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -174,3 +176,11 @@ def test_a_topic_of_dead_letters_has_none_of_its_own(queue: VirtualQueue) -> Non
     queue.create_topic("wide", 2)
     with pytest.raises(InvalidSetting, match="they can grow, not shrink"):
         queue.change_topic("wide", partitions=1)
+
+
+def test_the_guide_names_every_setting_there_is() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/settings.md").read_text()
+    topics, groups = guide.split("## Groups:")
+    for part, words, others in ((topics, TOPIC, {"partitions"}), (groups, GROUP, set[str]())):
+        named = set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE))
+        assert named == {name.split(".")[0] for name in words} | others

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.batch import Batch
 from penstock.broker.bell import Bell
@@ -21,31 +19,11 @@ from penstock.frame import HAS_DELAYS, Frame
 from penstock.limits import Limits
 from penstock.message import Message
 from penstock.partitioner import partition_of, partitions_of, split
+from penstock.published import Published, PublishedBatch
 from penstock.storage.commit import Committed
 
 # A producer's clock may be a little behind, and a message a little on its way.
 PAST_US_MAX = 10_000_000
-
-
-class Published(NamedTuple):
-    """Where one message went. Its id is topic:partition:offset."""
-
-    topic: str
-    partition: int
-    offset: int
-    append_time: int
-
-    @property
-    def id(self) -> str:
-        return f"{self.topic}:{self.partition}:{self.offset}"
-
-
-class PublishedBatch(NamedTuple):
-    """Where the messages of a batch went: one entry a row, in the order given."""
-
-    topic: str
-    partitions: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
 
 
 class Topic:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -18,13 +19,13 @@ from penstock.durations import duration_us
 from penstock.message import Message
 
 
-class _Answers:
+class _Answers(ABC):
     """What a consumer can say. LeaseNotFound or NotLeased if it is too late, or was said before."""
 
     __slots__ = ()
 
-    async def _answer(self, answer: Answer) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _answer(self, answer: Answer) -> None: ...
 
     async def ack(self) -> None:
         """Done: it never comes to this group again. On disk when this returns."""

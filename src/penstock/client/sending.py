@@ -4,34 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from penstock.client.outbox import Parcel
 from penstock.client.transport import Stored
+from penstock.published import Published, PublishedBatch
 
-
-class Published(NamedTuple):
-    """Where a message went. `append_time` is the broker's, in microseconds."""
-
-    topic: str
-    partition: int
-    offset: int
-    append_time: int
-
-    @property
-    def id(self) -> str:
-        return f"{self.topic}:{self.partition}:{self.offset}"
-
-
-class PublishedBatch(NamedTuple):
-    """Where the rows of a table went, in their order."""
-
-    topic: str
-    partitions: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
+__all__ = ["Published", "PublishedBatch", "Sending"]
 
 
 class Sending:
