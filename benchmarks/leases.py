@@ -1,11 +1,12 @@
 """What do order, failures, tracing and more groups cost a group that leases and acknowledges?
 
 In one process, messages of 100 B with 10,000 keys in frames of 1,000, one partition, leased and acknowledged 1,000 at
-a time, every acknowledgement on disk before it is told, 16 under way at once. Each contender is a new group on the
-same messages, one after the other in every round:
+a time, every acknowledgement on disk before it is told, 16 leases and then their acks. Each contender is a new group on
+the same messages, one after the other in every round:
 
     plain       no order
-    by key      one key at a time; 2 leases under way, so that most keys are free, and 16, so that most are busy
+    by key      one key at a time; acks are sent at once and 2 are under way when the next lease is taken, so that most
+                keys are free; and 16 together, so that most are busy
     nacked      one message in 1,000 is given back once, and comes again
     untraced    as plain, but what only tracing needs is not written: who got what when
     ten         ten groups at the same time
@@ -18,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import NamedTuple
 
 import uvloop
 from pyroaring import BitMap64
@@ -48,6 +51,17 @@ KEYS = 10_000
 _PROCESSES = multiprocessing.get_context("spawn")
 
 
+class Pace(NamedTuple):
+    """Acks are awaited once so many leases are `under_way`, and sent on their way after every `together` leases."""
+
+    under_way: int
+    together: int
+
+
+TOGETHER = Pace(UNDER_WAY, UNDER_WAY)
+ONE_BY_ONE = Pace(3, 1)
+
+
 def frames(count: int) -> list[Frame]:
     values = harness.values(A_FRAME)
     dice = Random(harness.SEED)
@@ -65,25 +79,31 @@ async def fill(broker: Broker, count: int) -> None:
         await asyncio.gather(*[topic.publish_frame(frame, 0) for frame in some[at : at + UNDER_WAY]])
 
 
-async def drain(group: Group, *, nacked: bool = False, under_way: int = UNDER_WAY) -> int:
+async def drain(group: Group, *, nacked: bool = False, pace: Pace = TOGETHER) -> int:
     """Everything there is; how many messages were acknowledged."""
-    answers: list[asyncio.Task[None]] = []
     done = leases = 0
     given_back: set[int] = set()
+    under_way: deque[list[asyncio.Task[None]]] = deque()
     while True:
         handed = await group.lease("c", A_FRAME)
-        if not handed and not answers:
-            return done
-        leases += 1
+        answers: list[asyncio.Task[None]] = []
         for receipt, _ in handed:
             if nacked:
                 receipt = _give_one_back(group, receipt, given_back, answers)
             done += len(receipt.offsets)
             answers.append(asyncio.ensure_future(group.ack(receipt)))
+        if handed:
+            under_way.append(answers)
+        elif not under_way:
+            return done
+        leases += 1
+        if leases % pace.together == 0:
+            # Now these are on their way to the disk.
+            await asyncio.sleep(0)
         # Also if there is nothing to lease: all keys may be busy.
-        if not handed or leases >= under_way:
-            await asyncio.gather(*answers)
-            answers, leases = [], 0
+        while len(under_way) >= (pace.under_way if handed else 1):
+            for answer in under_way.popleft():
+                await answer
 
 
 def _give_one_back(group: Group, receipt: Receipt, given_back: set[int], answers: list[asyncio.Task[None]]) -> Receipt:
@@ -118,7 +138,7 @@ class Bench:
         *,
         nacked: bool = False,
         traced: bool = True,
-        under_way: int = UNDER_WAY,
+        pace: Pace = TOGETHER,
         **settings: str,
     ) -> float:
         made = []
@@ -132,7 +152,7 @@ class Bench:
         deliveries.__class__ = Deliveries if traced else _Untraced
         loop = asyncio.get_running_loop()
         started = loop.time()
-        done = sum(await asyncio.gather(*[drain(group, nacked=nacked, under_way=under_way) for group in made]))
+        done = sum(await asyncio.gather(*[drain(group, nacked=nacked, pace=pace) for group in made]))
         spent = loop.time() - started
         deliveries.__class__ = Deliveries
         assert done == self._messages * groups, done
@@ -148,7 +168,7 @@ async def contest(run: Run, path: Path, count: int) -> dict[str, list[float]]:
         bench = Bench(broker, count * A_FRAME)
         contenders = {
             "plain": bench.timed,
-            "by key": partial(bench.timed, ordering="key", under_way=2),
+            "by key": partial(bench.timed, ordering="key", pace=ONE_BY_ONE),
             "by busy keys": partial(bench.timed, ordering="key"),
             "nacked": partial(bench.timed, nacked=True),
             "untraced": partial(bench.timed, traced=False),

@@ -42,6 +42,7 @@ from penstock.broker.delivery import Delivery
 from penstock.broker.group import Group, Handed, Receipt
 from penstock.broker.ids import MessageId
 from penstock.broker.key_hash import Hashes
+from penstock.broker.key_marks import KeyMarks, Marked, Marks
 from penstock.broker.key_order import KeyOrder
 from penstock.broker.ordering import Admitted
 from penstock.broker.partition import Partition
@@ -1073,11 +1074,12 @@ def _due_a_tick_early(delays: Delays, now_us: int) -> BitMap64:
     return _due(delays, now_us + WHEEL_TICK_US)
 
 
-def _never_leased(order: KeyOrder, waited: object) -> bool:
-    return False
+def _free_for_any_reason(marks: KeyMarks, keys: Hashes | Marked, mark: int) -> Marks:
+    return _unmark(marks, keys, 0b111)
 
 
 _due = Delays.due
+_unmark = KeyMarks.unmark
 
 
 @pytest.mark.parametrize(
@@ -1085,7 +1087,7 @@ _due = Delays.due
     [
         pytest.param(KeyOrder, "admit", _admit_everything, id="busy keys are admitted"),
         pytest.param(Delays, "due", _due_a_tick_early, id="delays are over a tick early"),
-        pytest.param(KeyOrder, "_is_leased", _never_leased, id="a key is free as soon as nothing of it waits"),
+        pytest.param(KeyMarks, "unmark", _free_for_any_reason, id="a key is free as soon as nothing of it waits"),
     ],
 )
 def test_a_broken_broker_is_noticed(

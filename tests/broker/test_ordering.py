@@ -190,9 +190,9 @@ def test_other_settings_take_over_the_leases_that_are_out() -> None:
 def test_keys_are_hashed_together_as_they_are_one_by_one() -> None:
     keys = [None, b"", b"a", b"ab" * 31, b"x" * 64, b"y" * 65, b"z" * 500, "ключ".encode()]
     batch = Batch.from_columns([b"v"] * len(keys), keys=keys, now_us=1)
-    hashes = key_hashes(batch, np.arange(len(keys))).tolist()
+    hashes = key_hashes(batch).tolist()
     assert hashes == [0, *(hash_of(key) for key in keys[1:] if key is not None)]
-    assert key_hashes(batch.slice(2, 6), np.array([0, 3])).tolist() == [hashes[2], hashes[5]]
+    assert key_hashes(batch.slice(2, 6)).tolist() == hashes[2:6]
     assert np.unique(hashes).size == len(keys)
 
 

@@ -17,7 +17,8 @@ delivery     the state of one group in one partition: decide, apply
 events       what happens to messages: the rows of the deliveries log
 snapshot     the state as rows
 leasing      what is leased next: lanes, delays, expiry, order
-ordering     how messages wait for one another; key_order by key, key_hash tells keys apart
+ordering     how messages wait for one another; key_order by key; key_hash tells keys apart,
+             key_marks knows which are busy
 lanes        priority lanes, and whose turn it is
 delays       delayed messages; wheel has the timers; scheduled is for looking at them
 schedules    messages that come again and again; cron says when

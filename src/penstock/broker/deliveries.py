@@ -320,8 +320,8 @@ class Deliveries:
             self._lease += 1
             self._note(decision.events)
             order = group.delivery.order
-            if decision.leased is not None and decision.picked:
-                order.leased(self._lease, *decision.leased)
+            if decision.hashes is not None and decision.picked:
+                order.leased(self._lease, group.delivery.leases[self._lease].offsets, decision.hashes)
             for blocked in decision.blocked:
                 order.block(*blocked)
             if decision.picked:

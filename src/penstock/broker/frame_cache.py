@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import OrderedDict
 
+from penstock.broker.key_hash import Hashes
 from penstock.frame import Frame
 from penstock.limits import MIB
 
@@ -25,6 +26,8 @@ class FrameCache:
         self._frames: OrderedDict[tuple[int, int], Frame] = OrderedDict()
         # By partition: where its frames start, in order.
         self._starts: dict[int, list[int]] = {}
+        # Of the keys in a frame, once somebody wanted to know them.
+        self._hashes: dict[tuple[int, int], Hashes] = {}
 
     def find(self, owner: int, offset: int) -> Frame | None:
         """The frame that holds this offset."""
@@ -47,11 +50,34 @@ class FrameCache:
         self._frames[key] = frame
         insort(self._starts.setdefault(owner, []), frame.base_offset)
         self._size += len(frame.data)
+        self._make_room()
+
+    def hashes(self, owner: int, frame: Frame) -> Hashes | None:
+        return self._hashes.get((owner, frame.base_offset)) if self._has(owner, frame) else None
+
+    def add_hashes(self, owner: int, frame: Frame, hashes: Hashes) -> None:
+        """Kept as long as the frame is."""
+        if self._has(owner, frame):
+            self._hashes[owner, frame.base_offset] = hashes
+            self._size += hashes.nbytes
+            self._make_room()
+
+    def _has(self, owner: int, frame: Frame) -> bool:
+        """This very one: another that starts where it does may hold other messages."""
+        return self._frames.get((owner, frame.base_offset)) is frame
+
+    def _make_room(self) -> None:
         while self._size > self._bytes_max:
-            (other, start), old = self._frames.popitem(last=False)
-            self._size -= len(old.data)
-            self._starts[other].remove(start)
+            (owner, start) = next(iter(self._frames))
+            self._drop(owner, start)
+            self._starts[owner].remove(start)
 
     def forget(self, owner: int) -> None:
         for start in self._starts.pop(owner, ()):
-            self._size -= len(self._frames.pop((owner, start)).data)
+            self._drop(owner, start)
+
+    def _drop(self, owner: int, start: int) -> None:
+        self._size -= len(self._frames.pop((owner, start)).data)
+        hashes = self._hashes.pop((owner, start), None)
+        if hashes is not None:
+            self._size -= hashes.nbytes

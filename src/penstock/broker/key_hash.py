@@ -1,15 +1,17 @@
 """Telling keys apart by a 64-bit hash, of all keys of a batch at a time.
 
-Two keys that share a hash wait for each other needlessly, and nothing worse.
+Two keys that share a hash wait for each other needlessly, and nothing worse. The seed is another one in every process,
+and nothing that is written depends on it: nobody can make keys that do.
 """
 
 from __future__ import annotations
+
+import secrets
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.batch import Batch, bits
-from penstock.broker.offsets import Ints
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -19,15 +21,15 @@ _WORD = 8
 # Keys longer than this are rare; what is behind it is hashed one key at a time.
 _TOGETHER_MAX = 64
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
-_SEED = np.uint64(0xCBF29CE484222325)
+_SEED = np.uint64(secrets.randbits(64))
 _SHIFT = np.uint64(29)
 _MASKS = np.array([(1 << 8 * length) - 1 for length in range(_WORD + 1)], np.uint64)
 
 
-def key_hashes(batch: Batch, picked: Ints) -> Hashes:
-    """Of the keys of these rows, eight bytes of all of them at a time; 0 for no key. `hash_of` is the same for one."""
+def key_hashes(batch: Batch) -> Hashes:
+    """Of the keys of all messages, eight bytes of each at a time; 0 for no key. `hash_of` is the same for one."""
     if batch.key is None:
-        return np.zeros(len(picked), np.uint64)
+        return np.zeros(batch.count, np.uint64)
     column = batch.key
     ends = column.offsets[batch.start : batch.start + batch.count + 1].astype(np.int64)
     first = int(ends[0])
@@ -35,7 +37,7 @@ def key_hashes(batch: Batch, picked: Ints) -> Hashes:
     data[:-_WORD] = np.frombuffer(column.data, np.uint8)[first : int(ends[-1])]
     # At every byte a word begins, so that keys of any length can be picked from one array.
     words = np.ndarray((len(data) - _WORD + 1,), np.dtype("<u8"), buffer=data.data, strides=(1,))
-    starts, lengths = ends[picked] - first, ends[picked + 1] - ends[picked]
+    starts, lengths = ends[:-1] - first, np.diff(ends)
     hashes = _SEED ^ lengths.astype(np.uint64)
     rows = np.flatnonzero(lengths > 0)
     for at in range(0, _TOGETHER_MAX, _WORD):
@@ -50,7 +52,7 @@ def key_hashes(batch: Batch, picked: Ints) -> Hashes:
         hashes[row] = _mix(int(hashes[row]), rest)
     hashes[hashes == NO_KEY] = 1
     if column.validity is not None:
-        hashes[~bits(column.validity, batch.start, batch.count)[picked]] = NO_KEY
+        hashes[~bits(column.validity, batch.start, batch.count)] = NO_KEY
     return hashes
 
 

@@ -4,8 +4,11 @@ While a message of a key is leased or waits for its next try, the key is busy, a
 over; nobody else is. Those passed over wait in a queue of their key and lane. When the key is free again, the first of
 each queue is ready, and as many of the next ones as a lease has room for go with it.
 
-Invariant: a key is in `_busy` exactly while one of its messages is leased or waits. A message is blocked exactly while
-it is in a queue. A queue waits for a key that is busy or parked, or for its head, which is ready.
+What is leased goes through here a lease at a time, in arrays; only what had to wait is looked at message by message.
+
+Invariant: a key is marked LEASED or WAITING exactly while one of its messages is, and by a lane exactly while it has
+a queue there. A message is blocked exactly while it is in a queue. A queue waits for a key that is busy or parked, or
+for its head, which is ready.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pyroaring import BitMap64
 
 from penstock.broker.key_hash import NO_KEY, Hashes, hash_of
+from penstock.broker.key_marks import KeyMarks, Marked
 from penstock.broker.lanes import BY_PRIORITY, Lanes
 from penstock.broker.offsets import Ints, array_of, bitmap_of
 from penstock.broker.ordering import KEY, WHOLE_PARTITION, Admitted, Order
@@ -29,61 +33,62 @@ if TYPE_CHECKING:
 
 Lookup = Callable[[BitMap64], Hashes]
 
+_LEASED = 1
+_WAITING = 2
+_PARKED = 4
+# Nothing of such a key may be leased.
+_SHUT = _LEASED | _WAITING | _PARKED
+# There is a queue of that lane.
+_QUEUED = {lane: 8 << number for number, lane in enumerate(BY_PRIORITY)}
+
 
 class _Leased:
     """The keys of a lease. How many messages of each are left is counted once some are answered for on their own."""
 
-    __slots__ = ("counts", "hashes", "left", "offsets")
+    __slots__ = ("_counts", "_keys", "_marked", "_which", "hashes", "left", "offsets")
 
-    def __init__(self, offsets: Ints, hashes: Hashes) -> None:
-        if (offsets[1:] < offsets[:-1]).any():
-            # Of several lanes.
-            order = np.argsort(offsets, kind="stable")
-            offsets, hashes = offsets[order], hashes[order]
+    def __init__(self, offsets: Ints, hashes: Hashes, marked: Marked) -> None:
         self.offsets = offsets
         self.hashes = hashes
         self.left = len(offsets)
-        self.counts: Counter[int] | None = None
+        self._marked = marked
+        self._keys: Hashes | None = None
+        # For each message which of `_keys` it has, and for each of those how many messages are left.
+        self._which: Ints
+        self._counts: Ints
 
-    def hashes_of(self, offsets: BitMap64) -> list[int]:
-        is_all = len(offsets) == len(self.offsets)
-        hashes = self.hashes if is_all else self.hashes[np.searchsorted(self.offsets, array_of(offsets))]
-        keys: list[int] = hashes.tolist()
-        return keys
+    def _rows(self, offsets: BitMap64) -> Ints:
+        rows: Ints = np.searchsorted(self.offsets, array_of(offsets))
+        return rows
 
-    def take(self, keys: list[int]) -> set[int]:
+    def hashes_of(self, offsets: BitMap64) -> Hashes:
+        return self.hashes if len(offsets) == len(self.offsets) else self.hashes[self._rows(offsets)]
+
+    def take(self, offsets: BitMap64) -> Hashes | Marked:
         """The keys of which nothing is left."""
-        if self.counts is None:
-            if len(keys) == self.left:
-                self.left = 0
-                return set(keys)
-            self.counts = Counter(self.hashes.tolist())
-        self.left -= len(keys)
-        self.counts.subtract(keys)
-        return {key for key in keys if not self.counts[key]}
-
-    def holds(self, key: int) -> bool:
-        if self.counts is None:
-            return bool(self.left and (self.hashes == np.uint64(key)).any())
-        return self.counts[key] > 0
-
-
-class _Waiting(NamedTuple):
-    """A message that waits for its next try: its key, and the lease it was in; None if that is not known."""
-
-    key: int
-    lease: int | None
+        self.left -= len(offsets)
+        if self._keys is None:
+            if not self.left:
+                return self._marked
+            self._keys, self._which, self._counts = np.unique(self.hashes, return_inverse=True, return_counts=True)
+        taken = self._which[self._rows(offsets)]
+        np.subtract.at(self._counts, taken, 1)
+        finished: Hashes = self._keys[taken[self._counts[taken] == 0]]
+        return finished
 
 
 class _Queues:
     """Blocked messages of one lane, by their keys and in order."""
 
-    __slots__ = ("by_key", "heads")
+    __slots__ = ("_head_offsets", "_mark", "_marks", "by_key", "heads")
 
-    def __init__(self) -> None:
+    def __init__(self, marks: KeyMarks, mark: int) -> None:
         self.by_key: dict[int, deque[int]] = {}
         # The first of a queue whose key is free: ready, and not in the queue any more; and its key.
         self.heads: dict[int, int] = {}
+        self._head_offsets = BitMap64()
+        self._marks = marks
+        self._mark = mark
 
     def add(self, offsets: Ints, hashes: Hashes) -> None:
         queues = self.by_key
@@ -98,40 +103,67 @@ class _Queues:
                 late.setdefault(key, []).append(offset)
         for key, some in late.items():
             queues[key] = deque(sorted({*queues[key], *some}))
+        self._marks.mark(hashes, self._mark)
 
     def pop(self, keys: Iterable[int]) -> list[int]:
         """The first message of each of these keys is its head now."""
-        heads = []
+        heads, empty = [], []
         for key in keys:
             queue = self.by_key[key]
             head = queue.popleft()
             heads.append(head)
             self.heads[head] = key
             if not queue:
-                del self.by_key[key]
+                empty.append(key)
+        self._head_offsets.update(heads)
+        self._forget(empty)
         return heads
 
-    def forget_heads(self, offsets: Iterable[int]) -> list[int]:
+    def forget_heads(self, offsets: BitMap64) -> list[int]:
         """The keys of those of these that were heads."""
-        return [self.heads.pop(head) for head in self.heads.keys() & set(offsets)] if self.heads else []
+        if not self.heads:
+            return []
+        found = self._head_offsets & offsets
+        self._head_offsets -= found
+        return [self.heads.pop(head) for head in found]
+
+    def heads_in(self, offsets: BitMap64) -> set[int]:
+        """Their keys."""
+        return {self.heads[head] for head in self._head_offsets & offsets}
+
+    def first_left(self, key: int, taken: BitMap64) -> int | None:
+        """The first in the queue of this key that is not among these, which are from its front."""
+        queue = self.by_key[key]
+        return None if queue[-1] in taken else next(offset for offset in queue if offset not in taken)
 
     def take(self, offsets: BitMap64, keys: Iterable[int]) -> None:
         """From the front: what goes with a head are the next ones."""
+        empty = []
         for key in keys:
             queue = self.by_key[key]
-            while queue and queue[0] in offsets:
+            if queue[-1] in offsets:
+                empty.append(key)
+                continue
+            while queue[0] in offsets:
                 queue.popleft()
-            if not queue:
-                del self.by_key[key]
+        self._forget(empty)
 
     def remove(self, offsets: BitMap64) -> None:
+        empty = []
         for key, queue in list(self.by_key.items()):
             if not offsets.isdisjoint(BitMap64(queue)):
                 left = deque(offset for offset in queue if offset not in offsets)
                 if left:
                     self.by_key[key] = left
                 else:
-                    del self.by_key[key]
+                    empty.append(key)
+        self._forget(empty)
+
+    def _forget(self, keys: list[int]) -> None:
+        for key in keys:
+            del self.by_key[key]
+        if keys:
+            self._marks.unmark(np.array(keys, np.uint64), self._mark)
 
 
 class KeyOrder(Order):
@@ -145,20 +177,19 @@ class KeyOrder(Order):
 
     def restart(self) -> None:
         self.blocked = BitMap64()
-        self._queues = {lane: _Queues() for lane in BY_PRIORITY}
+        self._marks = KeyMarks()
+        self._queues = {lane: _Queues(self._marks, mark) for lane, mark in _QUEUED.items()}
         # The keys of what `more` said last.
         self._more: dict[int, int] = {}
-        self._busy: set[int] = set()
-        self._parked: set[int] = set()
         self._is_blocked = False
         self._leases: dict[int, _Leased] = {}
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, int] = {}
         self._waiting_keys: Counter[int] = Counter()
 
     def rebuild(self, delivery: Delivery) -> None:
         self.restart()
         for lease in delivery.leases.values():
-            self.leased(lease.id, array_of(lease.offsets), self._lookup(lease.offsets))
+            self.leased(lease.id, lease.offsets, self._lookup(lease.offsets))
         self.wait_anew(delivery.waiting)
         self.park(delivery.parked)
 
@@ -168,33 +199,31 @@ class KeyOrder(Order):
         return self._is_blocked
 
     def admit(self, lane: Priority, offsets: Ints, hashes: Hashes, looked_at: BitMap64) -> Admitted:
-        busy = self._busy | self._parked if self._parked else self._busy
-        queued = self._queues[lane].by_key
-        keys = hashes.tolist()
-        # The first of a queue that does not come along: nobody of its key goes ahead of it.
-        first_left = {}
-        for key in queued.keys() & set(keys) if queued else ():
-            left = next((offset for offset in queued[key] if offset not in looked_at), None)
-            if left is not None:
-                first_left[key] = left
-        if first_left:
-            pairs = zip(keys, offsets.tolist(), strict=True)
-            admitted = [key not in busy and offset < first_left.get(key, offset + 1) for key, offset in pairs]
-            return np.array(admitted, np.bool_)
-        if busy.isdisjoint(keys):
-            return np.ones(len(keys), np.bool_)
-        return np.array([key not in busy for key in keys], np.bool_)
+        marks = self._marks.of(hashes)
+        admitted: Admitted = marks & _SHUT == 0
+        queued = np.flatnonzero(admitted & (marks & _QUEUED[lane] != 0))
+        if len(queued):
+            # Nobody of a key goes ahead of the first of its queue that does not come along.
+            queues = self._queues[lane]
+            keys = hashes[queued].tolist()
+            first_left = {key: queues.first_left(key, looked_at) for key in set(keys)}
+            for row, key, offset in zip(queued.tolist(), keys, offsets[queued].tolist(), strict=True):
+                left = first_left[key]
+                if left is not None and offset >= left:
+                    admitted[row] = False
+        return admitted
 
     def block(self, lane: Priority, offsets: Ints, hashes: Hashes) -> None:
+        blocked = bitmap_of(offsets)
         self._queues[lane].add(offsets, hashes)
-        self._queues[lane].forget_heads(offsets.tolist())
-        self.blocked |= bitmap_of(offsets)
+        self._queues[lane].forget_heads(blocked)
+        self.blocked |= blocked
 
     def more(self, lane: Priority, heads: BitMap64, count: int) -> BitMap64:
         queues = self._queues[lane]
         if not queues.heads or count <= 0:
             return BitMap64()
-        keys = {queues.heads[head] for head in queues.heads.keys() & set(heads)} & queues.by_key.keys()
+        keys = queues.heads_in(heads) & queues.by_key.keys()
         if not keys:
             return BitMap64()
         each = -(-count // len(keys))
@@ -208,59 +237,48 @@ class KeyOrder(Order):
         keys = [heads.get(offset) or more.get(offset, NO_KEY) for offset in offsets.tolist()]
         return np.array(keys, np.uint64)
 
-    def leased(self, lease: int, offsets: Ints, hashes: Hashes) -> None:
-        leased = self._leases[lease] = _Leased(offsets, hashes)
+    def leased(self, lease: int, offsets: BitMap64, hashes: Hashes) -> None:
+        leased = _Leased(array_of(offsets), hashes, self._marks.mark(hashes, _LEASED))
+        self._leases[lease] = leased
         for queues in self._queues.values():
-            queues.forget_heads(offsets.tolist())
-        self._take_from_queues(leased)
-        self._busy.update(hashes.tolist())
-        self._busy.discard(NO_KEY)
-
-    def _take_from_queues(self, leased: _Leased) -> None:
-        taken = self.blocked & bitmap_of(leased.offsets)
+            queues.forget_heads(offsets)
+        taken = self.blocked & offsets
         if taken:
             self.blocked -= taken
-            keys = set(leased.hashes[np.searchsorted(leased.offsets, array_of(taken))].tolist())
+            keys = set(leased.hashes_of(taken).tolist())
             for queues in self._queues.values():
                 queues.take(taken, keys & queues.by_key.keys())
 
     # --- answers -----------------------------------------------------------------------------------------
 
     def left(self, lease: int, offsets: BitMap64) -> None:
-        self._free(self._taken(lease, offsets)[1])
-
-    def waits(self, lease: int, offsets: BitMap64) -> None:
-        keys, finished = self._taken(lease, offsets)
-        self._waiting.update((offset, _Waiting(key, lease)) for offset, key in zip(offsets, keys, strict=True))
-        self._waiting_keys.update(keys)
-        self._free(finished)
-
-    def _taken(self, lease: int, offsets: BitMap64) -> tuple[list[int], set[int]]:
         held = self._leases[lease]
-        keys = held.hashes_of(offsets)
-        finished = held.take(keys)
+        finished = held.take(offsets)
         if not held.left:
             del self._leases[lease]
-        return keys, finished
+        self._free(finished, _LEASED)
+
+    def waits(self, lease: int, offsets: BitMap64) -> None:
+        self._wait(offsets, self._leases[lease].hashes_of(offsets))
+        self.left(lease, offsets)
 
     def wait_anew(self, offsets: BitMap64) -> None:
         if offsets:
-            keys = self._lookup(offsets).tolist()
-            self._waiting.update((offset, _Waiting(key, None)) for offset, key in zip(offsets, keys, strict=True))
-            self._waiting_keys.update(keys)
-            self._busy.update(keys)
-            self._busy.discard(NO_KEY)
+            self._wait(offsets, self._lookup(offsets))
+
+    def _wait(self, offsets: BitMap64, hashes: Hashes) -> None:
+        keys = hashes.tolist()
+        self._waiting.update(zip(offsets, keys, strict=True))
+        self._waiting_keys.update(keys)
+        self._marks.mark(hashes, _WAITING)
 
     def due(self, offsets: BitMap64) -> None:
-        came = [self._waiting.pop(offset) for offset in offsets]
-        self._waiting_keys.subtract(waited.key for waited in came)
-        self._free({waited.key for waited in came if not self._is_leased(waited)})
-
-    def _is_leased(self, waited: _Waiting) -> bool:
-        """A key that waits is busy: only the lease that the waiting message comes from can hold others of it."""
-        if waited.lease is not None:
-            return waited.lease in self._leases and self._leases[waited.lease].holds(waited.key)
-        return any(leased.holds(waited.key) for leased in self._leases.values())
+        keys = [self._waiting.pop(offset) for offset in offsets]
+        self._waiting_keys.subtract(keys)
+        finished = [key for key in set(keys) if not self._waiting_keys[key]]
+        for key in finished:
+            del self._waiting_keys[key]
+        self._free(np.array(finished, np.uint64), _WAITING)
 
     def later(self, lease: int, offsets: BitMap64, outstanding: BitMap64) -> BitMap64:
         """Of the same key and lane."""
@@ -268,7 +286,7 @@ class KeyOrder(Order):
         found = BitMap64()
         for _, in_lane in self.by_lane(offsets):
             first: dict[int, int] = {}
-            for offset, key in zip(in_lane, held.hashes_of(in_lane), strict=True):
+            for offset, key in zip(in_lane, held.hashes_of(in_lane).tolist(), strict=True):
                 first.setdefault(key, offset)
             first.pop(NO_KEY, None)
             same = np.isin(held.hashes, np.fromiter(first, np.uint64, len(first)))
@@ -283,11 +301,12 @@ class KeyOrder(Order):
     def over(self, offsets: BitMap64) -> None:
         queued = self.blocked & offsets
         self.blocked -= queued
-        for queues in self._queues.values():
+        for lane, queues in self._queues.items():
             if queued:
                 queues.remove(queued)
-            freed = set(queues.forget_heads(offsets)) - self._busy - self._parked
-            self._unblock(queues, freed & queues.by_key.keys())
+            headless = queues.forget_heads(offsets)
+            if headless:
+                self._unblock(lane, np.array(headless, np.uint64))
 
     # --- parking -----------------------------------------------------------------------------------------
 
@@ -296,33 +315,29 @@ class KeyOrder(Order):
             if token == WHOLE_PARTITION:
                 self._is_blocked = True
             else:
-                self._parked.add(hash_of(token[len(KEY) :]))
+                self._marks.mark(_hash_in(token), _PARKED)
 
     def unpark(self, tokens: Iterable[bytes]) -> None:
         for token in tokens:
             if token == WHOLE_PARTITION:
                 self._is_blocked = False
             else:
-                key = hash_of(token[len(KEY) :])
-                self._parked.discard(key)
-                if key not in self._busy:
-                    for queues in self._queues.values():
-                        self._unblock(queues, {key} & queues.by_key.keys())
+                self._free(_hash_in(token), _PARKED)
 
-    def _free(self, keys: set[int]) -> None:
-        """Nothing of these keys is leased any more; some may wait."""
-        if self._waiting:
-            keys = {key for key in keys if self._waiting_keys[key] <= 0}
-        self._busy -= keys
-        for queues in self._queues.values():
+    def _free(self, keys: Hashes | Marked, mark: int) -> None:
+        """That does not keep these keys shut any more; something else may."""
+        marks = self._marks.unmark(keys, mark)
+        hashes = keys.hashes if isinstance(keys, Marked) else keys
+        for lane, queues in self._queues.items():
             if queues.by_key:
-                freed = queues.by_key.keys() & keys
-                self._unblock(queues, freed - self._parked if self._parked else freed)
+                self._unblock(lane, hashes[marks & _QUEUED[lane] != 0])
 
-    def _unblock(self, queues: _Queues, keys: set[int]) -> None:
-        """The first message of each: the others may go with it, or after it."""
-        if keys:
-            self.blocked -= BitMap64(queues.pop(keys))
+    def _unblock(self, lane: Priority, hashes: Hashes) -> None:
+        """The first message of each queue of those that are free: the others may go with it, or after it."""
+        if len(hashes):
+            marks = self._marks.of(hashes)
+            keys = hashes[(marks & _SHUT == 0) & (marks & _QUEUED[lane] != 0)]
+            self.blocked -= BitMap64(self._queues[lane].pop(set(keys.tolist())))
 
     def check(self, delivery: Delivery) -> None:
         """The invariant at the top."""
@@ -331,12 +346,18 @@ class KeyOrder(Order):
         assert len(self.blocked) == sum(map(len, queued)), "a message in two queues"
         assert self.blocked.issubset(delivery.ready)
         assert all(list(queue) == sorted(queue) for queue in queued)
-        for queues in self._queues.values():
-            waited_for = self._busy | self._parked | set(queues.heads.values())
-            assert queues.by_key.keys() <= waited_for, "a queue that waits for nothing"
+        shut = self._marks.marked(_SHUT)
+        for lane, queues in self._queues.items():
+            assert queues.by_key.keys() <= shut | set(queues.heads.values()), "a queue that waits for nothing"
             assert BitMap64(queues.heads).issubset(delivery.ready - self.blocked)
-        busy = {waiting.key for waiting in self._waiting.values()}
-        for identity, leased in self._leases.items():
-            busy.update(leased.hashes_of(delivery.leases[identity].offsets))
-        assert self._busy == busy - {NO_KEY}
+            assert queues.by_key.keys() == self._marks.marked(_QUEUED[lane])
+        leased: set[int] = set()
+        for identity, lease in self._leases.items():
+            leased.update(lease.hashes_of(delivery.leases[identity].offsets).tolist())
+        assert self._marks.marked(_LEASED) == leased - {NO_KEY}
+        assert self._marks.marked(_WAITING) == set(self._waiting.values()) - {NO_KEY}
         assert BitMap64(self._waiting) == delivery.waiting
+
+
+def _hash_in(token: bytes) -> Hashes:
+    return np.array([hash_of(token[len(KEY) :])], np.uint64)

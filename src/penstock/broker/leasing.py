@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 from penstock.broker.delays import Delays
 from penstock.broker.delivery import Delivery
 from penstock.broker.events import GroupEvent, Leased, Passed, pack
-from penstock.broker.key_hash import NO_KEY, Hashes, key_hashes
+from penstock.broker.key_hash import NO_KEY, Hashes
 from penstock.broker.lanes import BY_PRIORITY, Lanes, LanesPolicy, Turns, Waiting, weights_of
 from penstock.broker.offsets import Ints, array_of, below, bitmap_of, from_on
 from penstock.broker.ordering import Admitted
@@ -74,6 +74,10 @@ class Reader(Protocol):
 
     def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered: ...
 
+    def hashes_in(self, frames: list[Frame], offsets: Ints) -> Hashes:
+        """Of the keys of these messages, which are all in the frames."""
+        ...
+
 
 class Picked(NamedTuple):
     """What is leased of one lane, and the frames it is in."""
@@ -85,7 +89,8 @@ class Picked(NamedTuple):
 class Decision(NamedTuple):
     events: list[GroupEvent]
     picked: list[Picked]
-    leased: tuple[Ints, Hashes] | None
+    # Of the keys of what is leased, in the order of the offsets; None if keys do not matter.
+    hashes: Hashes | None
     blocked: list[tuple[Priority, Ints, Hashes]]
 
 
@@ -240,7 +245,7 @@ class Leasing:
         delivery.make_ready(now_us)
         if delivery.order.stands(delivery):
             return None
-        decision = _Deciding(delivery, count, now_us)
+        decision = _Deciding(delivery, reader, count, now_us)
         chosen = self._choose(look_at, start, end, now_us, reader)
         left = sum(len(candidates.offsets) for candidates in chosen)
         for candidates in chosen:
@@ -282,8 +287,9 @@ class _Keys(NamedTuple):
 
 
 class _Deciding:
-    def __init__(self, delivery: Delivery, count: int, now_us: int) -> None:
+    def __init__(self, delivery: Delivery, reader: Reader, count: int, now_us: int) -> None:
         self._delivery = delivery
+        self._reader = reader
         self._count = count
         self._now_us = now_us
         self._cursors = delivery.cursors
@@ -347,9 +353,9 @@ class _Deciding:
             hashes[:behind] = order.known(candidates.lane, offsets[:behind])
         unknown = hashes == NO_KEY
         if unknown.all():
-            hashes = hashes_of(offsets, frames)
+            hashes = self._reader.hashes_in(frames, offsets)
         elif unknown.any():
-            hashes[unknown] = hashes_of(offsets[unknown], frames)
+            hashes[unknown] = self._reader.hashes_in(frames, offsets[unknown])
         return _Keys(offsets, hashes, order.admit(candidates.lane, offsets, hashes, candidates.offsets))
 
     def _sort_out(self, candidates: Candidates, keys: _Keys) -> None:
@@ -393,23 +399,11 @@ class _Deciding:
         return Decision(events, self._picked, _joined(self._keys), self._blocked)
 
 
-def _joined(parts: list[tuple[Ints, Hashes]]) -> tuple[Ints, Hashes] | None:
-    if not parts:
-        return None
-    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-
-
-def hashes_of(offsets: Ints, frames: list[Frame]) -> Hashes:
-    """The key hashes of these messages, which are all in the frames."""
-    hashes = np.zeros(len(offsets), np.uint64)
-    for frame in frames:
-        first, last = np.searchsorted(offsets, (frame.base_offset, frame.next_offset))
-        if first == last:
-            continue
-        batch = frame.batch()
-        rows = np.searchsorted(frame.offsets(batch), offsets[first:last])
-        hashes[first:last] = key_hashes(batch, rows)
-    return hashes
+def _joined(parts: list[tuple[Ints, Hashes]]) -> Hashes | None:
+    if len(parts) < 2:
+        return parts[0][1] if parts else None
+    hashes = np.concatenate([part[1] for part in parts])
+    return hashes[np.argsort(np.concatenate([part[0] for part in parts]), kind="stable")]
 
 
 def _reaches(bitmap: BitMap64, first: int, end: int) -> bool:

@@ -65,7 +65,8 @@ class Order:
         """Of the keys of those that need not be read again; 0 for the others."""
         return np.zeros(len(offsets), np.uint64)
 
-    def leased(self, lease: int, offsets: Ints, hashes: Hashes) -> None: ...
+    def leased(self, lease: int, offsets: BitMap64, hashes: Hashes) -> None:
+        """The hashes are in the order of the offsets."""
 
     def left(self, lease: int, offsets: BitMap64) -> None:
         """Leased no more, and not waiting either."""

@@ -9,8 +9,8 @@ from pyroaring import BitMap64
 
 from penstock.batch import Batch
 from penstock.broker.frame_cache import FrameCache
-from penstock.broker.key_hash import Hashes
-from penstock.broker.leasing import Gathered, hashes_of
+from penstock.broker.key_hash import Hashes, key_hashes
+from penstock.broker.leasing import Gathered
 from penstock.broker.offsets import Ints, array_of, bitmap_of, mask_of, run_from, stretches
 from penstock.errors import InvalidFrame, LogCorrupt, MessageNotFound, OffsetOutOfRange
 from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, SPARSE, Frame, FrameRun
@@ -122,8 +122,31 @@ class Reading:
         wanted = array_of(offsets)
         found = array_of(gathered.there)
         hashes = np.zeros(len(wanted), np.uint64)
-        hashes[np.searchsorted(wanted, found)] = hashes_of(found, gathered.frames)
+        hashes[np.searchsorted(wanted, found)] = self.hashes_in(gathered.frames, found)
         return hashes
+
+    def hashes_in(self, frames: list[Frame], offsets: Ints) -> Hashes:
+        parts = []
+        at = 0
+        for frame in frames:
+            end = int(np.searchsorted(offsets, frame.next_offset))
+            if at < end:
+                parts.append(self._hashes_of(frame)[self._rows(frame, offsets[at:end])])
+                at = end
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint64), *parts])
+
+    def _hashes_of(self, frame: Frame) -> Hashes:
+        """Of all its keys: whoever wants some will want the others soon."""
+        hashes = self._cache.hashes(id(self), frame)
+        if hashes is None:
+            hashes = key_hashes(frame.batch())
+            self._cache.add_hashes(id(self), frame, hashes)
+        return hashes
+
+    def _rows(self, frame: Frame, offsets: Ints) -> Ints:
+        if frame.flags & SPARSE:
+            return np.searchsorted(frame.offsets(frame.batch()), offsets)
+        return offsets - frame.base_offset
 
     def keys(self, offsets: BitMap64) -> list[tuple[int, bytes | None]]:
         return [(stored.offset, stored.message.key) for stored in self.messages(offsets)]
