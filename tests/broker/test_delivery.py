@@ -23,10 +23,13 @@ from penstock.broker.events import (
     to_message,
     unpack,
 )
+from penstock.broker.key_hash import Hashes
 from penstock.broker.lanes import Lanes
 from penstock.broker.leasing import Gathered, Leasing
+from penstock.broker.offsets import Ints
 from penstock.broker.retries import RetryPolicy
 from penstock.errors import InvalidSetting, LeaseNotFound, LogCorrupt, NotLeased
+from penstock.frame import Frame
 
 POLICY = RetryPolicy(max_retries=2, initial_us=100, factor=2, longest_us=250, jitter=0)
 
@@ -35,7 +38,10 @@ class AllThere:
     """A log from which every message can be read, whatever it is."""
 
     def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered:
-        return Gathered([], offsets, offsets.max() + 1, 0)
+        return Gathered([], offsets, offsets.max() + 1, 0, 0)
+
+    def hashes_in(self, frames: list[Frame], offsets: Ints) -> Hashes:
+        raise NotImplementedError("nobody asks for keys here")
 
     def published_us(self, offset: int) -> int:
         return 0

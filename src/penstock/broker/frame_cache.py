@@ -23,7 +23,8 @@ class FrameCache:
     def __init__(self, bytes_max: int = 32 * MIB) -> None:
         self._bytes_max = bytes_max
         self._size = 0
-        self._frames: OrderedDict[tuple[int, int], Frame] = OrderedDict()
+        # With where each ends.
+        self._frames: OrderedDict[tuple[int, int], tuple[Frame, int]] = OrderedDict()
         # By partition: where its frames start, in order.
         self._starts: dict[int, list[int]] = {}
         # Of the keys in a frame, once somebody wanted to know them.
@@ -37,17 +38,18 @@ class FrameCache:
         at = bisect_right(starts, offset) - 1
         if at < 0:
             return None
-        frame = self._frames[owner, starts[at]]
-        if frame.next_offset <= offset:
+        key = owner, starts[at]
+        frame, end = self._frames[key]
+        if end <= offset:
             return None
-        self._frames.move_to_end((owner, starts[at]))
+        self._frames.move_to_end(key)
         return frame
 
     def add(self, owner: int, frame: Frame) -> None:
         key = (owner, frame.base_offset)
         if key in self._frames:
             return
-        self._frames[key] = frame
+        self._frames[key] = frame, frame.next_offset
         insort(self._starts.setdefault(owner, []), frame.base_offset)
         self._size += len(frame.data)
         self._make_room()
@@ -64,7 +66,8 @@ class FrameCache:
 
     def _has(self, owner: int, frame: Frame) -> bool:
         """This very one: another that starts where it does may hold other messages."""
-        return self._frames.get((owner, frame.base_offset)) is frame
+        known = self._frames.get((owner, frame.base_offset))
+        return known is not None and known[0] is frame
 
     def _make_room(self) -> None:
         while self._size > self._bytes_max:
@@ -77,7 +80,8 @@ class FrameCache:
             self._drop(owner, start)
 
     def _drop(self, owner: int, start: int) -> None:
-        self._size -= len(self._frames.pop((owner, start)).data)
+        frame, _ = self._frames.pop((owner, start))
+        self._size -= len(frame.data)
         hashes = self._hashes.pop((owner, start), None)
         if hashes is not None:
             self._size -= hashes.nbytes

@@ -61,12 +61,14 @@ class Candidates:
 
 
 class Gathered(NamedTuple):
-    """Frames that hold messages of a lane, in order; which of the messages are there; and how far the reading got."""
+    """Frames that hold messages of a lane, in order; which of the messages are there; how far the reading got; and the
+    flags of all frames together."""
 
     frames: list[Frame]
     there: BitMap64
     reached: int
     size: int
+    flags: int
 
 
 class Reader(Protocol):
@@ -319,7 +321,7 @@ class _Deciding:
         offsets = candidates.offsets
         there = gathered.there & offsets
         lapsed = BitMap64()
-        if any(frame.flags & HAS_TTL for frame in gathered.frames):
+        if gathered.flags & HAS_TTL:
             lapsed = self._expired(gathered.frames) & there
         taken = there - lapsed
         keys = self._keys_of(candidates, taken, gathered.frames) if self._delivery.order.needs_keys else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from pyroaring import BitMap64
@@ -73,33 +73,41 @@ class Reading:
     def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered:
         """Frames are counted by the share of them that is wanted; whoever sends them on may send no more than that."""
         frames: list[Frame] = []
-        size = last = 0
+        some: Sequence[Frame]
+        size = last = found = flags = reached = 0
+        are_apart = True
         at, end = max(offsets.min(), self.log.start_offset), offsets.max() + 1
         while at < end:
             # Whether one more fits is not known before it is read; it is taken to be as large as the last.
             if frames and size + last > bytes_max:
-                return Gathered(frames, _there(frames) & offsets, at, size)
+                return Gathered(frames, _there(frames) & offsets, at, size, flags)
             known = self._cache.find(id(self), at)
             if known is not None:
-                some, at = [known], known.next_offset
+                some, at = (known,), known.next_offset
             else:
                 until = run_from(offsets, at)
                 run = self._read(at, min(bytes_max - size, _READ_BYTES_MAX), until)
-                some, at = list(run), run.next_offset if run else until
+                some, at = tuple(run), run.next_offset if run else until
             for frame in some:
-                while frames and frames[-1].base_offset >= frame.base_offset:
+                facts = frame.facts()
+                if facts.base_offset < reached:
                     # Merged since the others were read: it holds what they held.
-                    frames.pop()
+                    frames = [other for other in frames if other.base_offset < facts.base_offset]
+                    are_apart = False
                 frames.append(frame)
-                wanted = offsets.range_cardinality(frame.base_offset, frame.next_offset)
-                last = len(frame.data) * wanted // max(frame.count, 1)
+                reached = facts.base_offset + facts.span
+                wanted = offsets.range_cardinality(facts.base_offset, reached)
+                last = len(frame.data) * wanted // max(facts.messages, 1)
                 size += last
-                if known is None and frame.count > 1:
+                found += wanted
+                flags |= facts.flags
+                if known is None and facts.messages > 1:
                     # Somebody may want the rest, or one of them again.
                     self._cache.add(id(self), frame)
             # On to the next one that is not in a frame read already.
             at = offsets.next_set_bit(at) if at < end else end
-        return Gathered(frames, _there(frames) & offsets, end, size)
+        is_all_there = are_apart and found == len(offsets) and not flags & SPARSE
+        return Gathered(frames, offsets if is_all_there else _there(frames) & offsets, end, size, flags)
 
     def published_us(self, offset: int) -> int:
         for frame in self._read(offset, 1, offset + 1):
