@@ -211,6 +211,8 @@ class Delivery:
         """
         lease = self._held(identity, offsets)
         events = self._failed(lease, offsets, now_us, policy, reason=reason, delay_us=delay_us)
+        if self.order is NO_ORDER:
+            return events
         holding_up = BitMap64()
         for event in events:
             if isinstance(event, Nacked) or (parks and isinstance(event, Exhausted)):
@@ -259,11 +261,12 @@ class Delivery:
         return events
 
     def _by_attempt(self, offsets: BitMap64) -> list[tuple[int, BitMap64]]:
-        first = offsets.copy()
+        if not self._retried.intersect(offsets):
+            return [(1, offsets)]
+        first = offsets - self._retried
         by_attempt: dict[int, BitMap64] = {}
         for offset in offsets & self._retried:
             by_attempt.setdefault(self.attempts[offset], BitMap64()).add(offset)
-        first -= self._retried
         if first:
             by_attempt.setdefault(1, BitMap64()).update(first)
         return sorted(by_attempt.items(), key=lambda item: item[0])

@@ -87,6 +87,8 @@ def run_from(offsets: BitMap64, start: int) -> int:
     if start not in offsets:
         return start
     low, high = start, offsets.max() + 1
+    if offsets.contains_range(start, high):
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         if offsets.contains_range(start, middle):
