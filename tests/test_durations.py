@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.clock import TIME_MAX_US, rfc3339
-from penstock.durations import TEXT_LENGTH_MAX, duration_text, duration_us, time_us
+from penstock.durations import TEXT_LENGTH_MAX, TIME_AS_NUMBER_MIN, duration_text, duration_us, time_us
 from penstock.errors import InvalidInput
 
 SECOND = 1_000_000
@@ -44,17 +44,18 @@ ARABIC_FIVE = "\N{ARABIC-INDIC DIGIT FIVE}"
         ("2w", 14 * DAY),
         ("1w1d1h1m1s1ms1us", 8 * DAY + HOUR + MINUTE + SECOND + 1_001),
         ("007s", 7 * SECOND),
+        (0, 0),
         (timedelta(0), 0),
         (timedelta(days=1, microseconds=1), DAY + 1),
         (timedelta(seconds=0.1), 100_000),
     ],
 )
-def test_a_duration_is_exactly_what_is_written(text: str | timedelta, us: int) -> None:
+def test_a_duration_is_exactly_what_is_written(text: Any, us: int) -> None:
     assert duration_us(text) == us
 
 
 @pytest.mark.parametrize(
-    "value", [5, 0, 1.5, -1, True, False, float("nan"), float("inf"), pytest.param(10**5000, id="huge")]
+    "value", [5, 0.0, 1.5, -1, True, False, float("nan"), float("inf"), pytest.param(10**5000, id="huge")]
 )
 def test_a_bare_number_is_refused_with_a_hint_at_units(value: Any) -> None:
     with pytest.raises(InvalidInput, match='needs its unit, as in "30s"'):
@@ -90,8 +91,14 @@ def test_what_is_not_a_duration_is_refused_in_a_short_sentence_that_shows_it(kin
         assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("value", [timedelta(microseconds=-1), timedelta.min, timedelta.max, "2932897d"])
-def test_a_duration_is_neither_negative_nor_longer_than_time_itself(value: str | timedelta) -> None:
+@pytest.mark.parametrize("value", [timedelta(microseconds=-1), timedelta.min, "-5m", "-1.5h", "-0s"])
+def test_a_negative_duration_is_called_negative(value: str | timedelta) -> None:
+    with pytest.raises(InvalidInput, match="a duration can't be negative: "):
+        duration_us(value)
+
+
+@pytest.mark.parametrize("value", [timedelta.max, "2932897d"])
+def test_a_duration_is_not_longer_than_time_itself(value: str | timedelta) -> None:
     with pytest.raises(InvalidInput, match=r"from 0 to 2932896d23h59m59\.999999s"):
         duration_us(value)
 
@@ -188,6 +195,30 @@ class NoOffset(tzinfo):
 def test_a_naive_datetime_is_refused_because_it_may_mean_any_zone(value: datetime) -> None:
     with pytest.raises(InvalidInput, match="needs a time zone"):
         time_us(value)
+
+
+@pytest.mark.parametrize("value", [1_768_402_800_000_000, TIME_AS_NUMBER_MIN, TIME_MAX_US])
+def test_a_time_as_it_was_given_out_is_taken_back(value: int) -> None:
+    assert time_us(value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        -1,
+        1_768_402_800,
+        1_768_402_800_000,
+        1_768_402_800_000_000_000,
+        TIME_AS_NUMBER_MIN - 1,
+        TIME_MAX_US + 1,
+        pytest.param(10**5000, id="huge"),
+    ],
+)
+def test_a_number_that_may_be_seconds_milliseconds_or_nanoseconds_is_refused(value: int) -> None:
+    with pytest.raises(InvalidInput, match="microseconds since 1970") as caught:
+        time_us(value)
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("value", [1_768_402_800, 1.5, True, None, b"2026-01-14T15:00:00Z", date(2026, 1, 14)])

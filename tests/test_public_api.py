@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import textwrap
+from pathlib import Path
+
+import pytest
+
 import penstock
 import penstock.testing
 from penstock import errors
 
 
 def test_the_package_exports_these_names_and_no_others() -> None:
-    assert sorted(penstock.__all__) == ["Message", "PenstockError", "Priority", "__version__", "aio", "open"]
+    assert sorted(penstock.__all__) == ["Message", "PenstockError", "Priority", "__version__", "aio", "errors", "open"]
     assert all(hasattr(penstock, name) for name in penstock.__all__)
+    assert dir(penstock) == sorted(penstock.__all__)
+
+
+def test_the_package_is_described_by_an_example_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert penstock.__doc__
+    example = penstock.__doc__.split("\n\n", 1)[1].partition("\n\n`help")[0]
+    exec(textwrap.dedent(example), {})
+    with penstock.open("data") as q:
+        assert q.lag("billing") == {"orders": [0] * 6}
 
 
 def test_the_testing_package_exports_these_names_and_no_others() -> None:

@@ -1,15 +1,16 @@
-"""Penstock: a durable, replayable log and a per-message queue in one broker.
+"""Penstock: a durable, replayable log and a per-message queue in one broker, embedded in a Python process.
 
-message batch columns body codec frame    what is stored, from row to bytes
-partitioner published                     which partition a message goes to; where it went
-errors limits clock durations             nouns every layer shares
-storage    bytes on disk
-broker     what a queue means
-client     what users have in their hands
-local      the broker embedded in a process
-aio        the same for code with an event loop
-testing    stand-ins for disk and time, a queue for tests, fixtures for pytest
-cli        the `penstock` command
+    import penstock
+
+    with penstock.open("data") as q:                                      # a directory; made if it is not there
+        q.create_topic("orders", exist_ok=True)
+        q.publish("orders", "order 1", key="user-1")                      # on disk when this returns
+        for message in q.consumer("billing", "orders", until_idle="1s"):
+            message.ack()                                                 # or nack("10s"), reject("bad"), extend("1m")
+
+`help(q)` tells what else there is. `penstock.aio` is the same with `await`, `penstock.errors` has everything that can
+go wrong, `penstock.testing` a queue in memory whose time moves when told. Durations are text ("30s", "1h30m"); times
+are text ("2026-01-14T15:00:00Z"), datetimes with a zone, or numbers of microseconds since 1970 as they are given out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from penstock import errors as errors
 from penstock.errors import PenstockError
 from penstock.message import Message, Priority
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Client
 
 __version__ = version("penstock")
-__all__ = ["Message", "PenstockError", "Priority", "__version__", "aio", "open"]
+__all__ = ["Message", "PenstockError", "Priority", "__version__", "aio", "errors", "open"]
 
 
 def open(path: str | os.PathLike[str]) -> Client:
@@ -39,6 +41,11 @@ def open(path: str | os.PathLike[str]) -> Client:
     from penstock.local import open as open_local
 
     return open_local(path)
+
+
+def __dir__() -> list[str]:
+    """What users may rely on, and not how it is made."""
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> object:

@@ -150,8 +150,12 @@ def time_column(name: str, values: Any) -> Ints | None:
 def priority_column(values: Any) -> npt.NDArray[np.int8] | None:
     if values is None:
         return None
-    array = _whole_numbers("priorities", _inferred("priorities", values), pa.int8())
-    priorities: npt.NDArray[np.int8] = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+    priorities: npt.NDArray[np.int8]
+    if isinstance(values, np.ndarray) and values.dtype == np.int8 and values.ndim == 1:
+        priorities = np.ascontiguousarray(values)
+    else:
+        array = _whole_numbers("priorities", _inferred("priorities", values), pa.int8())
+        priorities = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
     if int(priorities.min()) < -1 or int(priorities.max()) > 1:
         raise InvalidMessage("priorities must be -1, 0 or 1", column="priorities")
     return priorities

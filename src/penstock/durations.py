@@ -1,13 +1,16 @@
 """How people write time: "1h30m" for how long, "2026-01-14T15:00:00Z" for when. Inside, both are microseconds.
 
-A bare number is refused, whether of seconds or milliseconds: guessing the unit wrong loses messages. So is a time
-without an offset. Nothing passes through a float, so "0.1s" is 100,000 µs exactly.
+A bare number is refused as a duration, whether of seconds or milliseconds: guessing the unit wrong loses messages. Only
+0 is 0 in every unit. As a time, a number is microseconds since the epoch, as all times are given out; those before
+March 1973 are refused, because today's seconds and milliseconds are among them. A time without an offset is refused.
+Nothing passes through a float, so "0.1s" is 100,000 µs exactly.
 """
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from penstock.clock import TIME_MAX_US
 from penstock.errors import InvalidInput
@@ -33,17 +36,23 @@ _TIME = re.compile(
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+# In milliseconds this is the year 5138, in seconds it is later still.
+TIME_AS_NUMBER_MIN = 100_000_000_000_000
 
 
-def duration_us(value: str | timedelta) -> int:
+def duration_us(value: str | timedelta | Literal[0]) -> int:
     """Microseconds in "2w", "1h30m", "1.5s", "250ms" or a timedelta; units from large to small, each once."""
     if isinstance(value, timedelta):
         duration = value // _MICROSECOND
     elif isinstance(value, str):
         duration = 0 if value == "0" else _sum_of_parts(value)
+    elif type(value) is int and value == 0:
+        duration = 0
     else:
         raise InvalidInput(f'a duration needs its unit, as in "30s" or "5m": {_shown(value)} does not say which')
-    if not 0 <= duration <= TIME_MAX_US:
+    if duration < 0:
+        raise _negative(value)
+    if duration > TIME_MAX_US:
         raise InvalidInput(f"a duration must be from 0 to {duration_text(TIME_MAX_US)}, not {_shown(value)}")
     return duration
 
@@ -66,8 +75,8 @@ def duration_text(us: int) -> str:
     return text + (f"{whole}.{rest:0{digits}d}".rstrip("0") if rest else str(whole)) + unit
 
 
-def time_us(value: str | datetime) -> int:
-    """Microseconds since the epoch at an RFC 3339 time or an aware datetime.
+def time_us(value: str | datetime | int) -> int:
+    """Microseconds since the epoch at an RFC 3339 time, an aware datetime, or that number itself.
 
     Digits beyond the microsecond are cut off, as Python does: Go and Java write nine whether they mean them or not.
     """
@@ -77,11 +86,26 @@ def time_us(value: str | datetime) -> int:
         time = (value - _EPOCH) // _MICROSECOND
     elif isinstance(value, str):
         time = _time_of_text(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        time = _time_of_number(value)
     else:
         raise InvalidInput(f'a time is written as "2026-01-14T15:00:00Z" (RFC 3339), not as {_shown(value)}')
     if not 0 <= time <= TIME_MAX_US:
         raise InvalidInput(f"a time must be within 1970–9999, not {_shown(value)}")
     return time
+
+
+def _time_of_number(time: int) -> int:
+    if not TIME_AS_NUMBER_MIN <= time <= TIME_MAX_US:
+        raise InvalidInput(
+            f"a time as a number is microseconds since 1970, from {TIME_AS_NUMBER_MIN} (1973) on, not {_shown(time)}; "
+            'as text it is "2026-01-14T15:00:00Z" (RFC 3339)'
+        )
+    return time
+
+
+def _negative(value: object) -> InvalidInput:
+    return InvalidInput(f"a duration can't be negative: {_shown(value)}")
 
 
 def _sum_of_parts(text: str) -> int:
@@ -99,6 +123,8 @@ def _sum_of_parts(text: str) -> int:
             raise InvalidInput(f"duration {_shown(text)} is finer than a microsecond")
         duration += count
         position = part.end()
+    if text[:1] == "-" and _PART.match(text, 1):
+        raise _negative(text)
     if not text or position < len(text):
         raise InvalidInput(f'a duration is written as "30s", "5m" or "1h30m", not {_shown(text)}')
     return duration

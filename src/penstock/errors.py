@@ -26,7 +26,7 @@
     │   └── NotScheduled                the message is not waiting for its time (any more)
     ├── Unsupported                     not built yet
     ├── Overloaded                      retriable: more is waiting than may wait
-    ├── AlreadyExists                   a topic of that name is there
+    ├── AlreadyExists                   a topic, or a live consumer, of that name is there
     ├── SettingsConflict                a group of that name is there, with other settings
     ├── LeaseError                      an answer for a message that the consumer does not hold (any more)
     │   ├── LeaseNotFound               the lease has run out, or never was

@@ -21,6 +21,7 @@ class Priority(IntEnum):
     HIGH = 1
 
 
+SHOWN_BYTES_MAX = 40
 _NO_HEADERS: tuple[tuple[str, bytes], ...] = ()
 
 
@@ -37,6 +38,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     deliver_at: int = 0
     expires_at: int = 0
     priority: int = Priority.NORMAL
+
+    def __repr__(self) -> str:
+        """What it has, and only the start of what is long."""
+        parts = [f"value={shown(self.value)}"]
+        parts += [f"key={shown(self.key)}"] if self.key is not None else []
+        parts += [f"{len(self.headers)} headers"] if self.headers else []
+        parts += [f"{name}={getattr(self, name)}" for name in self.__struct_fields__[3:] if getattr(self, name)]
+        return f"<{type(self).__name__} {' '.join(parts)}>"
 
     @property
     def size(self) -> int:
@@ -67,6 +76,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             raise _out_of_range("deliver_at", self.deliver_at)
         if not (_is_int(self.expires_at) and 0 <= self.expires_at <= TIME_MAX_US):
             raise _out_of_range("expires_at", self.expires_at)
+
+
+def shown(value: bytes | None) -> str:
+    """For people: the start of it, if it is long."""
+    if not isinstance(value, bytes) or len(value) <= SHOWN_BYTES_MAX:
+        return repr(value)
+    return f"{value[:SHOWN_BYTES_MAX]!r}… ({len(value)} bytes)"
 
 
 def _is_int(value: object) -> bool:

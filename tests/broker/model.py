@@ -12,7 +12,8 @@ know what may be leased next looks at all of them.
     expired   its time was over when its turn came
 
 Delayed, cancelled and gone are states of the message itself, the same for all groups. A message that is gone was
-deleted by retention or compaction; what is leased or waits stays so all the same.
+deleted by retention or compaction, which spare those that a key is busy with; what is leased or waits stays so all the
+same.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Letter:
     failures: tuple[Failure, ...]
     value: bytes | None
     key: bytes | None
+    priority: int
     died_us: int
     is_settled: bool = False
 
@@ -190,7 +192,8 @@ class Place:
     def tick(self, now_us: int) -> None:
         for lease in sorted(self.leases.values(), key=lambda lease: lease.deadline_us):
             if lease.deadline_us <= now_us:
-                self._fail(lease, self.held(lease.id), now_us, RAN_OUT, None)
+                # What it held has waited for as long as that: it is due at once.
+                self._fail(lease, self.held(lease.id), now_us, RAN_OUT, 0)
 
     def make_ready(self, now_us: int) -> None:
         for offset in self.at("waiting"):
@@ -311,10 +314,10 @@ class Place:
     def _letter(self, offset: int, now_us: int, reason: str) -> Letter:
         """Of what is gone, at least that it died."""
         progress, message = self.of(offset), self.log.messages[offset]
-        value, key = (None, None) if message.is_gone else (message.value, message.key)
+        what = (None, None, 0) if message.is_gone else (message.value, message.key, message.priority)
         failures = tuple(progress.failures)
         identity = (self.group, self.number, offset, self.deaths[offset])
-        return Letter(*identity, reason, progress.attempts, failures, value, key, now_us)
+        return Letter(*identity, reason, progress.attempts, failures, *what, now_us)
 
     def _park(self, offsets: list[int]) -> None:
         if self.settings.ordering == "partition" or self.settings.on_poison == "block":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from pyroaring import BitMap64
 
@@ -15,7 +13,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.group import Group, Receipt
 from penstock.broker.ids import MessageId
 from penstock.broker.settings import GroupSettings, TopicSettings
-from penstock.errors import AlreadyExists, NotFound
+from penstock.errors import AlreadyExists, NotFound, Overloaded
 from penstock.frame import Frame, Producer
 from penstock.message import Message
 from penstock.testing import MemoryDisk, MemoryFiles
@@ -112,22 +110,75 @@ def test_a_replay_that_a_crash_cut_short_is_whole_or_can_be_begun_again() -> Non
     moments.run_each(after)
 
 
-def test_a_replay_of_many_partitions_that_a_crash_cut_short_brings_nothing_it_was_not_asked_for() -> None:
+@pytest.mark.parametrize("delays", [False, True])
+def test_a_replay_of_many_partitions_that_a_crash_cut_short_is_of_all_of_them_or_of_none(delays: bool) -> None:
     moments = Moments()
+    offsets = {0: (0, 1), 1: (0, 1), 2: (0, 1)}
+    seen: set[bool] = set()
 
     async def before(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 4)
+        for number in range(4):
+            await topic.publish(Message(b"old", deliver_at=clock_of(broker).now_us() + SECOND), number)
+            await topic.publish(Message(b"new"), number)
+        clock_of(broker).advance_us(SECOND)
+        await broker.tick()
+        with moments.kept():
+            await broker.replay("t", "again", offsets=offsets, delays=delays)
+
+    async def after(broker: Broker) -> None:
+        is_there = "again" in [record.name for record in broker.groups]
+        seen.add(is_there)
+        if is_there and delays:
+            assert await broker.group("again", "t").lease("early", 10) == []
+        clock_of(broker).advance_us(SECOND)
+        await broker.tick()
+        if is_there:
+            with pytest.raises(AlreadyExists):
+                await broker.replay("t", "again", offsets=offsets)
+        else:
+            await broker.replay("t", "again", offsets=offsets)
+        assert await everything(broker, "again") == [b"old"] * 3
+
+    run_inline(before, moments.files)
+    moments.run_each(after)
+    assert seen == {False, True}
+
+
+def test_a_replay_that_fails_leaves_nothing_behind_and_can_be_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker) -> None:
         topic = await broker.create_topic("t", 2)
         for number in range(2):
             await topic.publish(Message(b"old"), number)
-            await topic.publish(Message(b"new"), number)
+
+        def refuse(item: object) -> None:
+            raise Overloaded("too much is waiting")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(topic.partition(1).groups._ledger._journal, "commit", refuse)
+            with pytest.raises(Overloaded):
+                await broker.replay("t", "again", from_us=0)
+        assert broker.groups == []
+        assert await broker.replay("t", "again", from_us=0) == 2
+        assert await everything(broker, "again") == [b"old"] * 2
+
+    run_inline(work)
+
+
+def test_a_replay_does_not_begin_again_in_another_topic_of_the_same_name() -> None:
+    moments = Moments()
+
+    async def before(broker: Broker) -> None:
+        await group_with(broker, Message(b"1"))
+        await broker.replay("t", "again", from_us=0)
+        await broker.delete_topic("t")
+        topic = await broker.create_topic("t", 1)
         with moments.kept():
-            await broker.replay("t", "again", offsets={0: (0, 1), 1: (0, 1)})
+            await topic.publish(Message(b"2"))
 
     async def after(broker: Broker) -> None:
-        with suppress(AlreadyExists):
-            await broker.replay("t", "again", offsets={0: (0, 1), 1: (0, 1)})
-        # It may have got to one partition only; whoever was not told that it is there makes another.
-        assert set(await everything(broker, "again")) <= {b"old"}
+        assert broker.group_topics("again") == []
+        assert await everything(broker, "again") == []
 
     run_inline(before, moments.files)
     moments.run_each(after)

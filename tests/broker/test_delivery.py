@@ -125,6 +125,17 @@ def test_back_off_grows_to_its_cap_and_then_the_message_has_had_enough() -> None
     assert delivery.floor == 1
 
 
+def test_what_a_lease_held_that_ran_out_is_due_at_once_and_comes_ahead_of_fresh_messages() -> None:
+    delivery = Delivery("g")
+    lease(delivery, 2, 5, identity=1, deadline=10)
+    assert delivery.due(9, POLICY) == []
+    (event,) = delivery.due(10, POLICY)
+    delivery.apply(event, 10)
+    assert delivery.next_due() == 10
+    assert offsets_of(lease(delivery, 3, 5, now=10, identity=2)) == [0, 1, 2]
+    assert [delivery.attempt(offset) for offset in (0, 1, 2)] == [2, 2, 1]
+
+
 def test_jitter_stays_within_its_share() -> None:
     policy = RetryPolicy(initial_us=1000, factor=2, longest_us=5000, jitter=0.2, dice=Random(1).random)
     for attempt, plain in ((1, 1000), (2, 2000), (3, 4000), (4, 5000), (500, 5000)):
@@ -147,12 +158,16 @@ def test_answers_for_what_is_not_held_are_refused_and_change_nothing() -> None:
     for wrong in (BitMap64([0]), BitMap64([1, 7]), BitMap64()):
         with pytest.raises(NotLeased):
             delivery.ack(1, wrong)
+    for wrong in (BitMap64([0]), BitMap64([1, 7])):
+        with pytest.raises(NotLeased):
+            delivery.extend(1, wrong, 5)
     for answer in (
         lambda: delivery.ack(9, BitMap64([1])),
         lambda: delivery.nack(9, BitMap64([1]), now_us=0, policy=POLICY),
         lambda: delivery.reject(9, BitMap64([1]), "no"),
         lambda: delivery.release(9, BitMap64([1])),
-        lambda: delivery.extend(9, 5),
+        lambda: delivery.extend(9, BitMap64([1]), 5),
+        lambda: delivery.extend(9, BitMap64(), 5),
     ):
         with pytest.raises(LeaseNotFound):
             answer()
@@ -243,7 +258,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         for o in self.model.at("leased"):
             message = self.model.messages[o]
             if self.deadlines[message.lease] <= self.now:
-                self.fail(message, None)
+                self.fail(message, 0)
 
     def fail(self, message: Simple, delay: int | None) -> None:
         if message.attempts > POLICY.max_retries:
@@ -290,7 +305,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def extend(self, data: st.DataObject, by: int) -> None:
         drawn = self.draw_held(data)
         if drawn is not None:
-            self.decided(self.delivery.extend(drawn[0], self.now + by))
+            self.decided(self.delivery.extend(drawn[0], BitMap64(drawn[1]), self.now + by))
             self.deadlines[drawn[0]] = self.now + by
 
     @precondition(lambda self: self.leases > 0)
@@ -301,6 +316,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         if offset not in self.held(identity):
             with pytest.raises((LeaseNotFound, NotLeased)):
                 self.delivery.ack(identity, BitMap64([offset]))
+            with pytest.raises((LeaseNotFound, NotLeased)):
+                self.delivery.extend(identity, BitMap64([offset]), self.now + 1)
 
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import pytest
 from pyroaring import BitMap64
 
 from broker_support import ack_all, clock_of, group_on, run, values
@@ -333,3 +334,41 @@ def test_a_message_that_dies_again_after_retention_has_deleted_it_is_another_dea
         assert len({letter.obituary.identity for letter in letters}) == 2
 
     run(work)
+
+
+@pytest.mark.parametrize("cleanup", ["delete", "compact"])
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_key_stays_busy_over_a_restart_though_its_message_is_due_for_deletion(cleanup: str, is_waiting: bool) -> None:
+    """Without the message, nobody knows its key any more. The other messages of its segment go all the same."""
+    disk = MemoryDisk()
+    receipts: list[Receipt] = []
+
+    async def before(broker: Broker) -> None:
+        settings = TopicSettings(retention_age_us=HOUR, cleanup=cleanup)
+        topic = await broker.create_topic("t", 1, settings)
+        group = await group_on(broker, "g", "t", KEYED.changed(visibility_us=5 * HOUR))
+        await publish(broker, keyed("a1"), *(keyed("b") for _ in range(20)))
+        receipts.append(await lease_one(group, count=1))
+        if is_waiting:
+            await group.nack(receipts[0], delay_us=5 * HOUR)
+        topic.partition(0).messages.roll()
+        clock_of(broker).advance_us(2 * HOUR)
+        await publish(broker, keyed("a2"), keyed("b"))
+        topic.partition(0).messages.roll()
+        await broker.maintain()
+        there = [stored.message.value for stored in topic.partition(0).reading.messages(BitMap64(range(99)))]
+        assert there == [b"a1", b"a2", b"b"]
+
+    async def after(broker: Broker) -> None:
+        group = broker.group("g", "t")
+        assert b"a2" not in values(await group.lease("d", 100))
+        if is_waiting:
+            clock_of(broker).advance_us(5 * HOUR)
+            handed = await group.lease("d", 100)
+            assert values(handed)[:1] == [b"a1"]
+        else:
+            await group.ack(receipts[0])
+            assert values(await group.lease("d", 100)) == [b"a2"]
+
+    run(before, MemoryFiles(disk))
+    run(after, MemoryFiles(disk))

@@ -109,9 +109,9 @@ def test_a_message_whose_lease_expired_comes_again_with_its_attempt() -> None:
     async def work(broker: Broker) -> None:
         group = await filled(broker, 1)
         (first,) = await group.lease("c", 1)
-        clock_of(broker).advance_us(1000)
-        assert await group.lease("c", 1) == [], "it waits for its back-off"
-        clock_of(broker).advance_us(100)
+        clock_of(broker).advance_us(999)
+        assert await group.lease("c", 1) == []
+        clock_of(broker).advance_us(1)
         (second,) = await group.lease("c", 1)
         assert group.attempt(second.receipt, 0) == 2
         with pytest.raises(LeaseNotFound):
@@ -142,13 +142,35 @@ def test_reject_release_and_extend_do_what_they_say() -> None:
         partition, lease, _ = handed.receipt
         await group.reject(Receipt(partition, lease, BitMap64([0])), "bad")
         await group.release(Receipt(partition, lease, BitMap64([1])))
-        await group.extend(handed.receipt, 50_000)
+        await group.extend(Receipt(partition, lease, BitMap64([2])), 50_000)
         clock_of(broker).advance_us(10_000)
         (again,) = await group.lease("c", 3)
         assert values_of([again]) == [b"1"]
         assert group.attempt(again.receipt, 1) == 1
         await group.ack(Receipt(partition, lease, BitMap64([2])))
         assert group.lag() == [1]
+
+    run(work)
+
+
+def test_only_who_still_holds_a_message_can_extend_its_lease() -> None:
+    async def work(broker: Broker) -> None:
+        group = await filled(broker, 2)
+        (handed,) = await group.lease("c", 2)
+        first, second = (handed.receipt._replace(offsets=BitMap64([offset])) for offset in (0, 1))
+        await group.ack(first)
+        for wrong in (first, handed.receipt):
+            with pytest.raises(NotLeased):
+                await group.extend(wrong, 50_000)
+        await group.extend(second, 2_000)
+        # Without offsets, all that is left is meant.
+        await group.extend(second._replace(offsets=BitMap64()), 50_000)
+        clock_of(broker).advance_us(10_000)
+        assert await group.lease("c", 2) == []
+        await group.ack(second)
+        for receipt in (first, second, handed.receipt, second._replace(offsets=BitMap64())):
+            with pytest.raises(LeaseNotFound):
+                await group.extend(receipt)
 
     run(work)
 
@@ -360,12 +382,13 @@ def test_an_event_that_is_refused_for_overload_is_not_applied(monkeypatch: pytes
                 raise Overloaded("too much is waiting")
 
             patch.setattr(journal, "commit", refuse)
+            patch.setattr(journal, "post", refuse)
             with pytest.raises(Overloaded):
                 await group.ack(handed.receipt._replace(offsets=BitMap64([1])))
             # A lease need not be written at once; but not any number of them may wait.
             patch.setattr(ledger, "HELD_BACK_MAX", 0)
             with pytest.raises(Overloaded):
-                await group.extend(handed.receipt)
+                await group.extend(handed.receipt._replace(offsets=BitMap64([1])))
             patch.setattr(broker.topic("t").partitions[0].groups._ledger, "_held_back", deque([Message(b"")]))
             with pytest.raises(Overloaded):
                 await group.lease("c", 2)

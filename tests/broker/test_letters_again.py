@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from pyroaring import BitMap64
 
 from broker_files import PathFiles, hold_messages, run_inline, turns
-from broker_support import group_on, values
+from broker_support import clock_of, group_on, values
 from penstock.broker.broker import Broker
 from penstock.broker.dead_letters import DeadLetter
 from penstock.broker.group import Group, Receipt
 from penstock.broker.settings import GroupSettings, TopicSettings
+from penstock.broker.topic import Topic
 from penstock.errors import DiskFull, InvalidName, InvalidSetting, Overloaded
 from penstock.message import Message
 from penstock.testing import Fault, MemoryDisk, MemoryFiles
@@ -165,6 +169,98 @@ def test_one_letter_though_the_row_that_says_it_is_there_was_refused(monkeypatch
         assert (words_of(broker), dying(group)) == ([b"bad"], [])
 
     run_inline(work)
+
+
+# --- copies ----------------------------------------------------------------------------------------------
+
+
+async def letters_of_nobody(broker: Broker, *messages: Message) -> Topic:
+    """Dead letters of a group that is gone, so that there is nobody to bring them back to. The last one died first."""
+    topic = await broker.create_topic("t", 2)
+    group = await group_on(broker, "g", "t", SETTINGS.changed(lanes="none"))
+    for message in messages:
+        await topic.publish(message, 0)
+    receipt = await lease_one(group, len(messages))
+    for offset in reversed(receipt.offsets):
+        await group.reject(receipt._replace(offsets=BitMap64([offset])), "bad")
+        await broker.settle()
+    await broker.delete_group("g")
+    return topic
+
+
+def copies_in(topic: Topic, partition: int, since: int) -> list[Message]:
+    end = topic.partition(partition).messages.end_offset
+    return [one.message for one in topic.partition(partition).reading.messages(BitMap64(range(since, end)))]
+
+
+def test_a_copy_is_what_the_message_was_without_its_time_to_live() -> None:
+    async def work(broker: Broker) -> None:
+        now = clock_of(broker).now_us()
+        topic = await letters_of_nobody(
+            broker,
+            Message(b"1", headers=(("h", b"x"), ("h", b"y")), priority=1, expires_at=now + 1_000_000),
+            Message(b"2", priority=-1),
+            Message(b"3", timestamp=now - 5),
+        )
+        assert [letter.message.priority for letter in letters(broker)] == [0, -1, 1]
+        clock_of(broker).advance_us(2_000_000)
+        new = await group_on(broker, "new", "t", SETTINGS.changed(start="latest", lanes="none"))
+        await new.start()
+        assert len((await broker.dead_letters.redrive("t")).copied) == 3
+        first, second, third = copies_in(topic, 0, since=3)
+        assert (first.value, first.key, first.headers) == (b"1", None, (("h", b"x"), ("h", b"y")))
+        assert (first.priority, first.expires_at, first.deliver_at) == (1, 0, 0)
+        assert [(one.value, one.priority) for one in (second, third)] == [(b"2", -1), (b"3", 0)]
+        assert values(await new.lease("c", 10)) == [b"1", b"2", b"3"]
+
+    run_inline(work)
+
+
+def test_copies_come_in_the_order_of_their_messages_and_go_where_their_keys_belong() -> None:
+    async def work(broker: Broker) -> None:
+        keys = [b"k%d" % number for number in range(8)]
+        topic = await letters_of_nobody(broker, *(Message(key, key) for key in keys))
+        await broker.dead_letters.redrive("t")
+        for partition, since in ((0, 8), (1, 0)):
+            expected = [key for key in keys if topic.choose(key) == partition]
+            assert [one.value for one in copies_in(topic, partition, since)] == expected
+
+    run_inline(work)
+
+
+def test_two_who_redrive_at_the_same_time_make_one_copy() -> None:
+    async def work(broker: Broker) -> None:
+        topic = await letters_of_nobody(broker, Message(b"1"), Message(b"2"))
+        done = await asyncio.gather(*(broker.dead_letters.redrive("t") for _ in range(3)))
+        assert [len(one.copied) for one in done] == [2, 0, 0]
+        assert [one.value for one in copies_in(topic, 0, since=2)] == [b"1", b"2"]
+
+    run_inline(work)
+
+
+def test_what_was_to_be_copied_to_a_topic_that_is_gone_is_copied_to_the_one_of_its_name() -> None:
+    disk = MemoryDisk()
+    killed: list[MemoryDisk] = []
+
+    async def before(broker: Broker) -> None:
+        topic = await letters_of_nobody(broker, Message(b"1"))
+        executor = hold_messages(broker, topic.partition(0))
+        redriving = asyncio.create_task(broker.dead_letters.redrive("t"))
+        await turns()
+        assert executor.is_holding
+        killed.append(disk.after_kill())
+        executor.go_on()
+        await redriving
+
+    async def after(broker: Broker) -> None:
+        await broker.delete_topic("t")
+        topic = await broker.create_topic("t", 1)
+        assert len((await broker.dead_letters.redrive("t")).copied) == 1
+        assert [one.value for one in copies_in(topic, 0, since=0)] == [b"1"]
+        assert len((await broker.dead_letters.redrive("t")).copied) == 0
+
+    run_inline(before, MemoryFiles(disk))
+    run_inline(after, MemoryFiles(killed[0]))
 
 
 # --- what can be a letter --------------------------------------------------------------------------------

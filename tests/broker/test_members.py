@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Literal
 
 import pytest
@@ -13,13 +12,12 @@ from penstock.broker.members import HISTORY_MAX, MEMBERS_MAX, Change, Members
 from penstock.errors import MemberNotFound, Overloaded
 
 SESSION = 100
-DRAIN = 70
 REJOIN = 300
 ORDERS = frozenset({"orders"})
 
 
-def sticky(drain_us: int = DRAIN) -> Members:
-    return Members(mode="sticky", drain_us=drain_us)
+def sticky() -> Members:
+    return Members(mode="sticky")
 
 
 def join(members: Members, *names: str, at: int = 0, partitions: int = 4) -> list[Change]:
@@ -42,16 +40,13 @@ def test_the_first_member_gets_everything_at_once() -> None:
     assert members.generation == 1
 
 
-def test_only_the_partitions_that_move_pause() -> None:
+def test_partitions_change_hands_at_once_and_only_those_that_have_to() -> None:
     members = sticky()
     join(members, "ann")
     assert moves(join(members, "bob", at=10)) == [(2, "ann", "bob", "joined bob"), (3, "ann", "bob", "joined bob")]
-    assert members.draining(10) == [Part("orders", 2), Part("orders", 3)]
-    assert (leasable(members, "ann", at=10), leasable(members, "bob", at=10)) == ([0, 1], [])
-    members.drained(Part("orders", 2))
-    assert (leasable(members, "ann", at=11), leasable(members, "bob", at=11)) == ([0, 1], [2])
-    assert leasable(members, "bob", at=10 + DRAIN - 1) == [2]
-    assert leasable(members, "bob", at=10 + DRAIN) == [2, 3], "leases that do not end are not waited for"
+    assert (leasable(members, "ann", at=10), leasable(members, "bob", at=10)) == ([0, 1], [2, 3])
+    assert moves(members.leave("bob", 20)) == [(2, "bob", "ann", "left bob"), (3, "bob", "ann", "left bob")]
+    assert (leasable(members, "ann", at=20), leasable(members, "bob", at=20)) == ([0, 1, 2, 3], [])
 
 
 def test_a_member_that_comes_and_goes_takes_and_leaves_only_its_own() -> None:
@@ -62,64 +57,6 @@ def test_a_member_that_comes_and_goes_takes_and_leaves_only_its_own() -> None:
         ("eve", "ann"),
     }
     assert {change.old for change in members.leave("ann", 10)} == {"ann"}
-
-
-def test_nothing_pauses_in_a_group_that_need_not_drain() -> None:
-    members = sticky(drain_us=0)
-    join(members, "ann")
-    join(members, "bob", at=10)
-    assert (leasable(members, "ann", at=10), leasable(members, "bob", at=10)) == ([0, 1], [2, 3])
-    assert members.draining(10) == []
-
-
-def test_leases_of_a_member_that_left_drain_too() -> None:
-    members = sticky()
-    join(members, "ann", "bob")
-    members.expire(DRAIN)
-    assert moves(members.leave("bob", DRAIN)) == [(2, "bob", "ann", "left bob"), (3, "bob", "ann", "left bob")]
-    assert leasable(members, "bob", at=DRAIN) == []
-    assert leasable(members, "ann", at=DRAIN) == [0, 1]
-    assert members.next_due() == SESSION
-    members.heartbeat("ann", DRAIN)
-    assert members.next_due() == 2 * DRAIN
-    assert leasable(members, "ann", at=2 * DRAIN) == [0, 1, 2, 3]
-
-
-def test_leases_drain_also_when_nobody_was_left_to_wait_for_them() -> None:
-    members = sticky()
-    join(members, "ann")
-    assert [change.new for change in members.leave("ann", 10)] == [None] * 4
-    join(members, "bob", at=20)
-    assert leasable(members, "bob", at=20) == []
-    assert leasable(members, "bob", at=10 + DRAIN) == [0, 1, 2, 3]
-
-
-def test_a_partition_that_comes_back_to_the_holder_of_its_leases_does_not_wait() -> None:
-    members = sticky()
-    join(members, "ann")
-    join(members, "bob", at=10)
-    members.leave("bob", 20)
-    assert leasable(members, "ann", at=20) == [0, 1, 2, 3]
-    assert members.draining(20) == []
-
-
-def test_a_partition_passed_on_while_it_drains_waits_for_its_first_owner_only() -> None:
-    members = sticky()
-    join(members, "ann", "bob", "eve", partitions=1)
-    assert moves(members.leave("ann", 10)) == [(0, "ann", "bob", "left ann")]
-    assert moves(members.leave("bob", 20)) == [(0, "bob", "eve", "left bob")]
-    assert leasable(members, "eve", at=10 + DRAIN - 1) == []
-    assert leasable(members, "eve", at=10 + DRAIN) == [0]
-
-
-def test_a_partition_that_has_drained_and_moves_on_drains_again() -> None:
-    """Whether or not anybody called `expire` in between."""
-    members = sticky()
-    join(members, "ann", "bob", "eve", partitions=1)
-    members.leave("ann", 10)
-    assert leasable(members, "bob", at=10 + DRAIN) == [0]
-    members.leave("bob", 10 + DRAIN)
-    assert leasable(members, "eve", at=10 + DRAIN) == []
 
 
 def test_a_member_that_falls_silent_may_not_lease_and_loses_its_partitions() -> None:
@@ -207,7 +144,7 @@ def test_a_topic_may_be_created_after_somebody_subscribed_to_it() -> None:
 
 
 def test_in_a_shared_group_any_member_may_lease_from_any_partition_of_its_topics() -> None:
-    members = Members(mode="shared", drain_us=DRAIN)
+    members = Members(mode="shared")
     assert join(members, "ann", "bob", "eve", partitions=2) == []
     members.join("zoe", frozenset({"clicks"}), {"clicks": 1}, 0, SESSION)
     assert all(leasable(members, name, at=0) == [0, 1] for name in ("ann", "bob", "eve"))
@@ -232,37 +169,12 @@ def test_after_a_restart_those_who_come_back_have_what_they_had() -> None:
         after.heartbeat("bob", 1_010)
     assert leasable(after, "bob", at=1_010) == [], "it has not come back"
     assert join(after, "bob", "ann", at=1_010) == []
-    assert leasable(after, "bob", at=1_010) == leasable(before, "bob", at=DRAIN) != []
+    assert leasable(after, "bob", at=1_010) == leasable(before, "bob", at=0) != []
     assert after.names() == ["ann", "bob"]
     after.heartbeat("ann", 1_250)
     after.heartbeat("bob", 1_250)
     assert after.next_due() == 1_300
     assert moves(after.expire(1_300)) == [(1, "eve", "ann", "session of eve ran out")]
-
-
-def test_partitions_that_moved_just_before_a_restart_drain_anew() -> None:
-    before = sticky()
-    changes = join(before, "ann") + join(before, "bob", at=1_000)
-    after = sticky()
-    after.restore(changes, {"orders": 4}, 1_010, REJOIN)
-    join(after, "ann", "bob", at=1_020)
-    assert (leasable(after, "ann", at=1_020), leasable(after, "bob", at=1_020)) == ([0, 1], [])
-    after.drained(Part("orders", 3))
-    assert leasable(after, "bob", at=1_020) == [3]
-    assert leasable(after, "bob", at=1_010 + DRAIN) == [2, 3]
-
-
-def test_after_a_restart_nobody_knows_whose_leases_drain_so_nobody_is_spared_the_wait() -> None:
-    before = sticky()
-    changes = join(before, "ann") + join(before, "bob", at=1_000)
-    before.drained(Part("orders", 2))
-    assert leasable(before, "bob", at=1_000) == [2], "and it does"
-    after = sticky()
-    after.restore(changes, {"orders": 4}, 1_010, REJOIN)
-    join(after, "ann", "bob", at=1_020)
-    after.leave("bob", 1_030)
-    assert leasable(after, "ann", at=1_010 + DRAIN - 1) == [0, 1]
-    assert leasable(after, "ann", at=1_010 + DRAIN) == [0, 1, 2, 3]
 
 
 def test_a_topic_that_is_gone_after_a_restart_has_no_owners() -> None:
@@ -274,9 +186,8 @@ def test_a_topic_that_is_gone_after_a_restart_has_no_owners() -> None:
 
 def test_a_group_restored_as_shared_has_no_owners() -> None:
     changes = join(sticky(), "ann")
-    after = Members(mode="shared", drain_us=DRAIN)
+    after = Members(mode="shared")
     assert {change.new for change in after.restore(changes, {"orders": 4}, 1_000, REJOIN)} == {None}
-    assert after.draining(1_000) == []
     join(after, "bob", at=1_000)
     assert leasable(after, "bob", at=1_000) == [0, 1, 2, 3]
     after.check()
@@ -290,7 +201,7 @@ def test_to_leave_twice_is_to_leave() -> None:
 
 
 def test_a_group_has_a_limit() -> None:
-    members = Members(mode="shared", drain_us=0)
+    members = Members(mode="shared")
     join(members, *(f"m{n}" for n in range(MEMBERS_MAX)))
     with pytest.raises(Overloaded):
         join(members, "one more")
@@ -316,7 +227,7 @@ PARTS = [Part(topic, number) for topic in TOPICS for number in range(6)]
 
 
 class MembersMachine(RuleBasedStateMachine):
-    """Members come and go, and always lease all they may; the model remembers who was heard of, and who has leases."""
+    """Members come and go; the model remembers who was heard of."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,15 +237,11 @@ class MembersMachine(RuleBasedStateMachine):
         self.sessions: dict[str, int | None] = {}
         self.heard: dict[str, int] = {}
         self.journal: list[Change] = []
-        self.leases: dict[Part, set[str]] = defaultdict(set)
-        self.could_at: dict[tuple[Part, str], int] = {}
-        self.restarted_at = 0
 
-    @initialize(mode=st.sampled_from(["sticky", "sticky", "shared"]), drain=st.sampled_from([0, DRAIN, DRAIN]))
-    def start(self, mode: Literal["sticky", "shared"], drain: int) -> None:
+    @initialize(mode=st.sampled_from(["sticky", "sticky", "shared"]))
+    def start(self, mode: Literal["sticky", "shared"]) -> None:
         self.mode = mode
-        self.drain = drain
-        self.members = Members(mode=mode, drain_us=drain)
+        self.members = Members(mode=mode)
 
     # What the model says.
 
@@ -346,11 +253,7 @@ class MembersMachine(RuleBasedStateMachine):
         return [name for name in sorted(self.topics) if lasts(name)]
 
     def may_lease(self) -> dict[Part, list[str]]:
-        may = {part: [name for name in NAMES if self.members.may_lease(name, part, self.now)] for part in PARTS}
-        for part, names in may.items():
-            self.leases[part].update(names)
-            self.could_at.update({(part, name): self.now for name in names})
-        return may
+        return {part: [name for name in NAMES if self.members.may_lease(name, part, self.now)] for part in PARTS}
 
     def changed(self, before: dict[Part, list[str]], changes: list[Change]) -> None:
         """Whoever could lease still can, unless the partition is among the changes or it is gone itself."""
@@ -405,7 +308,7 @@ class MembersMachine(RuleBasedStateMachine):
         self.partitions[topic] = count
         self.changed(before, self.members.partitions_changed(self.partitions, self.now))
 
-    @rule(by=st.sampled_from([1, 20, 50, DRAIN, SESSION]), expire=st.booleans())
+    @rule(by=st.sampled_from([1, 20, 50, SESSION]), expire=st.booleans())
     def time_passes(self, by: int, expire: bool) -> None:
         before = self.may_lease()
         self.now += by
@@ -424,19 +327,12 @@ class MembersMachine(RuleBasedStateMachine):
         due = self.members.next_due()
         assert due is None or due > self.now
 
-    @rule(part=st.sampled_from(PARTS))
-    def answer(self, part: Part) -> None:
-        self.leases[part].clear()
-        if part in self.members.draining(self.now):
-            self.members.drained(part)
-
     @precondition(lambda self: self.mode == "sticky")
     @rule(again=st.lists(st.sampled_from(NAMES), unique=True))
     def restart(self, again: list[str]) -> None:
         """In whatever order those who were there come back, they have what they had."""
         old = self.members
-        self.members = Members(mode="sticky", drain_us=self.drain)
-        self.restarted_at = self.now
+        self.members = Members(mode="sticky")
         topics, self.topics = self.topics, {}
         assert self.members.restore(self.journal, self.partitions, self.now, REJOIN) == []
         assert self.members.generation == old.generation
@@ -448,14 +344,13 @@ class MembersMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Time passes, and those who are alive stay so. Then nothing waits any more."""
+        """Time passes, and those who are alive stay so. Then everything is theirs."""
         self.expire()
         for _ in range(8):
             for name in self.alive():
                 self.heartbeat(name)
             self.now += SESSION // 2
             self.expire()
-        assert self.members.draining(self.now) == []
         wanted = {topic for topics in self.topics.values() for topic in topics}
         for part, names in self.may_lease().items():
             who = [name for name in sorted(self.topics) if part.topic in self.topics[name]]
@@ -480,14 +375,8 @@ class MembersMachine(RuleBasedStateMachine):
             if self.mode == "shared":
                 assert names == [name for name in alive if part.topic in self.topics[name] and self.exists(part)]
                 continue
-            assert len(names) <= 1
-            for name in names:
-                for holder in self.leases[part] - {name}:
-                    assert self.now >= self.could_at[part, holder] + self.drain, "a lease that was not waited for"
             owner = self.members.owner(part)
-            if owner in alive and not names:
-                last = max(change.time_us for change in self.journal if change.part == part)
-                assert self.now < max(last, self.restarted_at) + self.drain, "waits for too long"
+            assert names == ([owner] if owner in alive else []), "a partition that waits"
 
 
 MembersMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -68,6 +68,8 @@ WHEEL_TICK_US = 4096
 SMALL_SEGMENTS = LogSettings(segment_bytes_max=4096, segment_age_us_max=SECOND)
 
 T = TypeVar("T")
+# Value, key, priority, and when it is due.
+Copy = tuple[bytes | None, bytes | None, int, int]
 
 
 class StillLoop(asyncio.SelectorEventLoop):
@@ -597,7 +599,7 @@ class BrokerMachine(RuleBasedStateMachine):
         place = self.places[name][receipt.partition]
         offsets = set(receipt.offsets) | ({wrong} if wrong is not None else set())
         held = set(place.held(receipt.lease))
-        if not offsets <= held and answer != "extend":
+        if not offsets <= held:
             with pytest.raises(NotLeased if held else LeaseNotFound):
                 self.run(self.answering(place, receipt.lease, sorted(offsets), answer))
 
@@ -732,9 +734,10 @@ class BrokerMachine(RuleBasedStateMachine):
         result = self.run(self.broker.dead_letters.redrive("t", where, rate=rate))
         fates = {identity: fate for fate, some in result._asdict().items() for identity in some}
         assert fates.keys() == {one.id for _, one in meant}
-        copies: list[tuple[bytes | None, bytes | None, int]] = []
+        copies: list[Copy] = []
         sent = 0
-        for letter, one in meant:
+        # In the order of the messages, whenever they died.
+        for letter, one in sorted(meant, key=lambda pair: (pair[0].partition, pair[0].offset)):
             place, fate = self.places[letter.group][letter.partition], fates[one.id]
             if place.counts_deaths(letter.offset):
                 assert fate == place.fate(letter)
@@ -742,17 +745,18 @@ class BrokerMachine(RuleBasedStateMachine):
             if fate == "in_place":
                 place.redrive(letter.offset, due_us)
             if fate == "copied":
-                copies.append((letter.value, letter.key, due_us if rate else 0))
+                copies.append((letter.value, letter.key, letter.priority, due_us if rate else 0))
             sent += fate in ("in_place", "copied")
             letter.is_settled = fate != "refused"
         self.find_copies(copies)
 
-    def find_copies(self, copies: list[tuple[bytes | None, bytes | None, int]]) -> None:
+    def find_copies(self, copies: list[Copy]) -> None:
         """What was published by somebody else."""
         for number, (partition, log) in enumerate(zip(self.partitions, self.logs, strict=True)):
             for offset in range(len(log.messages), partition.messages.end_offset):
                 message = partition.reading.message(offset).message
-                copies.remove((message.value, message.key, message.deliver_at))
+                copies.remove((message.value, message.key, message.priority, message.deliver_at))
+                assert not message.expires_at
                 self.stored(message, number, offset)
         assert not copies
 
@@ -780,7 +784,8 @@ class BrokerMachine(RuleBasedStateMachine):
             letter = same.pop(0)
             if self.places[letter.group][letter.partition].counts_deaths(letter.offset):
                 assert obituary.round == letter.round
-            assert (one.message.value, one.message.key) == (letter.value, letter.key)
+            message = (one.message.value, one.message.key, one.message.priority)
+            assert message == (letter.value, letter.key, letter.priority)
             assert (obituary.reason, obituary.attempts) == (letter.reason, letter.attempts)
             assert obituary.failures == letter.failures
             assert one.is_settled == letter.is_settled
@@ -868,6 +873,9 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def check_may_go(self, log: Log, message: Message) -> None:
         assert not message.is_delayed, "nobody has seen it yet"
+        for place in self.all_places():
+            if place.log is log and place.settings.ordering == "key":
+                assert place.of(message.offset).state not in ("leased", "waiting"), "its key is busy with it"
         if self.settings.cleanup == "compact":
             assert message.key is not None
             assert message.key in {later.key for later in log.messages[message.offset + 1 :]}

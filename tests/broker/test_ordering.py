@@ -174,6 +174,22 @@ def test_strict_order_gives_out_one_lease_at_a_time_and_stops_at_what_fails() ->
     run(work)
 
 
+@pytest.mark.parametrize("ordering", ["key", "partition"])
+def test_what_a_lease_held_that_ran_out_comes_at_once_and_ahead_of_what_is_behind_it(ordering: str) -> None:
+    async def work(broker: Broker) -> None:
+        group = await keyed(broker, "a1 a2 a3 a4", KEYED.changed(ordering=ordering))
+        assert values(await group.lease("x", 2)) == [b"a1", b"a2"]
+        assert await group.lease("y", 10) == []
+        clock_of(broker).advance_us(group.settings.visibility_us)
+        for word in (b"a1", b"a2", b"a3", b"a4"):
+            handed = await group.lease("y", 1)
+            assert values(handed) == [word]
+            assert await group.lease("z", 10) == []
+            await ack_all(group, handed)
+
+    run(work)
+
+
 def test_other_settings_take_over_the_leases_that_are_out() -> None:
     async def work(broker: Broker) -> None:
         group = await keyed(broker, "a1 a2 b1", GroupSettings())

@@ -94,6 +94,27 @@ def test_a_replay_goes_on_after_a_restart() -> None:
     run(after, MemoryFiles(disk))
 
 
+def test_what_a_replay_is_of_stays_known_when_its_group_is_changed() -> None:
+    disk = MemoryDisk()
+
+    async def before(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 2)
+        for word in (b"1", b"2"):
+            await topic.publish(Message(word), 1)
+        await broker.replay("t", "shadow", offsets={1: (1, 2)})
+        await broker.change_group("shadow", max_retries=9)
+
+    async def after(broker: Broker) -> None:
+        (record,) = broker.groups
+        assert record.replay is not None
+        assert (record.replay.topic, record.replay.ranges) == (broker.topic("t").record.id, ((0, 0), (1, 2)))
+        assert record.settings.max_retries == 9
+        assert values(await broker.group("shadow", "t").lease("c", 10)) == [b"2"]
+
+    run(before, MemoryFiles(disk))
+    run(after, MemoryFiles(disk))
+
+
 def test_a_replay_of_nothing_that_is_there_is_refused() -> None:
     async def work(broker: Broker) -> None:
         topic = await broker.create_topic("t", 2)
@@ -149,7 +170,9 @@ def test_a_schedule_goes_on_after_a_restart_without_making_up_for_what_it_missed
         clock, group = clock_of(broker), broker.group("g", "t")
         clock.advance_us(600 * SECOND)
         await broker.tick()
-        assert values(await group.lease("c", 10)) == [b"tick"]
+        late = await group.lease("c", 10)
+        assert values(late) == [b"tick"]
+        await ack_all(group, late)
         clock.advance_us(60 * SECOND)
         await broker.tick()
         assert values(await group.lease("c", 10)) == [b"tick"]

@@ -142,6 +142,9 @@ def test_delayed_messages_are_listed_moved_cancelled_and_delivered(queue: Virtua
     assert polled(queue, "w") == [b"3", b"4"]
     clock.advance("1m")
     assert polled(queue, "w") == [b"3", b"2", b"4"]
+    with pytest.raises(NotScheduled, match=rf"^{ids[1]} is not waiting for its time") as refused:
+        queue.scheduled.cancel(ids[1])
+    assert refused.value.details == {"id": ids[1]}
     with pytest.raises(NotScheduled):
         queue.scheduled.get(ids[2])
 
@@ -245,6 +248,31 @@ def test_the_state_of_a_group_is_known_for_times_past(queue: VirtualQueue, clock
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
+
+
+def test_times_are_taken_back_as_they_were_given_out(queue: VirtualQueue, clock: VirtualClock) -> None:
+    first = queue.publish("orders", b"0")
+    clock.advance("1m")
+    second = queue.publish("orders", b"1", timestamp=first.append_time)
+    assert queue.message(second.id).timestamp == first.append_time
+    consumer = queue.consumer("w", "orders", until_idle="0s")
+    for message in consumer:
+        message.ack()
+    queue.seek("w", "orders", time=second.append_time)
+    assert [message.value for message in consumer] == [b"1"]
+    assert [m.value for m in queue.reader("orders", from_time=second.append_time)] == [b"1"]
+    assert [m.value for m in queue.reader("orders", to_time=second.append_time)] == [b"0"]
+    assert queue.replay("orders", "again", from_time=first.append_time, to_time=second.append_time) == 1
+    assert queue.state_at("w", "orders", first.append_time) == []
+    later = queue.publish("orders", b"2", deliver_at=second.append_time + 60_000_000)
+    (scheduled,) = queue.scheduled.list("orders")
+    queue.scheduled.reschedule(later.id, deliver_at=scheduled.deliver_at + 1)
+    assert queue.scheduled.get(later.id).deliver_at == second.append_time + 60_000_001
+    with pytest.raises(InvalidInput, match=f"is an offset, and .* looks like a time: say time={first.append_time}"):
+        queue.seek("w", "orders", first.append_time)
+    for wrong in ({}, {"to": 0, "time": first.append_time}):
+        with pytest.raises(InvalidInput, match="one of them"):
+            queue.seek("w", "orders", **wrong)
 
 
 @pytest.mark.parametrize(

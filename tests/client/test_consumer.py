@@ -13,10 +13,10 @@ import pytest
 from penstock.client.blocking import Consumer, Received
 from penstock.client.client import Client
 from penstock.errors import (
+    AlreadyExists,
     InvalidInput,
     InvalidName,
     InvalidSetting,
-    LeaseError,
     LeaseNotFound,
     LogClosed,
     NotLeased,
@@ -126,7 +126,7 @@ def test_a_message_whose_time_is_up_is_somebody_elses(queue: VirtualQueue, clock
 
 
 @pytest.mark.parametrize("first", [Received.ack, Received.nack, Received.reject, Received.release])
-@pytest.mark.parametrize("second", [Received.ack, Received.nack, Received.reject, Received.release])
+@pytest.mark.parametrize("second", [Received.ack, Received.nack, Received.reject, Received.release, Received.extend])
 def test_a_message_is_answered_for_once(
     queue: VirtualQueue, first: Callable[[Received], None], second: Callable[[Received], None]
 ) -> None:
@@ -136,8 +136,59 @@ def test_a_message_is_answered_for_once(
     with pytest.raises(NotLeased):
         second(message)
     other.ack()
-    with pytest.raises(LeaseError):
+    with pytest.raises(NotLeased, match="answered for already, or taken back: orders:0:0") as refused:
         second(message)
+    assert refused.value.details["ids"] == ["orders:0:0"]
+
+
+def test_an_answer_that_comes_too_late_is_refused_with_the_ids(queue: VirtualQueue, clock: VirtualClock) -> None:
+    publish(queue, 7)
+    batch = next(queue.consumer("w", "orders", visibility="30s").batches())
+    message = next(iter(batch.messages()))
+    clock.advance("30s")
+    with pytest.raises(LeaseNotFound, match=r"orders:0:0$") as refused:
+        message.ack()
+    assert refused.value.details["ids"] == ["orders:0:0"]
+    with pytest.raises(LeaseNotFound, match=r"orders:0:0, .*, orders:0:4 and 2 more$") as refused:
+        batch.nack()
+    assert (len(refused.value.details["ids"]), refused.value.details["count"]) == (5, 7)
+
+
+def test_of_a_batch_that_was_answered_for_in_part_the_rest_is_extended(
+    queue: VirtualQueue, clock: VirtualClock
+) -> None:
+    publish(queue, 4, keys=2)
+    batch = next(queue.consumer("w", "orders", visibility="30s", ordering="key").batches())
+    messages = list(batch.messages())
+    messages[0].nack("1m")
+    with pytest.raises(NotLeased, match="orders:0:2"):
+        messages[2].extend()
+    clock.advance("20s")
+    batch.extend()
+    clock.advance("20s")
+    messages[1].ack()
+    with pytest.raises(NotLeased, match="orders:0:0, orders:0:1") as refused:
+        batch.ack()
+    assert refused.value.details["ids"] == ["orders:0:0", "orders:0:1"]
+    messages[3].ack()
+    with pytest.raises(NotLeased):
+        batch.extend()
+
+
+def test_how_long_to_wait_may_be_said_without_its_name_and_may_be_nothing(
+    queue: VirtualQueue, clock: VirtualClock
+) -> None:
+    publish(queue, 1)
+    consumer = queue.consumer("w", "orders")
+    consumer.poll()[0].nack(0)
+    (message,) = consumer.poll()
+    message.nack("10s", reason="busy")
+    assert consumer.poll() == []
+    clock.advance("10s")
+    (message,) = consumer.poll()
+    for wrong in ("busy", "-10s"):
+        with pytest.raises(InvalidInput, match=r"^delay: a duration "):
+            message.nack(wrong)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +399,7 @@ def test_a_batch_has_columns_and_one_answer_for_all_of_it(queue: VirtualQueue, c
         assert table.column("offset").to_pylist() == list(batch.offsets)
         assert set(table.column("append_time").to_pylist()) == {table.column("append_time")[0].as_py()}
         batch.ack()
-        with pytest.raises(LeaseError):
+        with pytest.raises(NotLeased):
             batch.ack()
     assert sizes == [600, 400]
     assert lag(queue) == 0
@@ -490,6 +541,20 @@ def test_a_consumer_has_a_name_of_its_own(queue: VirtualQueue) -> None:
     names = {queue.consumer("w", "orders").name for _ in range(10)}
     assert len(names) == 10
     assert isinstance(queue.consumer("w", "orders", name="ann"), Consumer)
+
+
+def test_a_name_is_one_consumers_of_a_group_at_a_time(queue: VirtualQueue) -> None:
+    ann = queue.consumer("w", "orders", name="ann")
+    with pytest.raises(AlreadyExists, match="group w has a consumer ann already") as refused:
+        queue.consumer("w", "orders", name="ann")
+    assert refused.value.details == {"group": "w", "consumer": "ann"}
+    queue.consumer("other", "orders", name="ann").join()
+    ann.close()
+    again = queue.consumer("w", "orders", name="ann")
+    again.join()
+    assert list(queue.group("w").members) == ["ann"]
+    del again
+    queue.consumer("w", "orders", name="ann")
 
 
 def test_what_was_fetched_ahead_is_given_back_in_time_and_costs_no_attempt(

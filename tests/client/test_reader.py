@@ -117,6 +117,10 @@ def test_a_reader_that_is_left_in_the_middle_does_no_harm(filled: VirtualQueue) 
         (lambda q: q.reader("orders", from_offset=1, from_time="2020-01-01T00:00:00Z"), InvalidInput),
         (lambda q: q.reader("orders", to_time="yesterday"), InvalidInput),
         (lambda q: q.reader("orders", from_time=7), InvalidInput),
+        (lambda q: q.reader("orders", to_offset=-1), OffsetOutOfRange),
+        (lambda q: q.reader("orders", partitions=1), InvalidInput),
+        (lambda q: q.reader("orders", partitions="01"), InvalidInput),
+        (lambda q: list(q.reader("orders", partitions=[True])), PartitionNotFound),
     ],
 )
 def test_what_can_not_be_read_is_refused(

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.client.settings import GROUP, TOPIC, group_settings, show_group, show_topic, topic_settings
-from penstock.errors import AlreadyExists, InvalidSetting
-from penstock.testing import VirtualQueue
+from penstock.errors import AlreadyExists, InvalidName, InvalidSetting, TopicNotFound
+from penstock.testing import VirtualClock, VirtualQueue
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND
@@ -142,16 +142,23 @@ def test_settings_reach_the_broker_and_come_back(queue: VirtualQueue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "setting"),
+    ("settings", "setting", "sentence"),
     [
-        ({"visibility": "0s"}, "visibility"),
-        ({"max_in_flight": 0}, "max_in_flight"),
-        ({"max_retries": -1}, "max_retries"),
-        ({"backoff": {"initial": "10s", "max": "1s"}}, "backoff.max"),
-        ({"backoff": {"factor": 0.5}}, "backoff.factor"),
+        ({"visibility": "0s"}, "visibility", "visibility is 1us to 7d, not 0s"),
+        ({"visibility": 0}, "visibility", "visibility is 1us to 7d, not 0s"),
+        ({"visibility": "7d1s"}, "visibility", "visibility is 1us to 7d, not 7d1s"),
+        ({"session": "0s"}, "session", "session is at least 1us, not 0s"),
+        ({"max_in_flight": 0}, "max_in_flight", "max_in_flight is at least 1, not 0"),
+        ({"max_retries": -1}, "max_retries", "max_retries is 0 to 1000000, not -1"),
+        ({"backoff": {"initial": "10s", "max": "1s"}}, "backoff.max", "backoff.max is at least 10s, not 1s"),
+        ({"backoff": {"factor": 0.5}}, "backoff.factor", "backoff.factor is 1 to 100, not 0.5"),
+        ({"backoff": {"factor": float("nan")}}, "backoff.factor", "backoff.factor is 1 to 100, not nan"),
+        ({"backoff": {"jitter": 1}}, "backoff.jitter", "backoff.jitter is 0 to 0.99, not 1.0"),
     ],
 )
-def test_ranges_are_told_in_the_users_words(queue: VirtualQueue, settings: dict[str, Any], setting: str) -> None:
+def test_ranges_are_told_in_the_users_words(
+    queue: VirtualQueue, settings: dict[str, Any], setting: str, sentence: str
+) -> None:
     for make in (
         lambda: queue.create_group("g", **settings),
         lambda: queue.consumer("g", "orders", **settings).join(),
@@ -160,15 +167,56 @@ def test_ranges_are_told_in_the_users_words(queue: VirtualQueue, settings: dict[
         with pytest.raises(InvalidSetting) as refused:
             make()
         assert refused.value.details["setting"] == setting
-        assert setting in refused.value.message
-        assert "_us" not in refused.value.message
+        assert refused.value.message == sentence
     assert queue.groups() == []
 
 
-def test_a_topic_of_dead_letters_has_none_of_its_own(queue: VirtualQueue) -> None:
-    assert queue.create_topic("orders.dlq", 1).settings["dead_letters"] is False
+def test_ranges_of_topics_are_told_too(queue: VirtualQueue) -> None:
+    for settings, sentence in (
+        ({"max_delay": "0s"}, "max_delay is at least 1us, not 0s"),
+        ({"tombstone_age": 0}, "tombstone_age is at least 1us, not 0s"),
+        ({"retention": {"bytes": 0}}, "retention.bytes is at least 1, not 0"),
+    ):
+        with pytest.raises(InvalidSetting, match=sentence):
+            queue.create_topic("t", **settings)
+
+
+def test_the_session_a_consumer_names_is_its_groups_and_not_its_own(queue: VirtualQueue, clock: VirtualClock) -> None:
+    queue.consumer("away", "orders", session="1m").join()
+    with queue.consumer("g", "orders", name="ann", session="1m"):
+        assert queue.group("g").settings["session"] == "1m"
+        clock.advance("1h")
+        assert queue.group("g").members == {"ann": [("orders", 0)]}
+    with pytest.raises(TopicNotFound):
+        queue.consumer("other", "nowhere", session="1m").join()
+    assert [group.name for group in queue.groups()] == ["away", "g"]
+
+
+def test_a_first_wait_longer_than_the_longest_by_default_is_a_longest_wait_too(queue: VirtualQueue) -> None:
+    settings = {"backoff": {"initial": "1h"}}
+    assert queue.create_group("g", **settings).settings["backoff"]["max"] == "1h"
+    queue.consumer("g", "orders", **settings).join()
+    assert queue.change_group("g", backoff={"initial": "2h"}).settings["backoff"]["max"] == "2h"
+    assert queue.change_group("g", backoff={"initial": "1s"}).settings["backoff"]["max"] == "2h"
+    assert queue.create_group("other", backoff={"initial": "1m"}).settings["backoff"]["max"] == "10m"
+
+
+def test_topics_of_dead_letters_are_the_brokers_to_make(queue: VirtualQueue) -> None:
+    for settings in ({}, {"dead_letters": False}, {"exist_ok": True}):
+        with pytest.raises(InvalidName, match=r"end in \.dlq are for dead letters") as refused:
+            queue.create_topic("orders.dlq", 1, **settings)
+        assert refused.value.details == {"kind": "topic"}
+    queue.publish("orders", b"a")
+    queue.consumer("w", "orders").poll()[0].reject("bad")
+    assert len(queue.dead_letters.list("orders")) == 1
+    assert queue.create_topic("orders.dlq", exist_ok=True).settings["dead_letters"] is False
+    with pytest.raises(AlreadyExists):
+        queue.create_topic("orders.dlq")
     with pytest.raises(InvalidSetting):
-        queue.create_topic("returns.dlq", 1, dead_letters=True)
+        queue.change_topic("orders.dlq", dead_letters=True)
+
+
+def test_a_topic_that_can_not_be_is_refused(queue: VirtualQueue) -> None:
     with pytest.raises(AlreadyExists):
         queue.create_topic("orders")
     with pytest.raises(InvalidSetting, match="1 to 1000 partitions"):

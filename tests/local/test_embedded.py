@@ -6,6 +6,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -162,8 +163,8 @@ def test_a_client_nobody_refers_to_any_more_lets_go_of_the_directory(tmp_path: P
     q.create_topic("orders", 1)
     q.publish("orders", b"a")
     thread = q._portal._thread
-    del q
-    gc.collect()
+    with pytest.warns(ResourceWarning, match=rf"<Client {tmp_path}, open> was never closed: use it in a `with`"):
+        del q
     thread.join(30)
     with penstock.open(tmp_path) as q:
         assert [message.value for message in q.reader("orders")] == [b"a"]
@@ -183,11 +184,78 @@ def test_what_a_client_made_keeps_it_alive(tmp_path: Path) -> None:
     consumer._client.close()
 
 
-def run_script(text: str, directory: Path) -> str:
+def run_script(text: str, directory: Path, prints: str | None = None) -> str:
     command = [sys.executable, "-W", "error", "-X", "dev", "-c", text]
     result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    assert prints is None or result.stdout.strip() == prints
     return result.stdout
+
+
+def test_what_producers_hold_at_the_end_of_a_script_is_sent_and_the_broker_closed(tmp_path: Path) -> None:
+    run_script(
+        """
+import atexit, penstock
+q = penstock.open("data")
+q.create_topic("orders", 2)
+producer = q.producer("orders", linger="1h")
+sent = [producer.send(f"{number}") for number in range(10)]
+atexit.register(lambda: print(len({each.result(0).id for each in sent}), q))
+""",
+        tmp_path,
+        prints="10 <Client data, closed>",
+    )
+    with penstock.open(tmp_path / "data") as q:
+        assert len(list(q.reader("orders"))) == 10
+
+
+def test_what_can_not_be_sent_at_the_end_of_a_script_is_told(tmp_path: Path) -> None:
+    script = """
+import penstock
+q = penstock.open("data")
+q.create_topic("orders", 1)
+producer = q.producer("orders", linger="1h")
+producer.send("a")
+q.delete_topic("orders")
+"""
+    command = [sys.executable, "-c", script]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    told = (
+        "<Client data, closed> was left open, and could not be closed at exit: TopicNotFound: there is no topic orders"
+    )
+    assert told in result.stderr
+
+
+def test_an_async_client_that_is_not_closed_is_warned_of_and_so_is_what_was_not_sent(tmp_path: Path) -> None:
+    async def main() -> None:
+        q = await penstock.aio.open(tmp_path)
+        await q.create_topic("orders", 1)
+        producer = q.producer("orders", linger="1h")
+        await producer.send(b"a")
+        await producer.send(b"b")
+
+    with pytest.warns(ResourceWarning) as warned:  # noqa: PT031
+        asyncio.run(main())
+        gc.collect()
+    assert {str(warning.message).partition(":")[0] for warning in warned} >= {
+        f"<Client {tmp_path}, open> was never closed",
+        "<Producer for orders, 2 unsent> was never closed",
+    }
+
+
+def test_what_was_closed_or_has_sent_everything_is_not_warned_of(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with penstock.aio.open(tmp_path) as q:
+            await q.create_topic("orders", 1)
+            producer = q.producer("orders", linger="0s")
+            await (await producer.send(b"a"))
+            await q.producer("orders", linger="1h").send(b"b")
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        gc.collect()
+    assert [str(warning.message) for warning in warned] == []
 
 
 def test_a_script_that_forgets_to_close_ends_quietly_and_loses_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from penstock.broker import trace as tracing
 from penstock.broker.assignor import Part
 from penstock.broker.bell import Bell
-from penstock.broker.catalog import Catalog, GroupRecord, TopicRecord
+from penstock.broker.catalog import Catalog, GroupRecord, ReplayRecord, TopicRecord
 from penstock.broker.dead_letters import DeadLetters
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.group import Group, Handed
@@ -134,6 +134,7 @@ class Broker:
         await broker._on_a_thread(broker._open)
         broker.schedules = Schedules(broker.topic, broker._catalog, broker._save, clock, limits)
         broker._take_up()
+        await broker._finish_replays()
         return broker
 
     def _open(self) -> None:
@@ -152,6 +153,8 @@ class Broker:
     def _take_up(self) -> None:
         """What was under way when the broker was last closed, or crashed."""
         for name, topic in self._topics.items():
+            if name.endswith(DEAD_LETTERS):
+                self._in_background(self.dead_letters.settle_copied(topic))
             for number, partition in enumerate(topic.partitions):
                 for group in partition.groups.groups:
                     if self._catalog.has_group(group):
@@ -484,23 +487,57 @@ class Broker:
         Live groups do not notice. Without `delays`, messages that were delayed come at once; without `lanes`, all come
         in the order of the log.
         """
+        ranges = self._ranges(self.topic(topic), from_us, to_us, offsets)
+        settings = _replay_settings(lanes, given)
+        await self._changed(self._replay(topic, group, settings, ranges, delays))
+        return sum(last - first for first, last in ranges)
+
+    async def _replay(
+        self, topic: str, group: str, settings: GroupSettings, ranges: list[tuple[int, int]], delays: bool
+    ) -> None:
+        """Of all partitions or of none: once the catalog says what it is of, a start goes on where a crash cut it
+        short."""
         on_topic = self.topic(topic)
         if self._catalog.has_group(group) and self.group_topics(group):
             raise AlreadyExists(f"there is a group {group} already; a replay has one of its own", group=group)
-        ranges = self._ranges(on_topic, from_us, to_us, offsets)
-        await self.create_group(group, _replay_settings(lanes, given))
+        self._known_group(group, settings)
+        replay = ReplayRecord(on_topic.record.id, tuple(ranges), delays)
+        await self._on_a_thread(partial(self._catalog.put_group, group, settings, replay))
+        try:
+            await self._start_replay(group, on_topic, replay, list(range(len(ranges))))
+        except PenstockError:
+            with suppress(PenstockError):
+                await self._delete_group(group)
+            raise
 
-        async def start() -> None:
-            for number, (first, last) in ranges.items():
-                await self.group(group, topic).replay(number, first, last, delays=delays)
+    async def _start_replay(self, group: str, topic: Topic, replay: ReplayRecord, partitions: list[int]) -> None:
+        """In these at the same time: nobody else starts the group there in between."""
+        starts = []
+        for number in partitions:
+            # Retention may have been faster.
+            first, last = (max(bound, topic.partition(number).messages.start_offset) for bound in replay.ranges[number])
+            starts.append(self.group(group, topic.name).replay(number, first, last, delays=replay.delays))
+        for outcome in await asyncio.gather(*starts, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
-        await asyncio.shield(self._loop.create_task(start()))
-        return sum(last - first for first, last in ranges.values())
+    async def _finish_replays(self) -> None:
+        """Those that a crash cut short, ahead of anybody who could ask them for messages."""
+        for record in self._catalog.groups:
+            for topic in self._topics.values():
+                if record.replay is None or record.replay.topic != topic.record.id:
+                    continue
+                numbers = range(len(record.replay.ranges))
+                left = [number for number in numbers if not topic.partition(number).groups.has(record.name)]
+                if left:
+                    start = self._start_replay(record.name, topic, record.replay, left)
+                    await asyncio.wait([self._in_background(start)])
 
     def _ranges(
         self, topic: Topic, from_us: int | None, to_us: int | None, offsets: dict[int, tuple[int, int]] | None
-    ) -> dict[int, tuple[int, int]]:
-        ranges = {}
+    ) -> list[tuple[int, int]]:
+        """For each partition the first offset, and that behind the last one."""
+        ranges = []
         if (offsets is None) == (from_us is None and to_us is None):
             raise InvalidInput("a replay is of a time or of offsets")
         for time in (from_us, to_us):
@@ -519,7 +556,7 @@ class Broker:
                     raise InvalidInput(
                         f"partition {number} has offsets {log.start_offset} to {end}, not {first} to {last}"
                     )
-            ranges[number] = (first, max(first, last))
+            ranges.append((first, max(first, last)))
         if offsets is not None:
             for number in offsets:
                 topic.partition(number)
@@ -546,10 +583,11 @@ class Broker:
             for partition in topic.partitions:
                 if self._topics.get(topic.name) is not topic:
                     break
-                protected, until = array_of(partition.protected()), partition.reading.visible_offset
+                until = partition.reading.visible_offset
                 # Lanes and delays of what is deleted are known from then on from a snapshot only.
                 with suppress(Overloaded, LogClosed):
                     await partition.groups.snapshot_if_needed()
+                protected = array_of(partition.protected())
                 try:
                     await self._on_a_thread(partial(partition.maintain, topic.settings, protected, until))
                 except LogClosed:
@@ -622,10 +660,11 @@ class Broker:
     def _thrown(self) -> float:
         return int.from_bytes(self._new_id()[:4], "big") / (1 << 32)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -42,10 +42,19 @@ class TopicRecord(msgspec.Struct, frozen=True):
     created_us: int
 
 
+class ReplayRecord(msgspec.Struct, frozen=True):
+    """What a group was made to get again: the messages of [first, last) of each partition of the topic with this id."""
+
+    topic: str
+    ranges: tuple[tuple[int, int], ...]
+    delays: bool = False
+
+
 class GroupRecord(msgspec.Struct, frozen=True):
     name: str
     settings: GroupSettings
     created_us: int
+    replay: ReplayRecord | None = None
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):
@@ -189,11 +198,14 @@ class Catalog:
     def has_group(self, name: str) -> bool:
         return any(record.name == name for record in self._contents.groups)
 
-    def put_group(self, name: str, settings: GroupSettings) -> GroupRecord:
+    def put_group(self, name: str, settings: GroupSettings, replay: ReplayRecord | None = None) -> GroupRecord:
         """A new one, or other settings for one that is there."""
         check_name("group", name)
-        created = self.group(name).created_us if self.has_group(name) else self._clock.now_us()
-        record = GroupRecord(name, settings, created)
+        if self.has_group(name):
+            known = self.group(name)
+            record = GroupRecord(name, settings, known.created_us, replay or known.replay)
+        else:
+            record = GroupRecord(name, settings, self._clock.now_us(), replay)
         self._change(groups=(*_without(self._contents.groups, name), record))
         return record
 

@@ -11,21 +11,32 @@ After a crash between 1 and 3, the dead-letter topic is searched from `since` on
 
 A dead letter is settled once it was redriven or discarded; the group `__settled` of the dead-letter topic has those as
 done. The letters themselves stay in the log for as long as its retention says.
+
+A letter whose message is gone is redriven as a copy, exactly once as well:
+
+    1. `Copying` in the deliveries log of the dead-letter topic: the copy will be found from offset `since` on
+    2. the copy is published, by a producer that is named after the letter
+    3. settled
+
+A start settles those whose copy is there; the others are published when somebody redrives them again. A copy has the
+value, key, headers and priority of the message, and no TTL: whoever redrives it wants it delivered, however old it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from hashlib import blake2b
+from typing import Annotated, NamedTuple
 
 import msgspec
 from pyroaring import BitMap64
 
 from penstock.batch import Batch
 from penstock.broker.delivery import Death, Failure
-from penstock.broker.events import Buried, Cursors, GroupEvent, Passed, Redriven, Started, Unparked, pack
+from penstock.broker.events import Buried, Copying, Cursors, GroupEvent, Passed, Redriven, Started, Unparked, pack
 from penstock.broker.ids import MessageId
 from penstock.broker.names import DEAD_LETTERS
 from penstock.broker.ordering import KEY
@@ -34,7 +45,7 @@ from penstock.broker.reading import Stored
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import InvalidInput, MessageNotFound, TopicNotFound
-from penstock.frame import Frame
+from penstock.frame import Frame, Producer
 from penstock.limits import KIB, Limits
 from penstock.message import Message
 
@@ -59,6 +70,7 @@ class Obituary(msgspec.Struct, frozen=True):
     attempts: int
     failures: tuple[Failure, ...]
     published_us: int
+    priority: Annotated[int, msgspec.Meta(ge=-1, le=1)] = 0
 
     @property
     def identity(self) -> tuple[str, int, int, int]:
@@ -121,6 +133,8 @@ class DeadLetters:
         # Where a crash may have come between the letter and the row that says it is there.
         self._searched: set[tuple[str, int, str]] = set()
         self._burying: dict[tuple[str, int, str], asyncio.Future[None]] = {}
+        # Letters are settled one after the other: nobody acts on one that somebody else is about to settle.
+        self._settling = asyncio.Lock()
 
     # --- burying -----------------------------------------------------------------------------------------
 
@@ -195,6 +209,7 @@ class DeadLetters:
                 death.attempts,
                 death.failures[-_FAILURES_MAX:],
                 one.append_time,
+                one.message.priority,
             )
             header = (HEADER, _encoded(obituary))
             letter = Message(one.message.value, one.message.key, (*_plain(one.message), header))
@@ -248,7 +263,7 @@ class DeadLetters:
         if obituary is None:
             return None
         settled = partition.groups.has(SETTLED) and partition.groups.state(SETTLED).is_done(stored.offset)
-        message = msgspec.structs.replace(stored.message, headers=_plain(stored.message))
+        message = msgspec.structs.replace(stored.message, headers=_plain(stored.message), priority=obituary.priority)
         return DeadLetter(MessageId(graves.name, number, stored.offset), obituary, message, stored.append_time, settled)
 
     # --- trying again ------------------------------------------------------------------------------------
@@ -262,7 +277,7 @@ class DeadLetters:
         rate: float | None = None,
         redrives_max: int = REDRIVES_MAX,
     ) -> Redrive:
-        """Back to the groups that gave them up, no more than `rate` a second.
+        """Back to the groups that gave them up, no more than `rate` a second, in the order of the messages.
 
         In place where the message is still in the log: same id, same place in the order. Otherwise a copy is
         published to the topic, which all its groups get.
@@ -275,10 +290,17 @@ class DeadLetters:
             raise InvalidInput(f"redrives_max is a number, not {redrives_max!r}")
         source = self._topic(topic)
         await self._bury_all(source)
+        async with self._settling:
+            return await self._redrive(source, where, dry_run, rate, redrives_max)
+
+    async def _redrive(
+        self, source: Topic, where: Where | None, dry_run: bool, rate: float | None, redrives_max: int
+    ) -> Redrive:
         done = Redrive([], [], [], [])
         now = self._clock.now_us()
         sent = 0
-        for letter in list(self.letters(topic, where)):
+        # A message may have died later than one that was published after it.
+        for letter in sorted(self.letters(source.name, where), key=_original):
             due_us = now + (int(sent * 1_000_000 / rate) if rate else 0)
             fate = self._fate(source, letter, redrives_max)
             fate_list: list[MessageId] = getattr(done, fate)
@@ -291,16 +313,28 @@ class DeadLetters:
                 await self._revive(source, letter, due_us)
             elif fate == "copied":
                 await self._copy(source, letter, due_us if rate else 0)
-            await self._settle(letter)
+            await self._settle(letter.id)
         return done
 
     async def discard(self, topic: str, where: Where | None = None) -> int:
         """They are not shown any more, nor redriven."""
         count = 0
-        for letter in list(self.letters(topic, where)):
-            await self._settle(letter)
-            count += 1
+        async with self._settling:
+            for letter in list(self.letters(topic, where)):
+                await self._settle(letter.id)
+                count += 1
         return count
+
+    async def settle_copied(self, graves: Topic) -> None:
+        """Letters whose copy was published ahead of a crash, which kept anybody from saying so."""
+        async with self._settling:
+            for number, partition in enumerate(graves.partitions):
+                for offset in list(_copying(partition)):
+                    identity = MessageId(graves.name, number, offset)
+                    with suppress(TopicNotFound):
+                        source = self._topic(graves.name.removesuffix(DEAD_LETTERS))
+                        if self._is_copied(source, identity):
+                            await self._settle(identity)
 
     async def _bury_all(self, topic: Topic) -> None:
         """What a crash, or a full disk, has left unfinished."""
@@ -311,6 +345,8 @@ class DeadLetters:
 
     def _fate(self, source: Topic, letter: DeadLetter, redrives_max: int) -> str:
         obituary = letter.obituary
+        if self._is_copied(source, letter.id):
+            return "already"
         if obituary.round > redrives_max:
             return "refused"
         if obituary.partition >= len(source.partitions):
@@ -349,15 +385,59 @@ class DeadLetters:
         await groups.record(events)
 
     async def _copy(self, source: Topic, letter: DeadLetter, due_us: int) -> None:
-        await source.publish(msgspec.structs.replace(letter.message, timestamp=0, deliver_at=due_us))
+        copying = self._copying(source, letter.id)
+        if copying is None:
+            number = self._partition_for(source, letter)
+            since = source.partition(number).messages.synced_offset
+            copying = Copying(SETTLED, letter.id.offset, source.record.id, number, since)
+            await self._record(letter.id, copying)
+        else:
+            # Whoever wrote that down may have given up waiting for the disk.
+            await self._topic(letter.id.topic).partition(letter.id.partition).groups.flushed()
+        copy = msgspec.structs.replace(letter.message, timestamp=0, deliver_at=due_us, expires_at=0)
+        # The same producer, if somebody gave up waiting for it: while it is on its way, it is not sent again.
+        frame = Frame.of_message(
+            copy, now_us=self._clock.now_us(), producer=self._producer(letter.id), limits=self._limits
+        )
+        await source.publish_frame(frame, copying.partition)
 
-    async def _settle(self, letter: DeadLetter) -> None:
-        partition = self._topic(letter.id.topic).partition(letter.id.partition)
-        events: list[GroupEvent] = []
-        if not partition.groups.has(SETTLED):
-            events.append(Started(SETTLED, 0))
-        events.append(Passed(SETTLED, Cursors.at(0), gone=pack(BitMap64([letter.id.offset]))))
-        await partition.groups.record(events)
+    def _partition_for(self, source: Topic, letter: DeadLetter) -> int:
+        """That of its key; without one, where it was."""
+        number = letter.obituary.partition
+        if letter.message.key is not None or number >= len(source.partitions):
+            return source.choose(letter.message.key)
+        return number
+
+    def _copying(self, source: Topic, letter: MessageId) -> Copying | None:
+        """What was written down ahead of copying it to this very topic."""
+        copying = _copying(self._topic(letter.topic).partition(letter.partition)).get(letter.offset)
+        return copying if copying is not None and copying.topic == source.record.id else None
+
+    def _is_copied(self, source: Topic, letter: MessageId) -> bool:
+        """Whether its copy is on disk."""
+        copying = self._copying(source, letter)
+        if copying is None:
+            return False
+        log, producer = source.partition(copying.partition).messages, self._producer(letter)
+        heads = log.heads(offset=max(copying.since, log.start_offset))
+        return any(head.base_offset < log.synced_offset and head.producer == producer for head in heads)
+
+    def _producer(self, letter: MessageId) -> Producer:
+        """Of the copy of this letter, and of nothing else: a dead-letter topic that is made anew has another id."""
+        name = f"{self._topic(letter.topic).record.id}:{letter.partition}:{letter.offset}"
+        digest = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+        return Producer(digest >> 1 or 1, 0, 0)
+
+    async def _settle(self, letter: MessageId) -> None:
+        await self._record(letter, Passed(SETTLED, Cursors.at(0), gone=pack(BitMap64([letter.offset]))))
+
+    async def _record(self, letter: MessageId, event: GroupEvent) -> None:
+        groups = self._topic(letter.topic).partition(letter.partition).groups
+        await groups.record([event] if groups.has(SETTLED) else [Started(SETTLED, 0), event])
+
+
+def _copying(graves: Partition) -> dict[int, Copying]:
+    return graves.groups.state(SETTLED).copying if graves.groups.has(SETTLED) else {}
 
 
 def _check(where: object) -> None:

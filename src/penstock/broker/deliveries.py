@@ -38,7 +38,6 @@ from penstock.broker.events import (
     pack,
     unpack,
 )
-from penstock.broker.journal import Journal
 from penstock.broker.key_hash import Hashes
 from penstock.broker.key_order import KeyOrder
 from penstock.broker.lanes import Lanes
@@ -62,6 +61,8 @@ _EVENT_LIMITS = Limits(message_bytes_max=7 * MIB)
 # Of messages that are passed over, because they have expired or their key is busy, in one call.
 _LOOKED_AT_MAX = 100_000
 _LOOK_AT_ONCE_MAX = 10_000
+# Of messages that are kept from deletion because their keys are busy: five times what a group has in flight by default.
+_HOLDING_UP_MAX = 100_000
 
 
 class Messages(LaneReader, Protocol):
@@ -119,8 +120,7 @@ class Deliveries:
         self.log = log
         self._messages = messages
         self._clock = clock
-        journal = Journal(log, clock=clock, executor=executor, loop=loop, limits=_EVENT_LIMITS)
-        self._ledger = Ledger(journal, loop)
+        self._ledger = Ledger(log, clock=clock, executor=executor, loop=loop, limits=_EVENT_LIMITS)
         self._states: dict[str, Delivery] = {}
         self._working: dict[str, _Group] = {}
         self._owners: dict[str, Assigned] = {}
@@ -283,6 +283,17 @@ class Deliveries:
         if events:
             self._write([self._fate(group, event) for event in events])
 
+    def holding_up(self) -> BitMap64:
+        """Messages that keep their keys busy. Once one is gone, a start could not tell its key, and would hand out the
+        next one of it. The oldest ones, if there are very many: those are the first to be deleted."""
+        offsets = BitMap64()
+        for group in self._working.values():
+            if group.settings.ordering == "key":
+                offsets |= group.delivery.waiting
+                for lease in group.delivery.leases.values():
+                    offsets |= lease.offsets
+        return offsets[:_HOLDING_UP_MAX]
+
     def next_due_of(self, group: str) -> int | None:
         """When there may be something for this group by time alone."""
         mine = self._states[group].next_due() if group in self._states else None
@@ -366,9 +377,9 @@ class Deliveries:
         self._ledger.check()
         await self._decided(self.state(group).release(lease, offsets))
 
-    async def extend(self, group: str, lease: int, visibility_us: int) -> None:
+    async def extend(self, group: str, lease: int, offsets: BitMap64, visibility_us: int) -> None:
         self._ledger.check()
-        await self._decided([self.state(group).extend(lease, self._clock.now_us() + visibility_us)])
+        await self._decided([self.state(group).extend(lease, offsets, self._clock.now_us() + visibility_us)])
 
     async def unpark(self, group: str, tokens: Sequence[bytes]) -> None:
         await self._decided([Unparked(group, tuple(tokens))])

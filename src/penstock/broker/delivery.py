@@ -9,7 +9,7 @@ Every offset that a cursor has passed is in exactly one of these sets:
     done      acknowledged, exhausted, expired, cancelled: everything below `floor`, and `done` above it
     leased    in one live lease
     ready     may be leased, as far as its key allows
-    waiting   nacked or expired, not due yet
+    waiting   nacked or expired, until it is due and somebody asks
     hidden    published with a delay, not due yet
 
 `check` says so in code. `unseen` marks those of the last three that were never delivered. Nothing here loops over
@@ -28,6 +28,7 @@ from pyroaring import BitMap64
 from penstock.broker.events import (
     Acknowledged,
     Buried,
+    Copying,
     Cursors,
     Deferred,
     Exhausted,
@@ -106,6 +107,8 @@ class Delivery:
         self.dead: dict[int, int] = {}
         # Up to which of its deaths it was brought back.
         self.redriven: dict[int, int] = {}
+        # Dead letters of which a copy may have been published, and which are not settled yet.
+        self.copying: dict[int, Copying] = {}
         self._start(Started(group, start))
 
     def _start(self, event: Started) -> None:
@@ -180,14 +183,17 @@ class Delivery:
     # --- decisions ---------------------------------------------------------------------------------------
 
     def due(self, now_us: int, policy: RetryPolicy) -> list[GroupEvent]:
-        """Leases that have run out. To be asked, and applied, ahead of a lease."""
+        """Leases that have run out. To be asked, and applied, ahead of a lease.
+
+        What was in them is due at once, as in SQS: the time of the lease was wait enough.
+        """
         self._forget_old_deadlines()
         if not self._deadlines or self._deadlines[0][0] > now_us:
             return []
         events: list[GroupEvent] = []
         for lease in sorted(self.leases.values(), key=lambda lease: lease.deadline_us):
             if lease.deadline_us <= now_us:
-                events += self._failed(lease, lease.offsets, now_us, policy, reason=None, delay_us=None)
+                events += self._failed(lease, lease.offsets, now_us, policy, reason=None, delay_us=0)
         return events
 
     def ack(self, identity: int, offsets: BitMap64) -> Acknowledged:
@@ -229,8 +235,12 @@ class Delivery:
         events: list[GroupEvent] = [Released(self.group, identity, pack(offsets))]
         return events + self._pulled_back(lease, offsets, offsets)
 
-    def extend(self, identity: int, deadline_us: int) -> Extended:
-        self._lease(identity)
+    def extend(self, identity: int, offsets: BitMap64, deadline_us: int) -> Extended:
+        """The whole lease, by whoever still holds these of it; none at all stand for all that is left."""
+        if offsets:
+            self._held(identity, offsets)
+        else:
+            self._lease(identity)
         return Extended(self.group, identity, deadline_us)
 
     def _pulled_back(self, lease: Lease, offsets: BitMap64, answered: BitMap64) -> list[GroupEvent]:
@@ -313,6 +323,8 @@ class Delivery:
                 offsets = unpack(event.offsets)
                 self.redriven.update((offset, self.dead.get(offset, 0)) for offset in offsets)
                 self._revive(offsets, event.due_us)
+            case Copying():
+                self.copying[event.offset] = event
             case Unparked():
                 for key in event.keys:
                     del self.parked[key]
@@ -361,6 +373,8 @@ class Delivery:
             self.order.over(finished)
             self.ready -= finished
             self.unseen -= finished
+            for offset in finished if self.copying else ():
+                self.copying.pop(offset, None)
             self._finish(finished)
         self.cursors = event.cursors
 

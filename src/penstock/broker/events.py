@@ -92,7 +92,7 @@ class Nacked(Event, frozen=True, array_like=True, gc=False, tag="N"):
 
 
 class Expired(Event, frozen=True, array_like=True, gc=False, tag="X"):
-    """The lease ran out; what was left of it is ready again at `due_us`."""
+    """The lease ran out; what was left of it is ready again at `due_us`, which is at once."""
 
     lease: int
     offsets: bytes
@@ -132,6 +132,17 @@ class Redriven(Event, frozen=True, array_like=True, gc=False, tag="V"):
 
     offsets: bytes
     due_us: int
+
+
+class Copying(Event, frozen=True, array_like=True, gc=False, tag="Y"):
+    """A copy of the dead letter at `offset` is about to be published to the topic with this id: from `since` on it will
+    be found in that partition, by a producer that is named after the letter. Of the group that knows what is settled.
+    """
+
+    offset: int
+    topic: str
+    partition: int
+    since: int
 
 
 class Unparked(Event, frozen=True, array_like=True, gc=False, tag="K"):
@@ -198,6 +209,7 @@ GroupEvent = (
     | Exhausted
     | Buried
     | Redriven
+    | Copying
     | Unparked
     | Deferred
 )

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
+from typing import NamedTuple
 
 from penstock.broker.key_hash import Hashes
-from penstock.frame import Frame
+from penstock.frame import Frame, FrameFacts
 from penstock.limits import MIB
+
+
+class _Kept(NamedTuple):
+    frame: Frame
+    facts: FrameFacts
 
 
 class FrameCache:
@@ -23,14 +29,13 @@ class FrameCache:
     def __init__(self, bytes_max: int = 32 * MIB) -> None:
         self._bytes_max = bytes_max
         self._size = 0
-        # With where each ends.
-        self._frames: OrderedDict[tuple[int, int], tuple[Frame, int]] = OrderedDict()
+        self._frames: OrderedDict[tuple[int, int], _Kept] = OrderedDict()
         # By partition: where its frames start, in order.
         self._starts: dict[int, list[int]] = {}
         # Of the keys in a frame, once somebody wanted to know them.
         self._hashes: dict[tuple[int, int], Hashes] = {}
 
-    def find(self, owner: int, offset: int) -> Frame | None:
+    def find(self, owner: int, offset: int) -> _Kept | None:
         """The frame that holds this offset."""
         starts = self._starts.get(owner)
         if not starts:
@@ -39,18 +44,18 @@ class FrameCache:
         if at < 0:
             return None
         key = owner, starts[at]
-        frame, end = self._frames[key]
-        if end <= offset:
+        kept = self._frames[key]
+        if kept.facts.base_offset + kept.facts.span <= offset:
             return None
         self._frames.move_to_end(key)
-        return frame
+        return kept
 
-    def add(self, owner: int, frame: Frame) -> None:
-        key = (owner, frame.base_offset)
+    def add(self, owner: int, frame: Frame, facts: FrameFacts) -> None:
+        key = (owner, facts.base_offset)
         if key in self._frames:
             return
-        self._frames[key] = frame, frame.next_offset
-        insort(self._starts.setdefault(owner, []), frame.base_offset)
+        self._frames[key] = _Kept(frame, facts)
+        insort(self._starts.setdefault(owner, []), facts.base_offset)
         self._size += len(frame.data)
         self._make_room()
 
@@ -67,7 +72,7 @@ class FrameCache:
     def _has(self, owner: int, frame: Frame) -> bool:
         """This very one: another that starts where it does may hold other messages."""
         known = self._frames.get((owner, frame.base_offset))
-        return known is not None and known[0] is frame
+        return known is not None and known.frame is frame
 
     def _make_room(self) -> None:
         while self._size > self._bytes_max:

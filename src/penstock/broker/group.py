@@ -17,9 +17,10 @@ from penstock.broker.offsets import bitmap_of
 from penstock.broker.ordering import KEY, WHOLE_PARTITION
 from penstock.broker.partition import Partition
 from penstock.broker.retries import RetryPolicy
-from penstock.broker.settings import GroupSettings
+from penstock.broker.settings import VISIBILITY_US_MAX, GroupSettings
 from penstock.broker.topic import Topic
 from penstock.clock import TIME_MAX_US, Clock
+from penstock.durations import duration_text
 from penstock.errors import InvalidInput, NotFound, OffsetOutOfRange, Overloaded, PenstockError, StorageError
 from penstock.frame import Frame
 from penstock.limits import MIB
@@ -27,8 +28,6 @@ from penstock.message import Priority
 
 COUNT_MAX = 10_000
 REASON_LENGTH_MAX = 1_000
-# SQS allows 12 hours.
-VISIBILITY_US_MAX = 7 * 86_400_000_000
 _DELAY_STEP_US = 100_000
 
 
@@ -152,9 +151,8 @@ class Group:
     async def nack(self, receipt: Receipt, *, reason: str = "", delay_us: int | None = None) -> None:
         """To be tried again: after `delay_us`, or by the group's back-off."""
         if delay_us is not None and not (_is_int(delay_us) and 0 <= delay_us <= self.topic.settings.max_delay_us):
-            raise InvalidInput(
-                f"a delay is 0 to {self.topic.settings.max_delay_us} microseconds here, not {delay_us!r}"
-            )
+            longest = duration_text(self.topic.settings.max_delay_us)
+            raise InvalidInput(f"a delay is 0s to {longest} for {self.topic.name}, not {_shown(delay_us)}")
         await self._partition(receipt).groups.nack(
             self.name, receipt.lease, receipt.offsets, reason=_checked_reason(reason), delay_us=delay_us
         )
@@ -168,8 +166,9 @@ class Group:
         await self._partition(receipt).groups.release(self.name, receipt.lease, receipt.offsets)
 
     async def extend(self, receipt: Receipt, visibility_us: int | None = None) -> None:
-        """More time for the whole lease, from now on."""
-        await self._partition(receipt).groups.extend(self.name, receipt.lease, self._visibility(visibility_us))
+        """More time for the whole lease, from now on. A receipt without offsets stands for all that is left of it."""
+        visibility = self._visibility(visibility_us)
+        await self._partition(receipt).groups.extend(self.name, receipt.lease, receipt.offsets, visibility)
 
     def attempt(self, receipt: Receipt, offset: int) -> int:
         """How often that message has been delivered, this time included."""
@@ -303,7 +302,8 @@ class Group:
     def _visibility(self, visibility_us: int | None) -> int:
         visibility = self.settings.visibility_us if visibility_us is None else visibility_us
         if not _is_int(visibility) or not 1 <= visibility <= VISIBILITY_US_MAX:
-            raise InvalidInput(f"visibility is 1 to {VISIBILITY_US_MAX} microseconds, not {visibility_us!r}")
+            longest = duration_text(VISIBILITY_US_MAX)
+            raise InvalidInput(f"visibility is 1us to {longest}, not {_shown(visibility_us)}")
         return visibility
 
 
@@ -321,6 +321,10 @@ def _delays_in(partition: Partition, messages: BitMap64) -> list[tuple[int, BitM
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(us: object) -> str:
+    return duration_text(us) if isinstance(us, int) and 0 <= us <= TIME_MAX_US else repr(us)
 
 
 def _checked_reason(reason: object) -> str:

@@ -33,11 +33,16 @@ class Journal:
         loop: asyncio.AbstractEventLoop,
         limits: Limits = DEFAULT_LIMITS,
         told: Callable[[], None] = lambda: None,
+        failed: Callable[[PenstockError], None] = lambda error: None,
     ) -> None:
-        """`told` is called on the loop when more is on disk, once for all that were written together."""
+        """`told` is called on the loop when more is on disk, once for all that were written together; `failed` for each
+        that was not written, whether somebody still waits for it or not."""
         self._loop = loop
         self._told = told
-        self._commits: GroupCommit[_Waiter] = GroupCommit(
+        self._failed = failed
+        self._handed_in = self._settled = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._commits: GroupCommit[_Waiter | None] = GroupCommit(
             log, clock=clock, run=executor.submit, tell=self._tell, limits=limits
         )
 
@@ -45,18 +50,38 @@ class Journal:
         """Done when it is on disk; raises DiskFull if it could not be written, Fatal if nobody knows."""
         waiter: _Waiter = self._loop.create_future()
         self._commits.commit(waiter, item)
+        self._handed_in += 1
         return waiter
 
-    def _tell(self, outcomes: Sequence[tuple[_Waiter, Outcome]]) -> None:
+    def post(self, item: Frame | Message) -> None:
+        """The same for what nobody waits for."""
+        self._commits.commit(None, item)
+        self._handed_in += 1
+
+    async def settled(self) -> None:
+        """What was handed in so far is on disk, or has failed; also that which nobody waits for any more."""
+        if self._settled < self._handed_in:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append((self._handed_in, waiter))
+            await waiter
+
+    def _tell(self, outcomes: Sequence[tuple[_Waiter | None, Outcome]]) -> None:
         self._loop.call_soon_threadsafe(self._resolve, outcomes)
 
-    def _resolve(self, outcomes: Sequence[tuple[_Waiter, Outcome]]) -> None:
+    def _resolve(self, outcomes: Sequence[tuple[_Waiter | None, Outcome]]) -> None:
         for waiter, outcome in outcomes:
-            # A caller that gave up waiting: its frame is written all the same.
-            if waiter.cancelled():
-                continue
             if isinstance(outcome, PenstockError):
-                waiter.set_exception(outcome)
-            else:
+                self._failed(outcome)
+                if waiter is not None and not waiter.cancelled():
+                    waiter.set_exception(outcome)
+                    # It has been told, to `failed`, even if nobody looks at it any more.
+                    waiter.exception()
+            elif waiter is not None and not waiter.cancelled():
+                # A caller that gave up waiting: its frame is written all the same.
                 waiter.set_result(outcome)
+        self._settled += len(outcomes)
+        while self._waiting and self._waiting[0][0] <= self._settled:
+            _, waiting = self._waiting.pop(0)
+            if not waiting.done():
+                waiting.set_result(None)
         self._told()

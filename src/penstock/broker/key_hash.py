@@ -1,12 +1,10 @@
 """Telling keys apart by a 64-bit hash, of all keys of a batch at a time.
 
-Two keys that share a hash wait for each other needlessly, and nothing worse. The seed is another one in every process,
-and nothing that is written depends on it: nobody can make keys that do.
+Two keys that share a hash wait for each other needlessly, and nothing worse. The seed is Python's own,
+another one in every process, and nothing that is written depends on it: nobody can make keys that do.
 """
 
 from __future__ import annotations
-
-import secrets
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +19,7 @@ _WORD = 8
 # Keys longer than this are rare; what is behind it is hashed one key at a time.
 _TOGETHER_MAX = 64
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
-_SEED = np.uint64(secrets.randbits(64))
+_SEED = np.uint64(hash(b"penstock") & 0xFFFFFFFFFFFFFFFF)
 _SHIFT = np.uint64(29)
 _MASKS = np.array([(1 << 8 * length) - 1 for length in range(_WORD + 1)], np.uint64)
 

@@ -44,13 +44,19 @@ class Candidates:
     gone: BitMap64 = field(default_factory=BitMap64)
     # There are fresh ones that were not looked at.
     is_short: bool = False
+    _offsets: BitMap64 | None = None
 
     @property
     def offsets(self) -> BitMap64:
-        return self.behind | self.fresh if self.behind else self.fresh
+        if self._offsets is None:
+            self._offsets = self.behind | self.fresh if self.behind else self.fresh
+        return self._offsets
 
     def cut(self, reached: int) -> None:
         """Only what lies before `reached` could be read."""
+        if not self.offsets or self.offsets.max() < reached:
+            return
+        self._offsets = None
         first = self.fresh.next_set_bit(reached) if self.fresh and self.fresh.max() >= reached else None
         self.behind = below(self.behind, reached)
         if first is not None:
@@ -181,7 +187,7 @@ class Leasing:
     def _behind(self, lane: Priority, ready: BitMap64, count: int) -> BitMap64:
         if not ready:
             return BitMap64()
-        behind = ready[:count]
+        behind = ready.copy() if len(ready) <= count else ready[:count]
         more = self._delivery.order.more(lane, behind, count - len(behind))
         return behind | more if more else behind
 
@@ -319,11 +325,11 @@ class _Deciding:
 
     def add(self, candidates: Candidates, gathered: Gathered) -> None:
         offsets = candidates.offsets
-        there = gathered.there & offsets
-        lapsed = BitMap64()
+        there = offsets if gathered.there is offsets else gathered.there & offsets
+        lapsed = _NOTHING
         if gathered.flags & HAS_TTL:
             lapsed = self._expired(gathered.frames) & there
-        taken = there - lapsed
+        taken = there - lapsed if lapsed else there
         keys = self._keys_of(candidates, taken, gathered.frames) if self._delivery.order.needs_keys else None
         if keys is not None:
             taken = bitmap_of(keys.offsets[keys.admitted]) if not keys.admitted.all() else taken
@@ -336,7 +342,8 @@ class _Deciding:
             offsets, lapsed = below(offsets, until), below(lapsed, until)
             keys = keys.below(until) if keys is not None else None
         self.pass_over(candidates)
-        self._gone |= offsets - there
+        if there is not offsets:
+            self._gone |= offsets - there
         self._lapsed |= lapsed
         if keys is not None:
             self._sort_out(candidates, keys)

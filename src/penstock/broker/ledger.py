@@ -13,13 +13,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Executor
 
 from penstock.broker.events import AnyEvent, to_message
 from penstock.broker.journal import Journal
+from penstock.clock import Clock
 from penstock.errors import Fatal, LogClosed, Overloaded, PenstockError
 from penstock.frame import Frame
+from penstock.limits import Limits
 from penstock.message import Message
 from penstock.storage.commit import Committed
+from penstock.storage.log import Log
 
 HELD_BACK_MAX = 64
 _HELD_BACK_S = 0.01
@@ -28,13 +32,14 @@ _HELD_BACK_S = 0.01
 class Ledger:
     """Belongs to one event loop."""
 
-    def __init__(self, journal: Journal, loop: asyncio.AbstractEventLoop) -> None:
-        self._journal = journal
+    def __init__(
+        self, log: Log, *, clock: Clock, executor: Executor, loop: asyncio.AbstractEventLoop, limits: Limits
+    ) -> None:
+        self._journal = Journal(log, clock=clock, executor=executor, loop=loop, limits=limits, failed=self._stop)
         self._loop = loop
         self._held_back: deque[Message] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: PenstockError | None = None
-        self._last: asyncio.Future[Committed] | None = None
         # Bytes of rows since the last snapshot.
         self.since_snapshot = 0
 
@@ -46,8 +51,7 @@ class Ledger:
         """One row, done when it is on disk. If this raises, it will never be, and must not be applied."""
         self.check()
         self.flush()
-        # That a caller gives up waiting must not hide that its row could not be written.
-        return asyncio.shield(self._commit(to_message(events, now_us)))
+        return self._commit(to_message(events, now_us))
 
     def note(self, events: Sequence[AnyEvent], now_us: int) -> None:
         """Nobody waits for it. If this raises, it must not be applied."""
@@ -61,15 +65,16 @@ class Ledger:
     def flush(self) -> None:
         """What was held back goes ahead of what comes now."""
         while self._held_back:
-            self._commit(self._held_back[0])
+            message = self._held_back[0]
+            self._journal.post(message)
             self._held_back.popleft()
+            self._count(message)
 
     async def flushed(self) -> None:
         """Everything so far can be read from the log."""
         self.flush()
-        if self._last is not None:
-            await asyncio.wait([self._last])
-            self.check()
+        await self._journal.settled()
+        self.check()
 
     def _flush_later(self) -> None:
         self._timer = None
@@ -85,24 +90,22 @@ class Ledger:
         self.check()
         self.flush()
         self.since_snapshot = 0
-        commits = [self._journal.commit(frame) for frame in frames]
-        for commit in commits:
-            commit.add_done_callback(self._written)
-        return asyncio.gather(*commits)
+        return asyncio.gather(*[self._journal.commit(frame) for frame in frames])
 
     def _commit(self, message: Message) -> asyncio.Future[Committed]:
         commit = self._journal.commit(message)
-        commit.add_done_callback(self._written)
-        assert message.value is not None
-        self.since_snapshot += len(message.value)
-        self._last = commit
+        self._count(message)
         return commit
 
-    def _written(self, commit: asyncio.Future[Committed]) -> None:
-        if not commit.cancelled() and isinstance(error := commit.exception(), PenstockError):
-            # Nothing is wrong with a log that was closed; whoever still asks it for something hears so.
-            kind = LogClosed if isinstance(error, LogClosed) else Fatal
-            self._stopped = kind(f"what happened to messages could not be written: {error.message}", **error.details)
+    def _count(self, message: Message) -> None:
+        assert message.value is not None
+        self.since_snapshot += len(message.value)
+
+    def _stop(self, error: PenstockError) -> None:
+        """A row could not be written: what was applied is not what is on disk."""
+        # Nothing is wrong with a log that was closed; whoever still asks it for something hears so.
+        kind = LogClosed if isinstance(error, LogClosed) else Fatal
+        self._stopped = kind(f"what happened to messages could not be written: {error.message}", **error.details)
 
     def close(self) -> None:
         if self._timer is not None:

@@ -1,10 +1,8 @@
 """Who is in a group, and who of them may lease from which partition.
 
 `join`, `leave`, `expire` and `partitions_changed` ask the assignor anew and return the partitions that change hands;
-all others go on as if nothing had happened. A partition that changes hands drains: its old owner may not lease from
-it any more, its new owner not yet, until the caller says that no lease but the new owner's is left (`drained`), or for
-`drain_us` at the most. It makes no difference whether the old owner is still there: leases outlive their holder.
-A partition that comes back to the one whose leases it waits for need not wait.
+all others go on as if nothing had happened. A partition changes hands at once; what its old owner has leased it may
+still answer for.
 
 A restart changes nothing: `restore` replays the changes that the calls returned, and the members found in them count as
 members who gave their last sign of life just then. Those who join again in time have what they had; the partitions of
@@ -14,8 +12,7 @@ back later would be two moves for each partition, at the worst of times.)
 In a `shared` group nobody owns anything: every member may lease from every partition of its topics.
 
 Invariant: every partition of every topic that a member subscribes to has one owner, a member who subscribes to it, and
-nothing else has an owner (`shared`: nothing has). No partition waits for leases of its own owner. `check` says so in
-code.
+nothing else has an owner (`shared`: nothing has). `check` says so in code.
 """
 
 from __future__ import annotations
@@ -44,12 +41,6 @@ class Change(NamedTuple):
     reason: str
 
 
-class _Drain(NamedTuple):
-    # Whose leases are waited for; None if that is not known any more.
-    holder: str | None
-    until_us: int
-
-
 @dataclass(slots=True)
 class _Member:
     topics: frozenset[str]
@@ -65,17 +56,14 @@ class _Member:
 class Members:
     """The membership of one group."""
 
-    def __init__(self, *, mode: Literal["sticky", "shared"], drain_us: int) -> None:
-        assert drain_us >= 0, drain_us
+    def __init__(self, *, mode: Literal["sticky", "shared"]) -> None:
         self.mode = mode
         # Goes up whenever somebody's `assigned` changes: callers may keep that while this stays.
         self.generation = 0
         self.history: deque[Change] = deque(maxlen=HISTORY_MAX)
-        self._drain_us = drain_us if mode == "sticky" else 0
         self._members: dict[str, _Member] = {}
         self._partitions: dict[str, int] = {}
         self._owners: dict[Part, str] = {}
-        self._drains: dict[Part, _Drain] = {}
 
     # --- what there is -----------------------------------------------------------------------------------
 
@@ -103,19 +91,12 @@ class Members:
             return False
         if self.mode == "shared":
             return part.topic in known.topics and 0 <= part.number < self._partitions[part.topic]
-        if self._owners.get(part) != member:
-            return False
-        drain = self._drains.get(part)
-        return drain is None or drain.until_us <= now_us
-
-    def draining(self, now_us: int) -> list[Part]:
-        """The partitions that nobody may lease from before `drained`, or before their time is up."""
-        return sorted(part for part, drain in self._drains.items() if now_us < drain.until_us)
+        return self._owners.get(part) == member
 
     def next_due(self) -> int | None:
         """When to call `expire` next; None if nothing is going to happen by itself."""
-        deadlines = [member.deadline_us for member in self._members.values() if member.deadline_us is not None]
-        return min(deadlines + [drain.until_us for drain in self._drains.values()], default=None)
+        deadlines = (member.deadline_us for member in self._members.values() if member.deadline_us is not None)
+        return min(deadlines, default=None)
 
     # --- what happens ------------------------------------------------------------------------------------
 
@@ -158,7 +139,6 @@ class Members:
 
     def expire(self, now_us: int) -> list[Change]:
         """Gives away what belonged to members that were silent for too long."""
-        self._drains = {part: drain for part, drain in self._drains.items() if now_us < drain.until_us}
         silent = sorted(name for name, member in self._members.items() if member.is_silent(now_us))
         if not silent:
             return []
@@ -168,13 +148,6 @@ class Members:
     def partitions_changed(self, partitions: Mapping[str, int], now_us: int) -> list[Change]:
         """Of the topics named; one with 0 partitions is gone."""
         return self._reassign(now_us, "partitions changed") if self._learn(partitions) else []
-
-    def drained(self, part: Part) -> None:
-        """Nobody but its owner has leases from it.
-
-        To be told at once for a `Change` that finds it so, and after `restore` for what is `draining`.
-        """
-        self._drains.pop(part, None)
 
     def restore(
         self, changes: Iterable[Change], partitions: Mapping[str, int], now_us: int, rejoin_us: int
@@ -186,9 +159,6 @@ class Members:
         assert not self._members, "a group is restored before anybody joins"
         for change in changes:
             self._apply(change)
-            if now_us < change.time_us + self._drain_us:
-                # It may still drain; or it has, which nobody wrote down, and its new owner has leases by now.
-                self._drains[change.part] = _Drain(None, now_us + self._drain_us)
         topics: dict[str, set[str]] = {}
         for part, owner in self._owners.items():
             topics.setdefault(owner, set()).add(part.topic)
@@ -224,18 +194,8 @@ class Members:
             self.generation += 1
         changes = [Change(now_us, self.generation, part, self.owner(part), owners.get(part), reason) for part in moved]
         for change in changes:
-            self._drain(change)
             self._apply(change)
         return changes
-
-    def _drain(self, change: Change) -> None:
-        drain = self._drains.pop(change.part, None)
-        if drain is None or drain.until_us <= change.time_us:
-            if change.old is not None and self._drain_us:
-                self._drains[change.part] = _Drain(change.old, change.time_us + self._drain_us)
-        elif change.new is None or change.new != drain.holder:
-            # The old owner was waiting itself, and has no leases: the new one waits in its place.
-            self._drains[change.part] = drain
 
     def _apply(self, change: Change) -> None:
         if change.new is None:
@@ -253,5 +213,3 @@ class Members:
         assert self._owners.keys() == (parts if self.mode == "sticky" else set()), "a partition without an owner"
         for part, owner in self._owners.items():
             assert part.topic in self._members[owner].topics, "an owner who does not subscribe"
-        for part, drain in self._drains.items():
-            assert drain.holder is None or drain.holder != self.owner(part), "a partition that waits for its owner"

@@ -41,7 +41,7 @@ class Consumers:
 
     def _restored(self, group: str, settings: GroupSettings) -> Members:
         """Who had what before a restart, and may come back for it."""
-        members = Members(mode=settings.assignment, drain_us=0)
+        members = Members(mode=settings.assignment)
         now = self._clock.now_us()
         known, partitions = [], {}
         for name, topic in self._topics.items():

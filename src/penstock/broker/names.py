@@ -16,6 +16,16 @@ DEAD_LETTERS = ".dlq"
 _PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]*", re.ASCII)
 
 
+def check_new_topic(name: object) -> str:
+    """What users may call a topic: not as the broker calls those that it makes itself."""
+    if check_name("topic", name).endswith(DEAD_LETTERS):
+        raise InvalidName(
+            f"topics whose names end in {DEAD_LETTERS} are for dead letters, and made with the first one: {name!r}",
+            kind="topic",
+        )
+    return str(name)
+
+
 def check_name(kind: str, name: object) -> str:
     """The name as it is, or InvalidName saying what is wrong with it. `kind` is for the sentence."""
     if not isinstance(name, str):

@@ -191,8 +191,9 @@ class Partition:
     # --- upkeep ------------------------------------------------------------------------------------------
 
     def protected(self) -> BitMap64:
-        """What neither retention nor compaction may take: delayed messages to come, dead letters not written yet."""
-        offsets = self.groups.delays.pending.copy()
+        """What neither retention nor compaction may take: delayed messages to come, dead letters not written yet, and
+        messages that others of their key wait for."""
+        offsets = self.groups.delays.pending | self.groups.holding_up()
         for name in self.groups.groups:
             offsets.update(self.groups.state(name).dying)
         return offsets

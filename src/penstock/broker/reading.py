@@ -83,13 +83,13 @@ class Reading:
                 return Gathered(frames, _there(frames) & offsets, at, size, flags)
             known = self._cache.find(id(self), at)
             if known is not None:
-                some, at = (known,), known.next_offset
+                some, at = (known.frame,), known.facts.base_offset + known.facts.span
             else:
                 until = run_from(offsets, at)
                 run = self._read(at, min(bytes_max - size, _READ_BYTES_MAX), until)
                 some, at = tuple(run), run.next_offset if run else until
             for frame in some:
-                facts = frame.facts()
+                facts = frame.facts() if known is None else known.facts
                 if facts.base_offset < reached:
                     # Merged since the others were read: it holds what they held.
                     frames = [other for other in frames if other.base_offset < facts.base_offset]
@@ -103,7 +103,7 @@ class Reading:
                 flags |= facts.flags
                 if known is None and facts.messages > 1:
                     # Somebody may want the rest, or one of them again.
-                    self._cache.add(id(self), frame)
+                    self._cache.add(id(self), frame, facts)
             # On to the next one that is not in a frame read already.
             at = offsets.next_set_bit(at) if at < end else end
         is_all_there = are_apart and found == len(offsets) and not flags & SPARSE

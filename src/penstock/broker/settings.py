@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
 from penstock.broker.lanes import LanesPolicy
-from penstock.broker.retries import SECOND_US, RetryPolicy
+from penstock.broker.retries import RETRIES_MAX, SECOND_US, RetryPolicy
 from penstock.clock import TIME_MAX_US
 from penstock.errors import InvalidSetting
 
@@ -16,16 +16,16 @@ DAY_US = 86_400_000_000
 PARTITIONS_DEFAULT = 6
 # Kafka advises a few thousand partitions a broker; a topic alone should not use them up.
 PARTITIONS_MAX = 1_000
+# SQS allows 12 hours.
+VISIBILITY_US_MAX = 7 * DAY_US
 
 Ordering = Literal["none", "key", "partition"]
 OnPoison = Literal["park", "skip", "block"]
 Assignment = Literal["sticky", "shared"]
 
-S = TypeVar("S", bound="_Settings")
-
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    def changed(self: S, **changes: Any) -> S:
+    def changed(self, **changes: Any) -> Self:
         """Checked as if they came from outside, which they do."""
         try:
             return msgspec.convert({**msgspec.structs.asdict(self), **changes}, type(self))
@@ -46,11 +46,18 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             choices = ", ".join(allowed[:-1]) + " or " + allowed[-1]
             raise InvalidSetting(f"{name} is {choices}, not {getattr(self, name)!r}", setting=name)
 
-    def _check_positive(self, *names: str) -> None:
+    def _check_within(self, lowest: float, highest: float, *names: str) -> None:
+        """The bounds are told in the details, too, for those who have other words for them."""
         for name in names:
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and 1 <= value <= TIME_MAX_US):
-                raise InvalidSetting(f"{name} must be positive, not {value}", setting=name)
+            if value is not None and not lowest <= value <= highest:
+                raise InvalidSetting(
+                    f"{name} is {lowest} to {highest}, not {value}",
+                    setting=name,
+                    lowest=lowest,
+                    highest=highest,
+                    given=value,
+                )
 
 
 class TopicSettings(_Settings, frozen=True, forbid_unknown_fields=True):
@@ -68,7 +75,7 @@ class TopicSettings(_Settings, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         self._check_types()
         self._check_one_of("cleanup", ("delete", "compact"))
-        self._check_positive("retention_age_us", "retention_bytes", "tombstone_age_us", "max_delay_us")
+        self._check_within(1, TIME_MAX_US, "retention_age_us", "retention_bytes", "tombstone_age_us", "max_delay_us")
 
 
 class GroupSettings(_Settings, frozen=True, forbid_unknown_fields=True):
@@ -101,8 +108,21 @@ class GroupSettings(_Settings, frozen=True, forbid_unknown_fields=True):
         self._check_one_of("on_poison", get_args(OnPoison))
         self._check_one_of("assignment", get_args(Assignment))
         self._check_one_of("lanes", get_args(LanesPolicy))
-        self._check_positive("visibility_us", "max_in_flight", "session_us")
+        self._check_within(1, VISIBILITY_US_MAX, "visibility_us")
+        self._check_within(1, TIME_MAX_US, "max_in_flight", "session_us")
+        self._check_within(0, RETRIES_MAX, "max_retries")
+        self._check_within(0, TIME_MAX_US, "backoff_initial_us")
+        self._check_within(self.backoff_initial_us, TIME_MAX_US, "backoff_max_us")
+        self._check_within(1, 100, "backoff_factor")
+        self._check_within(0, 0.99, "backoff_jitter")
         self.policy()
+
+    def changed(self, **changes: Any) -> Self:
+        """A longest wait that nobody named does not stand in the way of a first one that is longer."""
+        initial_us = changes.get("backoff_initial_us")
+        if isinstance(initial_us, int) and "backoff_max_us" not in changes:
+            changes["backoff_max_us"] = max(initial_us, self.backoff_max_us)
+        return super().changed(**changes)
 
     def policy(self, dice: Callable[[], float] = lambda: 0.5) -> RetryPolicy:
         return RetryPolicy(

@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 from penstock.batch import Batch
 from penstock.broker.delays import Delays
 from penstock.broker.delivery import Death, Delivery, Failure, Lease, Parked
-from penstock.broker.events import Assigned, Cursors, Started, pack, unpack
+from penstock.broker.events import Assigned, Copying, Cursors, Started, pack, unpack
 from penstock.broker.lanes import Lanes
 from penstock.errors import InvalidFrame, LogCorrupt
 from penstock.frame import CONTROL, Frame
@@ -48,6 +48,7 @@ class _GroupState(msgspec.Struct, array_like=True):
     dead: list[tuple[int, bytes]]
     redriven: list[tuple[int, bytes]]
     parked: dict[bytes, Parked]
+    copying: tuple[Copying, ...] = ()
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -169,6 +170,7 @@ def _state(group: Delivery) -> _GroupState:
         [(count, pack(offsets)) for count, offsets in _by_number(group.dead)],
         [(count, pack(offsets)) for count, offsets in _by_number(group.redriven)],
         group.parked,
+        tuple(group.copying.values()),
     )
 
 
@@ -193,6 +195,7 @@ def restore(state: _GroupState) -> Delivery:
     group.hidden, group.unseen = unpack(state.hidden), unpack(state.unseen)
     group.parked = state.parked
     group.dying = state.dying
+    group.copying = {copying.offset: copying for copying in state.copying}
     group.dead = {offset: count for count, offsets in state.dead for offset in unpack(offsets)}
     group.redriven = {offset: count for count, offsets in state.redriven for offset in unpack(offsets)}
     for count, offsets in state.attempts:

@@ -14,5 +14,4 @@ transport     the port to a broker: answers and requests are what goes through i
 words         how users write messages, times and names
 settings      how users write settings
 rows          frames to rows and Arrow
-partitioning  which partition a key belongs to
 """

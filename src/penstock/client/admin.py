@@ -29,8 +29,8 @@ from penstock.client.requests import (
 )
 from penstock.client.settings import group_settings, in_users_words, show_group, show_topic, topic_settings
 from penstock.client.transport import Transport
-from penstock.client.words import Bytes, Time, bytes_of
-from penstock.durations import time_us
+from penstock.client.words import Bytes, Time, bytes_of, flag_of, partition_given, time_of
+from penstock.durations import TIME_AS_NUMBER_MIN
 from penstock.errors import AlreadyExists, InvalidInput
 
 
@@ -49,6 +49,7 @@ class Admin:
 
         Settings: retention={"hours", "bytes"}, max_delay, cleanup ("delete" or "compact"), tombstone_age, dead_letters.
         """
+        flag_of("exist_ok", exist_ok)
         request = CreateTopic(name, partitions, topic_settings(settings))
         try:
             with in_users_words():
@@ -110,18 +111,36 @@ class Admin:
         """Messages not done, for each topic of the group and each partition of it."""
         return (await self.group(group)).lag
 
-    async def seek(self, group: str, topic: str, to: Time | int, *, partition: int | None = None) -> None:
-        """Moves the group to "earliest", "latest", a time, or an offset of one partition. What it leased is let go."""
+    async def seek(
+        self,
+        group: str,
+        topic: str,
+        to: str | datetime | int | None = None,
+        *,
+        time: Time | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Moves the group to "earliest", "latest", a time, or an offset of one partition. What it leased is let go.
+
+        A number in `to` is an offset; `time` takes times as numbers, too, as they are given out.
+        """
+        if (to is None) == (time is None):
+            raise InvalidInput("seek to earliest, latest, a time or an offset, or to a `time`; one of them")
         named: Literal["earliest", "latest"] | None = None
-        if to == "earliest" or to == "latest":
+        offset = time_us = None
+        if time is not None:
+            time_us = time_of("time", time)
+        elif to == "earliest" or to == "latest":
             named = "earliest" if to == "earliest" else "latest"
-        offset = to if isinstance(to, int) and not isinstance(to, bool) else None
-        time = None
-        if named is None and offset is None:
-            if not isinstance(to, str | datetime):
-                raise InvalidInput(f"seek to earliest, latest, a time or an offset, not {to!r}")
-            time = time_us(to)
-        await self._transport.call(Seek(group, topic, named, time, offset, partition))
+        elif isinstance(to, int) and not isinstance(to, bool):
+            if to >= TIME_AS_NUMBER_MIN:
+                raise InvalidInput(f"a number in `to` is an offset, and {to} looks like a time: say time={to}")
+            offset = to
+        elif isinstance(to, str | datetime):
+            time_us = time_of("to", to)
+        else:
+            raise InvalidInput(f"seek to earliest, latest, a time or an offset, not {to!r}")
+        await self._transport.call(Seek(group, topic, named, time_us, offset, partition_given(partition)))
 
     async def parked_keys(self, group: str) -> list[ParkedKey]:
         """Keys that wait because a message of theirs was given up."""
@@ -152,15 +171,23 @@ class Admin:
         request = Replay(
             topic,
             group,
-            None if from_time is None else time_us(from_time),
-            None if to_time is None else time_us(to_time),
-            None if offsets is None else dict(offsets),
-            delays,
-            lanes,
+            None if from_time is None else time_of("from_time", from_time),
+            None if to_time is None else time_of("to_time", to_time),
+            None if offsets is None else _ranges(offsets),
+            flag_of("delays", delays),
+            flag_of("lanes", lanes),
             group_settings(settings),
         )
         with in_users_words():
             return await self._transport.call(request)
+
+
+def _ranges(offsets: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    if not isinstance(offsets, Mapping):
+        raise InvalidInput(
+            f"offsets are pairs by partition, as in {{0: (10, 20)}}, not {offsets!r}", argument="offsets"
+        )
+    return dict(offsets)
 
 
 def _topic(info: TopicInfo) -> TopicInfo:

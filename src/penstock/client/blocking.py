@@ -6,6 +6,7 @@ There is no logic here. A method is `blocking(…)` of its twin, with the same a
 from __future__ import annotations
 
 import inspect
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -21,12 +22,15 @@ from penstock.client import producer as aio_producer
 from penstock.client import reader as aio_reader
 from penstock.client import received as aio_received
 from penstock.client.consumer import PREFETCH_DEFAULT
-from penstock.client.portal import Portal, blocking, making
+from penstock.client.portal import Portal, at_end_of_main_thread, blocking, making
 from penstock.client.rows import StoredMessage
 from penstock.client.running import Handled
 from penstock.client.sending import Sending
-from penstock.client.words import Bytes, Duration, MessageFields
+from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields
 from penstock.errors import InvalidInput
+
+# For each client that was left open. Kafka's producers wait for ever when they are closed.
+EXIT_S_MAX = 30.0
 
 
 class Received(StoredMessage):
@@ -60,6 +64,9 @@ class ReceivedBatch:
     def __len__(self) -> int:
         return len(self._inner)
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def arrow(self) -> pa.RecordBatch:
         """With the columns of a message, where it is stored, and `attempt`."""
         return self._inner.arrow()
@@ -90,6 +97,9 @@ class _Closing:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._portal.run(self._inner.close())
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
 
 class Consumer(_Closing):
@@ -181,6 +191,9 @@ class Reader:
         """With the columns partition, offset, append_time and those of a message."""
         return self._portal.iterate(self._inner.batches())
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
 
 class _Part:
     def __init__(self, inner: Any, portal: Portal) -> None:
@@ -218,12 +231,17 @@ class DeadLetters(_Part):
 class Client:
     """Any thread may use it. What it makes (consumers, producers, readers) ends with it."""
 
+    # Until it is opened: there may be nothing to close.
+    _is_closed = True
+
     def __init__(self, inner: aio.Client, portal: Portal) -> None:
         self._portal = portal
         self._finalizer = weakref.finalize(self, _abandon, portal, inner)
-        # At exit the portal ends by itself; there are no threads any more to close the disk with.
+        # What is open at exit is closed by `_close_all`, which comes earlier.
         self._finalizer.atexit = False
         self._use(inner)
+        self._is_closed = False
+        _clients.add(self)
 
     def _use(self, inner: aio.Client) -> None:
         self._inner = inner
@@ -266,12 +284,40 @@ class Client:
 
     def close(self) -> None:
         """Sends what producers hold, gives back what consumers hold, and lets go of the broker."""
+        self._close(None)
+
+    def _close(self, wait_s: float | None) -> None:
+        self._is_closed = True
         if self._finalizer.detach() is not None:
             try:
-                self._portal.run(self._inner.close())
+                self._portal.run(self._inner.close(), wait_s)
             finally:
-                self._portal.stop()
+                self._portal.stop(wait_s)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._inner.place}, {'closed' if self._is_closed else 'open'}>"
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        if not self._is_closed and self._portal.is_of_this_process:
+            # First, because a warning may be an error, or be kept by somebody together with what it is about.
+            self._finalizer()
+            warn(f"{self!r} was never closed: {HOW_TO_CLOSE}", ResourceWarning, stacklevel=2, source=self)
 
 
 def _abandon(portal: Portal, inner: aio.Client) -> None:
     portal.abandon(inner.close())
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@at_end_of_main_thread
+def _close_all() -> None:
+    """A script that ends without closing its client loses nothing of what its producers hold."""
+    for client in list(_clients):
+        if not client._is_closed and client._portal.is_running:
+            try:
+                client._close(EXIT_S_MAX)
+            except Exception as error:
+                told = f"{client!r} was left open, and could not be closed at exit: {type(error).__name__}: {error}"
+                warnings.warn(told, RuntimeWarning, stacklevel=1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -20,9 +22,19 @@ from penstock.client.rows import StoredMessage
 from penstock.client.sending import Published
 from penstock.client.settings import group_settings
 from penstock.client.transport import Transport
-from penstock.client.words import Bytes, Duration, MessageFields, Time, message_of, names_of, partition_given
-from penstock.durations import time_us
-from penstock.errors import LogClosed, PenstockError
+from penstock.client.words import (
+    HOW_TO_CLOSE,
+    Bytes,
+    Duration,
+    MessageFields,
+    Time,
+    message_of,
+    name_of,
+    names_of,
+    partition_given,
+    time_of,
+)
+from penstock.errors import AlreadyExists, LogClosed, PenstockError
 
 
 def _random_id() -> bytes:
@@ -32,15 +44,28 @@ def _random_id() -> bytes:
 class Client(Admin):
     """Belongs to one event loop. What it makes (consumers, producers, readers) ends with it."""
 
-    def __init__(self, transport: Transport, *, new_id: Callable[[], bytes] = _random_id) -> None:
+    def __init__(
+        self, transport: Transport, *, place: str = "somewhere", new_id: Callable[[], bytes] = _random_id
+    ) -> None:
+        """`place` is where the broker is, for people."""
         super().__init__(transport)
+        self.place = place
         self.scheduled = ScheduledMessages(transport)
         self.schedules = Schedules(transport)
         self.dead_letters = DeadLetters(transport)
         self._new_id = new_id
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._process = os.getpid()
         self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.place}, {'closed' if self._is_closed else 'open'}>"
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        # An event loop can't be waited for here: nothing but a warning is possible.
+        if not self._is_closed and os.getpid() == self._process:
+            warn(f"{self!r} was never closed: {HOW_TO_CLOSE}", ResourceWarning, stacklevel=2, source=self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,7 +104,7 @@ class Client(Admin):
         """For many messages: they are gathered and sent together. Compression is none, lz4 or zstd."""
         options = ProducerOptions(linger, batch_messages, batch_bytes, buffer_bytes, compression, retry_for)
         self._check_open()
-        producer = Producer(self._transport, topic, options, new_id=self._new_id)
+        producer = Producer(self._transport, name_of("topic", topic), options, new_id=self._new_id)
         self._producers.add(producer)
         return producer
 
@@ -99,14 +124,18 @@ class Client(Admin):
         """A member of the group, which is made if it is not there; settings that are given must be those it has.
 
         It fetches `prefetch` messages ahead. With `until_idle`, iterating ends when nothing has come for that long.
+        Without a name it gets one of its own; a name that another consumer of the group has is refused until that one
+        is closed (AlreadyExists).
         """
         wanted = group_settings(settings)
         self._check_open()
+        called = f"consumer-{self._new_id().hex()[:12]}" if name is None else name_of("consumer", name)
+        self._check_name(name_of("group", group), called)
         consumer = Consumer(
             self._transport,
             group,
             names_of(topics),
-            name=f"consumer-{self._new_id().hex()[:12]}" if name is None else name,
+            name=called,
             settings=wanted,
             prefetch=prefetch,
             until_idle=until_idle,
@@ -131,7 +160,7 @@ class Client(Admin):
         self._check_open()
         return Reader(
             self._transport,
-            topic,
+            name_of("topic", topic),
             from_time=from_time,
             to_time=to_time,
             from_offset=from_offset,
@@ -157,7 +186,7 @@ class Client(Admin):
 
     async def state_at(self, group: str, topic: str, time: Time) -> list[StateAt]:
         """What the group had not acknowledged then, in each partition where it had started by then."""
-        return await self._transport.call(GetStateAt(group, topic, time_us(time)))
+        return await self._transport.call(GetStateAt(group, topic, time_of("time", time)))
 
     # --- the end -----------------------------------------------------------------------------------------
 
@@ -175,6 +204,12 @@ class Client(Admin):
                 await producer.close()
         finally:
             await self._transport.close()
+
+    def _check_name(self, group: str, name: str) -> None:
+        # To the broker they would be one member, which asks from two places: neither would know what it has.
+        for other in list(self._consumers):
+            if (other.group, other.name) == (group, name) and not other.membership.is_closed:
+                raise AlreadyExists(f"group {group} has a consumer {name} already", group=group, consumer=name)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -12,9 +12,8 @@ from penstock.client.membership import Membership
 from penstock.client.received import Received, ReceivedBatch
 from penstock.client.running import Handled, Handler, run
 from penstock.client.transport import Transport
-from penstock.client.words import Duration
-from penstock.durations import duration_us
-from penstock.errors import InvalidInput, LogClosed, PenstockError
+from penstock.client.words import Duration, count_of, duration_of
+from penstock.errors import LogClosed, PenstockError
 
 PREFETCH_DEFAULT = 100
 PREFETCH_MAX = 10_000
@@ -40,16 +39,18 @@ class Consumer:
         prefetch: int = PREFETCH_DEFAULT,
         until_idle: Duration | None = None,
     ) -> None:
-        if not isinstance(prefetch, int) or not 1 <= prefetch <= PREFETCH_MAX:
-            raise InvalidInput(f"prefetch is 1 to {PREFETCH_MAX} messages, not {prefetch!r}")
         self.group = group
         self.name = name
         self.membership = Membership(transport, group, topics, name, settings)
-        self._prefetch = prefetch
-        self._idle_us = None if until_idle is None else duration_us(until_idle)
+        self._prefetch = count_of("prefetch", prefetch, PREFETCH_MAX)
+        self._idle_us = None if until_idle is None else duration_of("until_idle", until_idle)
         self._turn = asyncio.Lock()
         # A loop over a consumer that nobody closes is the common way to use one.
         weakref.finalize(self, _abandon, self.membership, asyncio.get_running_loop()).atexit = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self.membership.is_closed else "open"
+        return f"<{type(self).__name__} {self.name} of {self.group} on {', '.join(self.membership.topics)}, {state}>"
 
     async def __aenter__(self) -> Self:
         await self.join()
@@ -104,7 +105,8 @@ class Consumer:
 
     async def poll(self, max: int = PREFETCH_DEFAULT, wait: Duration = "0s") -> list[Received]:
         """Up to `max` messages, as soon as there are some; none if nothing comes within `wait`."""
-        wait_us = duration_us(wait)
+        wait_us = duration_of("wait", wait)
+        count_of("max", max, PREFETCH_MAX)
         if self.membership.is_closed:
             raise LogClosed(f"consumer {self.name} is closed")
         async with self._turn:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.client.requests import DeadLetter, Discard, GetDeadLetter, ListDeadLetters, Redrive, Redriven
 from penstock.client.transport import Transport
-from penstock.client.words import LIMIT_DEFAULT, Bytes, Time, limit_of, where
+from penstock.client.words import LIMIT_DEFAULT, Bytes, Time, flag_of, limit_of, where
 
 
 class DeadLetters:
@@ -34,7 +34,9 @@ class DeadLetters:
     ) -> Sequence[DeadLetter]:
         """The oldest first, partition by partition; with those that were redriven or discarded, if wanted."""
         meant = where(group=group, ids=ids, key=key, reason=reason, since=since, until=until)
-        return await self._transport.call(ListDeadLetters(topic, meant, with_settled, limit_of(limit)))
+        return await self._transport.call(
+            ListDeadLetters(topic, meant, flag_of("with_settled", with_settled), limit_of(limit))
+        )
 
     async def get(self, id: str) -> DeadLetter:
         """By the id of the letter."""
@@ -59,7 +61,7 @@ class DeadLetters:
         all groups of the topic get. With `dry_run`, only says what would be done.
         """
         meant = where(group=group, ids=ids, key=key, reason=reason, since=since, until=until)
-        return await self._transport.call(Redrive(topic, meant, dry_run, rate))
+        return await self._transport.call(Redrive(topic, meant, flag_of("dry_run", dry_run), rate))
 
     async def discard(
         self,

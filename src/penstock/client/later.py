@@ -17,8 +17,17 @@ from penstock.client.requests import (
     Scheduled,
 )
 from penstock.client.transport import Transport
-from penstock.client.words import LIMIT_DEFAULT, Bytes, Duration, MessageFields, Time, limit_of, message_of
-from penstock.durations import duration_us, time_us
+from penstock.client.words import (
+    LIMIT_DEFAULT,
+    Bytes,
+    Duration,
+    MessageFields,
+    Time,
+    duration_of,
+    limit_of,
+    message_of,
+    time_of,
+)
 from penstock.errors import InvalidInput
 
 
@@ -45,10 +54,10 @@ class ScheduledMessages:
         if (deliver_at is None) == (delay is None):
             raise InvalidInput("a message is moved to a deliver_at, or by a delay")
         if deliver_at is not None:
-            due_us = time_us(deliver_at)
+            due_us = time_of("deliver_at", deliver_at)
         else:
             assert delay is not None
-            due_us = self._transport.now_us() + duration_us(delay)
+            due_us = self._transport.now_us() + duration_of("delay", delay)
         await self._transport.call(Reschedule(id, due_us))
 
     async def deliver_now(self, id: str) -> None:

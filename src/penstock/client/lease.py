@@ -8,20 +8,32 @@ being told, so that nobody works on what somebody else will get.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 from pyroaring import BitMap64
 
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.transport import Receipt, Terms, Transport
-from penstock.errors import LeaseNotFound
+from penstock.errors import LeaseError, LeaseNotFound, NotLeased
 
+IDS_TOLD_MAX = 5
 _WHOLE_PARTITION = object()
 
 
 class Lease:
     """Invariant: once `is_over`, always; what is lost stays lost."""
 
-    __slots__ = ("_group", "_lost_after", "_terms", "_transport", "deadline_us", "id", "is_over", "visibility_us")
+    __slots__ = (
+        "_answered",
+        "_group",
+        "_lost_after",
+        "_terms",
+        "_transport",
+        "deadline_us",
+        "id",
+        "is_over",
+        "visibility_us",
+    )
 
     def __init__(
         self, transport: Transport, group: str, terms: Terms, topic: str, partition: int, lease: int, deadline_us: int
@@ -33,6 +45,7 @@ class Lease:
         self.deadline_us = deadline_us
         self.visibility_us = max(deadline_us - transport.now_us(), 1)
         self.is_over = False
+        self._answered = BitMap64()
         # By what waits for one another: the first offset that was given back.
         self._lost_after: dict[Hashable, int] = {}
 
@@ -42,19 +55,33 @@ class Lease:
             return (*self.id[:2], _WHOLE_PARTITION)
         return (*self.id[:2], key) if self._terms.ordering == "key" and key is not None else None
 
-    def has_lost(self, key: bytes | None, offset: int) -> bool:
-        if self.is_over or not self._lost_after:
-            return self.is_over
-        first = self._lost_after.get(self.strand(key))
+    def holds(self, key: bytes | None, offset: int) -> bool:
+        """Not answered for yet, and not lost as far as is known here."""
+        return not self.is_over and offset not in self._answered and not self._was_taken_back(key, offset)
+
+    def _was_taken_back(self, key: bytes | None, offset: int) -> bool:
+        first = self._lost_after.get(self.strand(key)) if self._lost_after else None
         return first is not None and offset > first
 
     async def answer(self, rows: Iterable[tuple[bytes | None, int]], offsets: BitMap64, answer: Answer) -> None:
-        """`rows` are the keys and offsets of `offsets`; looked at only if some are given back."""
+        """`rows` are the keys and offsets of `offsets`; looked at only if some are, or were, given back."""
+        if isinstance(answer, Extend) and (self._answered or self._lost_after) and not self.is_over:
+            # Of a batch, what is left of it is to be kept.
+            held = BitMap64([offset for key, offset in rows if self.holds(key, offset)])
+            gone, offsets = offsets - held if not held else BitMap64(), held
+        else:
+            gone = offsets & self._answered
+        if gone:
+            raise NotLeased(f"answered for already, or taken back: {self._named(gone)}", **self._details(gone))
         try:
             await self._transport.answer(self._group, Receipt(*self.id, offsets), answer)
-        except LeaseNotFound:
-            self.is_over = True
-            raise
+        except LeaseError as error:
+            self.is_over = self.is_over or isinstance(error, LeaseNotFound)
+            if not offsets:
+                raise
+            raise type(error)(f"{error.message}: {self._named(offsets)}", **self._details(offsets)) from error
+        if not isinstance(answer, Extend):
+            self._answered |= offsets
         match answer:
             case Extend():
                 self.visibility_us = answer.visibility_us or self.visibility_us
@@ -73,6 +100,17 @@ class Lease:
             strand = self.strand(key)
             if strand is not None:
                 self._lost_after[strand] = min(offset, self._lost_after.get(strand, offset))
+
+    def _ids(self, offsets: BitMap64) -> list[str]:
+        topic, partition, _ = self.id
+        return [f"{topic}:{partition}:{offset}" for offset in offsets[:IDS_TOLD_MAX]]
+
+    def _named(self, offsets: BitMap64) -> str:
+        more = len(offsets) - IDS_TOLD_MAX
+        return ", ".join(self._ids(offsets)) + (f" and {more} more" if more > 0 else "")
+
+    def _details(self, offsets: BitMap64) -> dict[str, Any]:
+        return {"ids": self._ids(offsets), "count": len(offsets), "lease": self.id[2]}
 
     @property
     def is_fresh(self) -> bool:

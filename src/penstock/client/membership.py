@@ -38,7 +38,7 @@ class Membership:
         self.name = name
         self.is_closed = False
         self._transport = transport
-        self._topics = topics
+        self.topics = topics
         self._settings = settings
         self._has_joined = False
         self._joining = asyncio.Lock()
@@ -52,7 +52,7 @@ class Membership:
                 raise LogClosed(f"consumer {self.name} is closed")
             if not self._has_joined:
                 with in_users_words():
-                    await self._transport.join(self.group, self.name, self._topics, self._settings)
+                    await self._transport.join(self.group, self.name, self.topics, self._settings)
                 self._has_joined = True
 
     # --- what has come -----------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Membership:
 
     async def _ask(self, count: int, wait_us: int) -> Sequence[Delivery]:
         return await self._transport.poll(
-            self.group, self.name, self._topics, count=count, bytes_max=MIB, wait_us=wait_us
+            self.group, self.name, self.topics, count=count, bytes_max=MIB, wait_us=wait_us
         )
 
     # --- the end -----------------------------------------------------------------------------------------

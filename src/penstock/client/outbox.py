@@ -37,6 +37,9 @@ class Parcel:
         # Under way from the start: that somebody gives up waiting for it can't cancel it.
         self.done.set_running_or_notify_cancel()
 
+    def __len__(self) -> int:
+        return len(self.messages) if self.batch is None else self.batch.count
+
 
 class Added(NamedTuple):
     """`row` is the message's place in its parcel. If that is new, its time begins to run.
@@ -168,6 +171,10 @@ class Outbox:
                 self._close(lane)
             lane.is_sending = bool(lane.ready)
             return lane.ready.popleft() if lane.ready else None
+
+    def unsent(self) -> int:
+        """Messages that are not known to be stored. Without the lock: asked for in a debugger, or by the collector."""
+        return sum(len(parcel) for parcel in list(self.pending))
 
     def settle(self, parcel: Parcel) -> None:
         with self._lock:

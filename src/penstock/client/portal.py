@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures.thread  # noqa: F401 (see at_end_of_main_thread)
 import os
+import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
@@ -49,8 +51,17 @@ class Portal:
         is_running.set()
         await self._end.wait()
 
-    def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Waits for it. If the waiting is interrupted, so is the work."""
+    @property
+    def is_of_this_process(self) -> bool:
+        """And not of the one that this was forked from."""
+        return os.getpid() == self._process
+
+    @property
+    def is_running(self) -> bool:
+        return not self._is_stopped and self.is_of_this_process
+
+    def run(self, work: Coroutine[Any, Any, R], wait_s: float | None = None) -> R:
+        """Waits for it, for ever unless told otherwise. If the waiting is interrupted, so is the work."""
         try:
             with self._lock:
                 self._check()
@@ -59,7 +70,7 @@ class Portal:
             work.close()
             raise
         try:
-            return future.result()
+            return future.result(wait_s)
         except CancelledError as error:
             raise LogClosed("the client was closed meanwhile") from error
         except BaseException:
@@ -76,7 +87,7 @@ class Portal:
                 self.abandon(items.aclose(), stops=False)
 
     def _check(self) -> None:
-        if os.getpid() != self._process:
+        if not self.is_of_this_process:
             raise LogClosed("this client was opened before a fork, in the other process: open one in this process")
         if self._is_stopped:
             raise LogClosed("the client is closed")
@@ -86,7 +97,7 @@ class Portal:
     def abandon(self, work: Coroutine[Any, Any, object], *, stops: bool = True) -> None:
         """Done some time, without anybody waiting, and then nothing more. For what nobody refers to any more."""
         with self._lock:
-            if self._is_stopped or os.getpid() != self._process:
+            if not self.is_running:
                 work.close()
                 return
             self._is_stopped = stops
@@ -106,10 +117,10 @@ class Portal:
     def stop(self, wait_s: float | None = None) -> None:
         """Whatever is still running is cancelled."""
         with self._lock:
-            if not self._is_stopped and os.getpid() == self._process:
+            if self.is_running:
                 self._is_stopped = True
                 self._loop.call_soon_threadsafe(self._end.set)
-        if self._thread is not current_thread() and os.getpid() == self._process:
+        if self._thread is not current_thread() and self.is_of_this_process:
             self._thread.join(wait_s)
 
 
@@ -118,9 +129,19 @@ _portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """A script that ends without closing its client ends quietly; what was acknowledged is on disk."""
+    """What is still running ends quietly."""
     for portal in list(_portals):
         portal.stop(_STOP_S_MAX)
+
+
+def at_end_of_main_thread(function: Callable[[], None]) -> None:
+    """Called while there are still threads to work with.
+
+    What `atexit` calls is too late for that: the pools of `concurrent.futures`, among them the one a broker writes to
+    the disk with, are told of the end by the same list as this one, and the last one in it is the first one told. That
+    is why their module is imported above. The list has no public name; without it there is only `atexit`.
+    """
+    getattr(threading, "_register_atexit", atexit.register)(function)
 
 
 async def _next(items: AsyncIterator[T]) -> T | object:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self, Unpack
@@ -18,7 +20,16 @@ from penstock.client.requests import DescribeTopic
 from penstock.client.sender import Sender
 from penstock.client.sending import PublishedBatch, Sending
 from penstock.client.transport import Transport
-from penstock.client.words import Bytes, Duration, MessageFields, message_of, partition_given
+from penstock.client.words import (
+    HOW_TO_CLOSE,
+    Bytes,
+    Duration,
+    MessageFields,
+    count_of,
+    duration_of,
+    message_of,
+    partition_given,
+)
 from penstock.codec import CODECS
 from penstock.durations import duration_us
 from penstock.errors import InvalidInput, LogClosed, PartitionNotFound
@@ -49,8 +60,8 @@ class ProducerOptions(NamedTuple):
     retry_for: Duration = "30s"
 
     def check(self, limits: Limits) -> None:
-        duration_us(self.linger)
-        duration_us(self.retry_for)
+        duration_of("linger", self.linger)
+        duration_of("retry_for", self.retry_for)
         if not isinstance(self.compression, str) or self.compression not in CODECS:
             raise InvalidInput(f"compression is {', '.join(CODECS)}, not {self.compression!r}")
         for name, value, highest in (
@@ -59,12 +70,13 @@ class ProducerOptions(NamedTuple):
             ("batch_bytes", self.batch_bytes, limits.frame_bytes_max // 2),
             ("buffer_bytes", self.buffer_bytes, 1 << 40),
         ):
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= highest:
-                raise InvalidInput(f"{name} is 1 to {highest}, not {value!r}")
+            count_of(name, value, highest)
 
 
 class Producer:
     """Made by `Client.producer`. Messages with the same key are stored in the order in which they were sent."""
+
+    _outbox: Outbox | None = None
 
     def __init__(
         self, transport: Transport, topic: str, options: ProducerOptions, *, new_id: Callable[[], bytes]
@@ -74,9 +86,21 @@ class Producer:
         self._transport = transport
         self._options = options
         self._identity = int.from_bytes(new_id()[:8], "big") >> 1 or 1
-        self._outbox: Outbox | None = None
         self._sender: Sender | None = None
+        self._process = os.getpid()
         self._is_closed = False
+
+    def __repr__(self) -> str:
+        state = f"{self._unsent()} unsent" + (", closed" if self._is_closed else "")
+        return f"<{type(self).__name__} for {self.topic}, {state}>"
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        # While the event loop runs, what waits to be sent keeps its producer alive: here it is over.
+        if self._unsent() and os.getpid() == self._process:
+            warn(f"{self!r} was never closed: {HOW_TO_CLOSE}", ResourceWarning, stacklevel=2, source=self)
+
+    def _unsent(self) -> int:
+        return 0 if self._outbox is None else self._outbox.unsent()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -13,8 +13,8 @@ import pyarrow as pa
 from penstock.client.requests import FindOffsets
 from penstock.client.rows import Columns, StoredMessage, between
 from penstock.client.transport import Transport
-from penstock.client.words import Time
-from penstock.durations import time_us
+from penstock.client.words import Time, time_of
+from penstock.clock import rfc3339
 from penstock.errors import InvalidInput, OffsetOutOfRange, PartitionNotFound
 from penstock.limits import MIB
 
@@ -46,8 +46,12 @@ class Reader:
         self._transport = transport
         self._start = _Bound("from", from_time, from_offset, "earliest")
         self._end = _Bound("to", to_time, to_offset, "latest")
-        self._partitions = None if partitions is None else list(partitions)
+        self._partitions = None if partitions is None else _numbers(partitions)
         self._bytes_max = bytes_max
+
+    def __repr__(self) -> str:
+        some = "" if self._partitions is None else f" partitions {self._partitions}"
+        return f"<{type(self).__name__} of {self.topic}{some} from {self._start} to {self._end}>"
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """With the columns partition, offset, append_time and those of a message."""
@@ -64,7 +68,7 @@ class Reader:
         first, last = [await self._transport.call(FindOffsets(self.topic, at)) for at in ("earliest", "latest")]
         numbers = range(len(first)) if self._partitions is None else self._partitions
         for number in numbers:
-            if not isinstance(number, int) or not 0 <= number < len(first):
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(first):
                 raise PartitionNotFound(
                     f"{self.topic} has partitions 0 to {len(first) - 1}, not {number!r}", topic=self.topic
                 )
@@ -102,19 +106,31 @@ class Reader:
                 offset = page.next_offset
 
 
+def _numbers(partitions: Iterable[int]) -> list[int]:
+    # Of text and bytes, too, there are parts; nobody means those.
+    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
+        raise InvalidInput(f"partitions are a list of numbers, as in [0, 1], not {partitions!r}")
+    return list(partitions)
+
+
 class _Bound:
     """One end of what is read: a time, or an offset for all or for each of the partitions."""
 
     def __init__(self, name: str, time: Time | None, offset: Offsets | None, default: End) -> None:
         if time is not None and offset is not None:
             raise InvalidInput(f"{name}_time or {name}_offset, not both")
-        self.time_us = None if time is None else time_us(time)
+        self.time_us = None if time is None else time_of(f"{name}_time", time)
         given = default if offset is None else offset
         self._by_partition = given if isinstance(given, Mapping) else {}
         self._else: Offset = default if isinstance(given, Mapping) else given
         for each in [self._else, *self._by_partition.values()]:
             if each not in ("earliest", "latest") and (not isinstance(each, int) or isinstance(each, bool)):
                 raise InvalidInput(f"{name}_offset is earliest, latest or a number, not {each!r}")
+            if isinstance(each, int) and each < 0:
+                raise OffsetOutOfRange(f"{name}_offset is 0 or more, not {each}")
+
+    def __str__(self) -> str:
+        return rfc3339(self.time_us) if self.time_us is not None else str(self._by_partition or self._else)
 
     def offsets(self, ends: list[tuple[int, int]]) -> list[int]:
         unknown = [number for number in self._by_partition if number not in range(len(ends))]

@@ -14,8 +14,7 @@ from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.lease import Lease
 from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, among
 from penstock.client.transport import Delivery
-from penstock.client.words import Duration
-from penstock.durations import duration_us
+from penstock.client.words import Duration, duration_of
 from penstock.message import Message
 
 
@@ -31,9 +30,9 @@ class _Answers(ABC):
         """Done: it never comes to this group again. On disk when this returns."""
         await self._answer(Ack())
 
-    async def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
+    async def nack(self, delay: Duration | None = None, *, reason: str = "") -> None:
         """To be tried again: after `delay`, or by the group's back-off."""
-        await self._answer(Nack(reason, None if delay is None else duration_us(delay)))
+        await self._answer(Nack(reason, None if delay is None else duration_of("delay", delay)))
 
     async def reject(self, reason: str = "") -> None:
         """Never to be tried again: a dead letter at once."""
@@ -45,20 +44,19 @@ class _Answers(ABC):
 
     async def extend(self, visibility: Duration | None = None) -> None:
         """More time from now on, for everything that came with it; as much as the group gives, or as said."""
-        await self._answer(Extend(None if visibility is None else duration_us(visibility)))
+        await self._answer(Extend(None if visibility is None else duration_of("visibility", visibility)))
 
 
 class Received(_Answers, StoredMessage):
     """One message. `attempt` counts its deliveries to the group, from 1 on."""
 
-    __slots__ = ("_answered", "_lease", "attempt")
+    __slots__ = ("_lease", "attempt")
 
     def __init__(
         self, lease: Lease, partition: int, offset: int, append_time: int, message: Message, attempt: int
     ) -> None:
         super().__init__(lease.id[0], partition, offset, append_time, message)
         self._lease = lease
-        self._answered = False
         self.attempt = attempt
 
     @property
@@ -68,11 +66,10 @@ class Received(_Answers, StoredMessage):
     @property
     def is_held(self) -> bool:
         """Not answered for yet, and not lost as far as is known here."""
-        return not self._answered and not self._lease.has_lost(self.key, self.offset)
+        return self._lease.holds(self.key, self.offset)
 
     async def _answer(self, answer: Answer) -> None:
         await self._lease.answer([(self.key, self.offset)], BitMap64([self.offset]), answer)
-        self._answered = not isinstance(answer, Extend)
 
 
 class ReceivedBatch(_Answers):
@@ -88,6 +85,10 @@ class ReceivedBatch(_Answers):
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def __repr__(self) -> str:
+        where = f"{self.topic}:{self.partition}:{self.offsets.min()}"
+        return f"<{type(self).__name__} of {len(self)} messages, from {where} on>"
 
     def arrow(self) -> pa.RecordBatch:
         """With the columns of a message, where it is stored, and `attempt`."""

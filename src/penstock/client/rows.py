@@ -12,7 +12,7 @@ from penstock.batch import Batch
 from penstock.columns import SCHEMA, TIME
 from penstock.errors import InvalidFrame, LogCorrupt
 from penstock.frame import Frame
-from penstock.message import Message
+from penstock.message import Message, shown
 
 Ints = npt.NDArray[np.int64]
 
@@ -67,7 +67,7 @@ class StoredMessage:
         return self.message.expires_at
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} key={self.key!r} value={(self.value or b'')[:40]!r}>"
+        return f"<{type(self).__name__} {self.id} key={shown(self.key)} value={shown(self.value)}>"
 
 
 class Columns:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.client.lease import Lease
 from penstock.client.received import Received
+from penstock.client.words import count_of
 from penstock.errors import InvalidInput, LeaseError, PenstockError
 
 Handler = Callable[[Received], Awaitable[object] | object]
@@ -38,8 +39,7 @@ async def run(source: Source, handler: Handler, concurrency: int, ahead: int) ->
 
     `ahead` bounds how many messages may wait for others of their key while a handler could take the next ones.
     """
-    if not isinstance(concurrency, int) or not 1 <= concurrency <= CONCURRENCY_MAX:
-        raise InvalidInput(f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency!r}")
+    count_of("concurrency", concurrency, CONCURRENCY_MAX)
     if not callable(handler):
         raise InvalidInput(f"a handler is a function of a message, not {type(handler).__name__}")
     threads = ThreadPoolExecutor(concurrency, thread_name_prefix="penstock-handler")

@@ -8,9 +8,13 @@ from typing import Any
 
 from penstock.client.outbox import Parcel
 from penstock.client.transport import Stored
+from penstock.errors import InvalidInput
 from penstock.published import Published, PublishedBatch
 
 __all__ = ["Published", "PublishedBatch", "Sending"]
+
+# More than the operating system can wait for would be an error of its own.
+TIMEOUT_MAX = 1_000_000
 
 
 class Sending:
@@ -23,11 +27,22 @@ class Sending:
         self._parcel = parcel
         self._row = row
 
+    def __repr__(self) -> str:
+        if not self.done():
+            state = "on its way"
+        else:
+            error = self._parcel.done.exception()
+            state = f"stored as {self.result().id}" if error is None else f"failed: {error!r}"
+        return f"<{type(self).__name__} to {self._topic}, {state}>"
+
     def done(self) -> bool:
         return self._parcel.done.done()
 
     def result(self, timeout: float | None = None) -> Published:
         """Waits until it is on disk. TimeoutError if that takes more than `timeout` seconds."""
+        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and 0 <= timeout <= TIMEOUT_MAX):
+            raise InvalidInput(f"timeout is 0 to {TIMEOUT_MAX} seconds, or None, not {timeout!r}", argument="timeout")
         return self._published(self._parcel.done.result(timeout))
 
     def __await__(self) -> Generator[Any, None, Published]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from penstock.clock import TIME_MAX_US
 from penstock.durations import duration_text, duration_us
 from penstock.errors import InvalidInput, InvalidSetting
 
@@ -94,13 +95,6 @@ TOPIC: Mapping[str, _Setting] = {
     "max_delay": _duration("max_delay_us"),
     "dead_letters": _typed("dead_letters", bool, "True or False"),
 }
-# The retry policy has names of its own for what it checks.
-_POLICY = {
-    "initial_us": "backoff.initial",
-    "factor": "backoff.factor",
-    "longest_us": "backoff.max",
-    "jitter": "backoff.jitter",
-}
 
 
 def group_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,11 +121,18 @@ def in_users_words() -> Iterator[None]:
     except InvalidSetting as error:
         field = error.details.get("setting")
         for name, setting in [*GROUP.items(), *TOPIC.items()]:
-            if setting.field == field != name:
-                raise InvalidSetting(error.message.replace(setting.field, name), setting=name) from error
-        if field in _POLICY:
-            raise InvalidSetting(f"{_POLICY[field]} is out of its range", setting=_POLICY[field]) from error
+            if setting.field == field:
+                raise InvalidSetting(_in_users_words(name, setting, error), setting=name) from error
         raise
+
+
+def _in_users_words(name: str, setting: _Setting, error: InvalidSetting) -> str:
+    if "given" not in error.details:
+        return error.message.replace(setting.field, name)
+    lowest, highest, given = (setting.show(error.details[each]) for each in ("lowest", "highest", "given"))
+    # The end of time is no bound that anybody wants to hear of.
+    bounds = f"at least {lowest}" if error.details["highest"] == TIME_MAX_US else f"{lowest} to {highest}"
+    return f"{name} is {bounds}, not {given}"
 
 
 def _read(given: Mapping[str, Any], known: Mapping[str, _Setting], kind: str) -> dict[str, Any]:

@@ -44,6 +44,10 @@ class Receipt(NamedTuple):
     lease: int
     offsets: BitMap64
 
+    def __repr__(self) -> str:
+        where = f"{self.topic}:{self.partition}" + (f":{self.offsets.min()} on" if self.offsets else "")
+        return f"<{type(self).__name__} of lease {self.lease} for {len(self.offsets)} messages, from {where}>"
+
 
 class Delivery(NamedTuple):
     """Messages leased from one partition and lane: those of `frames` whose offsets are in the receipt.

@@ -7,21 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from penstock.client.requests import Where
 from penstock.durations import duration_us, time_us
-from penstock.errors import InvalidInput, InvalidMessage, PartitionNotFound
+from penstock.errors import InvalidInput, InvalidMessage, InvalidName
 from penstock.message import Message, Priority
 
 Bytes = bytes | bytearray | memoryview | str
-Duration = str | timedelta
-Time = str | datetime
+Duration = str | timedelta | Literal[0]
+# As a number: microseconds since the epoch, as all times are given out.
+Time = str | datetime | int
 HeadersGiven = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]]
 
+# Said to those who forget it: what is open keeps its directory locked, and may hold what was never sent.
+HOW_TO_CLOSE = "use it in a `with` (or `async with`), or call its close()"
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 100_000
 _PRIORITIES = {"low": Priority.LOW, "normal": Priority.NORMAL, "high": Priority.HIGH}
+
+
+def duration_of(name: str, value: Duration) -> int:
+    """In microseconds. `name` is what the caller called it."""
+    try:
+        return duration_us(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error.message}", argument=name) from error
+
+
+def time_of(name: str, value: Time) -> int:
+    """In microseconds since the epoch."""
+    try:
+        return time_us(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error.message}", argument=name) from error
 
 
 def bytes_of(name: str, value: Bytes | None) -> bytes | None:
@@ -72,7 +91,7 @@ def priority_of(priority: str | int) -> Priority:
 
 def partition_given(partition: int | None) -> int | None:
     if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool)):
-        raise PartitionNotFound(f"a partition is a number, not {partition!r}")
+        raise InvalidInput(f"a partition is a number, not {partition!r}", argument="partition")
     return partition
 
 
@@ -106,7 +125,7 @@ def message_of(value: Bytes | None, now_us: int, fields: MessageFields) -> Messa
         bytes_of("value", value),
         bytes_of("key", fields.get("key")),
         headers_of(fields.get("headers")),
-        0 if timestamp is None else time_us(timestamp),
+        0 if timestamp is None else time_of("timestamp", timestamp),
         due_us,
         _expires_us(now_us, due_us, fields.get("ttl")),
         priority_of(fields.get("priority", Priority.NORMAL)),
@@ -117,18 +136,25 @@ def _due_us(now_us: int, delay: Duration | None, deliver_at: Time | None) -> int
     if delay is not None and deliver_at is not None:
         raise InvalidMessage("a message has a delay or a deliver_at, not both", field="deliver_at")
     if delay is not None:
-        wait_us = duration_us(delay)
+        wait_us = duration_of("delay", delay)
         return now_us + wait_us if wait_us else 0
-    return 0 if deliver_at is None else time_us(deliver_at)
+    return 0 if deliver_at is None else time_of("deliver_at", deliver_at)
 
 
 def _expires_us(now_us: int, due_us: int, ttl: Duration | None) -> int:
     if ttl is None:
         return 0
-    expires_us = now_us + duration_us(ttl)
+    expires_us = now_us + duration_of("ttl", ttl)
     if expires_us <= max(now_us, due_us):
         raise InvalidMessage("the ttl counts from now on: it would be over before the message is due", field="ttl")
     return expires_us
+
+
+def name_of(kind: str, name: str) -> str:
+    """Text, at least; what it may be made of is the broker's to know."""
+    if not isinstance(name, str):
+        raise InvalidName(f"a {kind} name must be text, not {type(name).__name__}", kind=kind)
+    return name
 
 
 def names_of(topics: str | Iterable[str]) -> tuple[str, ...]:
@@ -137,13 +163,35 @@ def names_of(topics: str | Iterable[str]) -> tuple[str, ...]:
         return (topics,)
     if not isinstance(topics, Iterable):
         raise InvalidInput(f"topics are a name or a list of names, not {type(topics).__name__}")
-    return tuple(topics)
+    return tuple(name_of("topic", topic) for topic in topics)
+
+
+def ids_of(ids: str | Iterable[str]) -> tuple[str, ...]:
+    """One id stands for itself, too."""
+    if not isinstance(ids, Iterable):
+        raise InvalidInput(f"ids are an id or a list of ids, not {type(ids).__name__}")
+    found = (ids,) if isinstance(ids, str) else tuple(ids)
+    for each in found:
+        if not isinstance(each, str):
+            raise InvalidInput(f"ids: a message id is text, not {type(each).__name__}")
+    return found
+
+
+def count_of(name: str, count: int, most: int) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= most:
+        raise InvalidInput(f"{name} is 1 to {most}, not {count!r}", argument=name)
+    return count
+
+
+def flag_of(name: str, flag: bool) -> bool:
+    """ "no" is true, and an empty list is false: neither is meant."""
+    if not isinstance(flag, bool):
+        raise InvalidInput(f"{name} is True or False, not {flag!r}", argument=name)
+    return flag
 
 
 def limit_of(limit: int) -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LIMIT_MAX:
-        raise InvalidInput(f"a limit is 1 to {LIMIT_MAX}, not {limit!r}")
-    return limit
+    return count_of("limit", limit, LIMIT_MAX)
 
 
 def where(
@@ -157,9 +205,9 @@ def where(
 ) -> Where:
     return Where(
         group=group,
-        ids=None if ids is None else names_of(ids),
+        ids=None if ids is None else ids_of(ids),
         key=bytes_of("key", key),
         reason_contains=reason,
-        since_us=None if since is None else time_us(since),
-        until_us=None if until is None else time_us(until),
+        since_us=None if since is None else time_of("since", since),
+        until_us=None if until is None else time_of("until", until),
     )

@@ -30,7 +30,8 @@ def open(path: Path) -> blocking.Client:
 async def open_async(path: Path) -> Client:
     """The same, on the event loop of the caller."""
     _check(path)
-    return Client(await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock()))
+    transport = await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock())
+    return Client(transport, place=os.fspath(path))
 
 
 def _check(path: object) -> None:

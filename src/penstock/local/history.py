@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from heapq import nsmallest
 from itertools import islice
 
@@ -38,7 +40,20 @@ from penstock.client.requests import (
     Where,
     Why,
 )
+from penstock.errors import MessageNotFound, NotScheduled
 from penstock.local.handlers import Site, handles
+
+
+@contextmanager
+def _by_id(identity: MessageId) -> Iterator[None]:
+    """A partition knows offsets; whoever asked knows ids."""
+    try:
+        yield
+    except NotScheduled as error:
+        raise NotScheduled(f"{identity} is not waiting for its time", id=str(identity)) from error
+    except MessageNotFound as error:
+        raise MessageNotFound(f"there is no message {identity}: not yet, or no longer", id=str(identity)) from error
+
 
 # --- delayed and recurring ----------------------------------------------------------------------------------
 
@@ -56,19 +71,22 @@ async def list_scheduled(site: Site, request: ListScheduled) -> list[Scheduled]:
 @handles(GetScheduled)
 async def get_scheduled(site: Site, request: GetScheduled) -> Scheduled:
     identity = MessageId.parse(request.id)
-    return _scheduled(scheduled.get(site.broker.topic(identity.topic), identity))
+    with _by_id(identity):
+        return _scheduled(scheduled.get(site.broker.topic(identity.topic), identity))
 
 
 @handles(CancelScheduled)
 async def cancel_scheduled(site: Site, request: CancelScheduled) -> None:
     identity = MessageId.parse(request.id)
-    await scheduled.cancel(site.broker.topic(identity.topic), identity)
+    with _by_id(identity):
+        await scheduled.cancel(site.broker.topic(identity.topic), identity)
 
 
 @handles(Reschedule)
 async def reschedule(site: Site, request: Reschedule) -> None:
     identity = MessageId.parse(request.id)
-    await scheduled.reschedule(site.broker.topic(identity.topic), identity, request.deliver_at, site.clock)
+    with _by_id(identity):
+        await scheduled.reschedule(site.broker.topic(identity.topic), identity, request.deliver_at, site.clock)
 
 
 @handles(CreateSchedule)
@@ -163,7 +181,8 @@ def _letter(letter: dead_letters.DeadLetter) -> DeadLetter:
 async def get_message(site: Site, request: GetMessage) -> Found:
     identity = MessageId.parse(request.id)
     reading = site.broker.topic(identity.topic).partition(identity.partition).reading
-    stored = await site.on_a_thread(lambda: reading.message(identity.offset))
+    with _by_id(identity):
+        stored = await site.on_a_thread(lambda: reading.message(identity.offset))
     return Found(stored.append_time, stored.message)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.broker import scheduled
-from penstock.broker.names import DEAD_LETTERS
-from penstock.broker.settings import PARTITIONS_DEFAULT, make_settings
+from penstock.broker.names import check_new_topic
+from penstock.broker.settings import PARTITIONS_DEFAULT, check_partitions, make_settings
 from penstock.broker.topic import Topic
 from penstock.client.requests import (
     ChangeTopic,
@@ -18,15 +18,17 @@ from penstock.client.requests import (
     PartitionInfo,
     TopicInfo,
 )
+from penstock.errors import AlreadyExists
 from penstock.local.handlers import Site, handles
 
 
 @handles(CreateTopic)
 async def create_topic(site: Site, request: CreateTopic) -> TopicInfo:
-    # What dies in a dead-letter topic has nowhere to go.
-    letters = not str(request.name).endswith(DEAD_LETTERS)
-    settings = make_settings(**{"dead_letters": letters, **request.settings})
-    partitions = PARTITIONS_DEFAULT if request.partitions is None else request.partitions
+    settings = make_settings(**request.settings)
+    partitions = check_partitions(PARTITIONS_DEFAULT if request.partitions is None else request.partitions)
+    if any(record.name == request.name for record in site.broker.topics):
+        raise AlreadyExists(f"there is a topic {request.name} already", topic=request.name)
+    check_new_topic(request.name)
     return _info(await site.broker.create_topic(request.name, partitions, settings))
 
 

@@ -99,7 +99,13 @@ class LocalTransport:
     async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         """Without a session: a consumer in the same process can't fall silent without the broker doing so."""
         self._check()
-        await self.broker.join(group, consumer, topics, **settings)
+        others = dict(settings)
+        if others.pop("session_us", None) is not None:
+            # The broker's `join` has a session too: that of the one who joins, not the group's.
+            for name in topics:
+                self.broker.topic(name)
+            await self.broker.ensure_group(group, **settings)
+        await self.broker.join(group, consumer, topics, **others)
 
     async def leave(self, group: str, consumer: str) -> None:
         self._check()

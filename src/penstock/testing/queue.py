@@ -72,7 +72,7 @@ class VirtualQueue(blocking.Client):
         self._transport = await LocalTransport.open(
             partial(MemoryFiles, self.disk), clock=self.clock, timers=ManualTimers(), is_kept=False, dice=lambda: 0.5
         )
-        return Client(self._transport)
+        return Client(self._transport, place="in memory")
 
     def restart(self) -> None:
         """Closes the broker and opens it again on the same disk. Consumers and producers end with the old one."""
