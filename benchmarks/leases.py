@@ -116,8 +116,8 @@ def _give_one_back(group: Group, receipt: Receipt, given_back: set[int], answers
         return receipt
     given_back.add(offset)
     one = BitMap64([offset])
-    answers.append(asyncio.ensure_future(group.nack(receipt._replace(offsets=one), delay_us=0)))
-    return receipt._replace(offsets=receipt.offsets - one)
+    answers.append(asyncio.ensure_future(group.nack(Receipt(receipt.partition, receipt.lease, one), delay_us=0)))
+    return Receipt(receipt.partition, receipt.lease, receipt.offsets - one)
 
 
 class _Untraced(Deliveries):

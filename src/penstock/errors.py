@@ -24,6 +24,13 @@
     │   ├── MemberNotFound              a consumer that never joined its group, or was taken for dead
     │   ├── MessageNotFound             no message of that id: not yet, or no longer
     │   └── NotScheduled                the message is not waiting for its time (any more)
+    ├── ProtocolError                   bytes on a connection that are not the native protocol, or come out of turn
+    │   ├── PacketTooLarge
+    │   └── VersionMismatch             client and broker have no version of the protocol in common
+    ├── Unauthenticated                 no key, or one that nobody knows
+    ├── Forbidden                       the key is known, and may not do that
+    ├── ConnectionLost                  retriable: whether the last requests were carried out is not known
+    ├── InternalError                   a bug of ours
     ├── Unsupported                     not built yet
     ├── Overloaded                      retriable: more is waiting than may wait
     ├── AlreadyExists                   a topic, or a live consumer, of that name is there
@@ -166,6 +173,35 @@ class MessageNotFound(NotFound):
 
 class NotScheduled(NotFound):
     code = "not_scheduled"
+
+
+class ProtocolError(PenstockError):
+    code = "protocol_error"
+
+
+class PacketTooLarge(ProtocolError):
+    code = "packet_too_large"
+
+
+class VersionMismatch(ProtocolError):
+    code = "version_mismatch"
+
+
+class Unauthenticated(PenstockError):
+    code = "unauthenticated"
+
+
+class Forbidden(PenstockError):
+    code = "forbidden"
+
+
+class ConnectionLost(PenstockError):
+    code = "connection_lost"
+    retriable = True
+
+
+class InternalError(PenstockError):
+    code = "internal_error"
 
 
 class Unsupported(PenstockError):

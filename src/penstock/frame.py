@@ -369,6 +369,14 @@ def rewrite(frame: Frame, batch: Batch, span: int, append_time: int, seed: int) 
     return Frame(memoryview(head + payload(built)))
 
 
+def cut(frame: Frame, batch: Batch, start: int, stop: int, seed: int = 0) -> Frame:
+    """Rows `start` to `stop` of a frame without gaps, which are then all there is in it. Not for a log."""
+    part = batch.slice(start, stop)
+    built = _build(encode(part), part.count, part.count, flags_of(part), part.timestamp_range(), NONE, frame.producer)
+    head = stamp(built, frame.base_offset + start, frame.append_time, frame.leader_epoch, 0, seed)
+    return Frame(memoryview(head + payload(built)))
+
+
 def frame_size(data: memoryview, bytes_max: int) -> int:
     """How long the frame that starts here says it is: to be asked before its body is read or allocated for."""
     if len(data) < HEADER_BYTES:

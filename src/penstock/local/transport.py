@@ -98,14 +98,22 @@ class LocalTransport:
 
     async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         """Without a session: a consumer in the same process can't fall silent without the broker doing so."""
+        await self._group_of(group, topics, settings)
+        await self.broker.join(group, consumer, topics)
+
+    async def join_for_a_session(
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+    ) -> None:
+        """One that has to be heard of: as often as the group's `session` says."""
+        session_us = await self._group_of(group, topics, settings)
+        await self.broker.join(group, consumer, topics, session_us=session_us)
+
+    async def _group_of(self, group: str, topics: Sequence[str], settings: Mapping[str, Any]) -> int:
+        """Makes the group if it is not there; how long its members may be silent."""
         self._check()
-        others = dict(settings)
-        if others.pop("session_us", None) is not None:
-            # The broker's `join` has a session too: that of the one who joins, not the group's.
-            for name in topics:
-                self.broker.topic(name)
-            await self.broker.ensure_group(group, **settings)
-        await self.broker.join(group, consumer, topics, **others)
+        for name in topics:
+            self.broker.topic(name)
+        return (await self.broker.ensure_group(group, **settings)).settings.session_us
 
     async def leave(self, group: str, consumer: str) -> None:
         self._check()

@@ -1,0 +1,263 @@
+"""One connection to a broker. When it is lost, everything that was under way fails with ConnectionLost."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
+
+from penstock.clock import Clock
+from penstock.errors import ConnectionLost, PenstockError, ProtocolError
+from penstock.limits import MIB
+from penstock.wire.conversation import ClientEnd, State, failure_in
+from penstock.wire.failures import Failed, error_of
+from penstock.wire.packets import Kind, Packet
+from penstock.wire.words import Cancel, Goodbye, Ping, Welcome, decoded
+
+HANDSHAKE_S = 5.0
+# Bytes that wait to be sent; whoever wants to send more waits.
+_UNSENT_BYTES_MAX = 4 * MIB
+
+Delivered = Callable[[Packet | None], None]
+
+
+class Place(NamedTuple):
+    """Where a broker is, and how to get in. `tls` None: without."""
+
+    host: str
+    port: int
+    key: str | None = None
+    tls: ssl.SSLContext | None = None
+    client: str = "penstock-python"
+
+    def __str__(self) -> str:
+        return f"penstock://{self.host}:{self.port}"
+
+
+class Connection(asyncio.Protocol):
+    """Made with `Connection.to`. Belongs to one event loop."""
+
+    def __init__(self, place: Place, clock: Clock) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._place = place
+        self._clock = clock
+        self._end = ClientEnd()
+        self._transport: asyncio.Transport | None = None
+        self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
+        self._under_way: dict[int, asyncio.Future[Packet]] = {}
+        # By correlation: who gets what is delivered without being asked for; None when nothing will come any more.
+        self._pushed: dict[int, Delivered] = {}
+        # Requests that nobody waits for any more, and who sees to what they bring.
+        self._late: dict[int, Delivered] = {}
+        self._missed: dict[int, Packet] = {}
+        self._room = asyncio.Event()
+        self._room.set()
+        self._heard_at = self._loop.time()
+        self._beat: asyncio.TimerHandle | None = None
+        self._lost: PenstockError | None = None
+        self.ended = asyncio.Event()
+        # The broker's clock minus ours.
+        self.ahead_us = 0
+
+    @classmethod
+    async def to(cls, place: Place, clock: Clock) -> Connection:
+        """ConnectionLost if nobody answers; what the broker says if it does not want us."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                _, connection = await loop.create_connection(
+                    lambda: cls(place, clock), place.host, place.port, ssl=place.tls
+                )
+                try:
+                    connection.welcome = await asyncio.shield(connection._welcomed)
+                except BaseException:
+                    connection.abort(ConnectionLost(f"{place} did not answer"))
+                    raise
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {HANDSHAKE_S:g} s"
+            raise ConnectionLost(f"can't connect to {place}: {reason}", place=str(place)) from error
+        return connection
+
+    welcome: Welcome
+
+    @property
+    def is_open(self) -> bool:
+        return self._lost is None and self._end.state is State.OPEN
+
+    # --- requests ----------------------------------------------------------------------------------------
+
+    async def request(
+        self, kind: Kind, word: object, payload: Sequence[bytes | memoryview] = (), late: Delivered | None = None
+    ) -> Packet:
+        """The reply. If the caller gives up, the broker is told so, and what comes all the same goes to `late`."""
+        while not self._room.is_set():
+            await self._room.wait()
+        self._check()
+        correlation, head = self._end.request(kind, word, sum(map(len, payload)))
+        reply: asyncio.Future[Packet] = self._loop.create_future()
+        self._under_way[correlation] = reply
+        self._send(head, payload)
+        try:
+            return await reply
+        except asyncio.CancelledError:
+            if self._under_way.pop(correlation, None) is not None:
+                if late is not None:
+                    self._late[correlation] = late
+                self.tell(Kind.CANCEL, 0, Cancel(correlation))
+            elif late is not None:
+                # It came while the caller was giving up: before that was known here, or after.
+                came = self._missed.pop(correlation, None) if reply.cancelled() else _came(reply)
+                if came is not None:
+                    late(came)
+            raise
+
+    def subscribe(self, word: object, delivered: Delivered) -> int:
+        """From now on `delivered` hears of everything that comes for it, and None at the end."""
+        self._check()
+        correlation, head = self._end.request(Kind.SUBSCRIBE, word)
+        self._pushed[correlation] = delivered
+        self._send(head)
+        return correlation
+
+    def tell(self, kind: Kind, correlation: int, word: object) -> None:
+        if self.is_open:
+            self._send(self._end.follow_up(kind, correlation, word))
+
+    def unsubscribe(self, correlation: int, late: Delivered) -> None:
+        """What is on its way already goes to `late`, until None says that nothing comes any more."""
+        if correlation in self._pushed:
+            self._pushed[correlation] = late
+            self.tell(Kind.UNSUBSCRIBE, correlation, None)
+
+    def _send(self, head: bytes, payload: Sequence[bytes | memoryview] = ()) -> None:
+        assert self._transport is not None
+        if payload:
+            self._transport.writelines([head, *payload])
+        else:
+            self._transport.write(head)
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise self._lost.again()
+        if not self.is_open:
+            raise ConnectionLost(f"the connection to {self._place} is closed")
+
+    # --- what comes --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's are none of asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+        self._send(self._end.hello(self._place.client, self._place.key))
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        try:
+            for packet in self._end.receive(data):
+                self._take(packet)
+        except PenstockError as error:
+            self.abort(error)
+
+    def _take(self, packet: Packet) -> None:
+        match packet.kind:
+            case Kind.REPLY | Kind.FAILURE:
+                self._take_reply(packet)
+            case Kind.DELIVER:
+                if packet.correlation in self._pushed:
+                    self._pushed[packet.correlation](packet)
+            case Kind.PING:
+                self._send(self._end.pong(self._clock.now_us()))
+            case Kind.PONG:
+                self.ahead_us = decoded(packet.header, Ping).now_us - self._clock.now_us()
+            case Kind.WELCOME:
+                welcome = self._end.welcomed(packet)
+                self.ahead_us = welcome.now_us - self._clock.now_us()
+                self._beat = self._loop.call_later(welcome.silence_us / 3e6, self._heartbeat, welcome.silence_us / 1e6)
+                if not self._welcomed.done():
+                    self._welcomed.set_result(welcome)
+            case Kind.GOODBYE:
+                said = decoded(packet.header, Goodbye)
+                error = error_of(Failed(said.code, said.message, {}))
+                if not self._welcomed.done():
+                    self.abort(error)
+                else:
+                    self.abort(ConnectionLost(f"the broker closed the connection: {said.message}", code=said.code))
+            case _:
+                raise ProtocolError(f"a broker does not say {packet.kind.name}")
+
+    def _take_reply(self, packet: Packet) -> None:
+        reply = self._under_way.pop(packet.correlation, None)
+        if reply is None:
+            late = self._late.pop(packet.correlation, None)
+            pushed = self._pushed.pop(packet.correlation, None)
+            if late is not None and packet.kind is Kind.REPLY:
+                late(packet)
+            elif pushed is not None:
+                # The end of a subscription, or why it could not be.
+                pushed(packet if packet.kind is Kind.FAILURE else None)
+        elif reply.cancelled():
+            # Whoever waited does not know it yet, and looks here when it does.
+            if packet.kind is Kind.REPLY:
+                self._missed[packet.correlation] = packet
+        elif packet.kind is Kind.REPLY:
+            reply.set_result(packet)
+        else:
+            reply.set_exception(failure_in(packet))
+
+    def _heartbeat(self, silence_s: float) -> None:
+        if self._loop.time() - self._heard_at > silence_s:
+            self.abort(ConnectionLost(f"{self._place} has said nothing for {silence_s:g} s"))
+            return
+        self._send(self._end.ping(self._clock.now_us()))
+        self._beat = self._loop.call_later(silence_s / 3, self._heartbeat, silence_s)
+
+    # --- flow and end ------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = f": {error}" if error is not None else ""
+        self._fail(ConnectionLost(f"the connection to {self._place} was lost{reason}", place=str(self._place)))
+
+    def abort(self, error: PenstockError) -> None:
+        self._fail(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail(self, error: PenstockError) -> None:
+        if self._lost is not None:
+            return
+        self._lost = error
+        self._end.state = State.CLOSED
+        if self._beat is not None:
+            self._beat.cancel()
+        if not self._welcomed.done():
+            self._welcomed.set_exception(error)
+            # Nobody may be waiting for it any more.
+            self._welcomed.exception()
+        under_way, self._under_way = self._under_way, {}
+        for reply in under_way.values():
+            if not reply.done():
+                reply.set_exception(error.again())
+        pushed, self._pushed = self._pushed, {}
+        self._late.clear()
+        for delivered in pushed.values():
+            delivered(None)
+        self._room.set()
+        self.ended.set()
+
+    async def close(self) -> None:
+        """Says goodbye: the consumers behind it have left."""
+        if self.is_open and self._transport is not None:
+            self._send(self._end.goodbye("closed", "the client is done"))
+            self._transport.close()
+            await self.ended.wait()
+
+
+def _came(reply: asyncio.Future[Packet]) -> Packet | None:
+    return reply.result() if reply.exception() is None else None

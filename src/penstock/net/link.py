@@ -1,0 +1,57 @@
+"""A connection that is made again when it is lost: by whoever needs it next, and once for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.clock import Clock
+from penstock.errors import ConnectionLost, LogClosed
+from penstock.net.connection import Connection, Place
+
+# A broker that restarts is back within a second or two; one that is gone should not be asked a thousand times.
+_PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
+
+
+class Link:
+    """Belongs to one event loop."""
+
+    def __init__(self, place: Place, clock: Clock, *, patience_s: float) -> None:
+        self.place = place
+        self._clock = clock
+        self._patience_s = patience_s
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def open(self) -> Connection | None:
+        """As it is now, without waiting."""
+        connection = self._connection
+        return connection if connection is not None and connection.is_open else None
+
+    async def connect(self, patience_s: float | None = None) -> Connection:
+        """An open connection. ConnectionLost if there is none for so long."""
+        connection = self.open
+        if connection is not None and not self._is_closed:
+            return connection
+        give_up = asyncio.get_running_loop().time() + (self._patience_s if patience_s is None else patience_s)
+        async with self._connecting:
+            pause = _PAUSE_S
+            while True:
+                if self._is_closed:
+                    raise LogClosed("the client is closed")
+                connection = self.open
+                if connection is not None:
+                    return connection
+                try:
+                    self._connection = await Connection.to(self.place, self._clock)
+                except ConnectionLost:
+                    if asyncio.get_running_loop().time() + pause > give_up:
+                        raise
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _PAUSE_S_MAX)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._connection is not None:
+            await self._connection.close()

@@ -1,0 +1,204 @@
+"""The client's port with a connection behind it.
+
+What may be asked twice without harm is asked again when the connection was lost meanwhile: reading, polling, looking.
+Frames of a producer are sent again by their sender, and recognised by the broker. Everything else fails with
+ConnectionLost: nobody knows whether it was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from penstock.client.answers import Answer, Extend, Release
+from penstock.client.producer import Producer, ProducerOptions
+from penstock.client.requests import (
+    AskWhy,
+    DescribeGroup,
+    DescribeTopic,
+    FindOffsets,
+    GetDeadLetter,
+    GetMessage,
+    GetScheduled,
+    GetStateAt,
+    GetTrace,
+    ListDeadLetters,
+    ListGroups,
+    ListParkedKeys,
+    ListScheduled,
+    ListSchedules,
+    ListTopics,
+    Request,
+)
+from penstock.client.transport import Delivery, Page, Receipt, Stored, Terms
+from penstock.clock import Clock
+from penstock.errors import ConnectionLost, PenstockError, ProtocolError
+from penstock.frame import Frame, frame_size
+from penstock.limits import DEFAULT_LIMITS, Limits
+from penstock.message import Message
+from penstock.net.connection import Place
+from penstock.net.link import Link
+from penstock.wire import words
+from penstock.wire.packets import Kind, Packet
+from penstock.wire.runs import from_runs, to_runs
+
+R = TypeVar("R")
+
+PATIENCE_S = 30.0
+_LOOKING = (
+    AskWhy | DescribeGroup | DescribeTopic | FindOffsets | GetDeadLetter | GetMessage | GetScheduled | GetStateAt
+    | GetTrace | ListDeadLetters | ListGroups | ListParkedKeys | ListScheduled | ListSchedules | ListTopics
+)  # fmt: skip
+# Single messages: nothing is to wait for others, but what comes at the same time goes together.
+_AT_ONCE = ProducerOptions(linger="0s")
+
+
+class RemoteTransport:
+    """Made with `RemoteTransport.to`. Belongs to the event loop it was made on."""
+
+    def __init__(self, place: Place, clock: Clock, *, patience_s: float = PATIENCE_S) -> None:
+        self._link = Link(place, clock, patience_s=patience_s)
+        self._clock = clock
+        self._limits = DEFAULT_LIMITS
+        self._ahead_us = 0
+        self._producers: dict[str, Producer] = {}
+        self._releasing: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def to(cls, place: Place, clock: Clock, *, patience_s: float = PATIENCE_S) -> RemoteTransport:
+        """A broker that is not there now is not waited for: the address may be wrong."""
+        transport = cls(place, clock, patience_s=patience_s)
+        connection = await transport._link.connect(patience_s=0)
+        transport._limits = connection.welcome.known_limits()
+        return transport
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def now_us(self) -> int:
+        connection = self._link.open
+        if connection is not None:
+            self._ahead_us = connection.ahead_us
+        return self._clock.now_us() + self._ahead_us
+
+    # --- publishing --------------------------------------------------------------------------------------
+
+    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
+        """With an identity and a sequence, so that it can be sent again."""
+        producer = self._producers.get(topic)
+        if producer is None:
+            producer = Producer(self, topic, _AT_ONCE, new_id=partial(secrets.token_bytes, 16))
+            await producer.start()
+            producer = self._producers.setdefault(topic, producer)
+        published = await (await producer.put(message, partition))
+        return Stored(published.partition, published.offset, published.append_time, 0)
+
+    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+        connection = await self._link.connect()
+        reply = await connection.request(Kind.PUBLISH, words.PublishFrame(topic, partition), [frame.data])
+        stored = words.decoded(reply.header, words.Stored)
+        return Stored(stored.partition, stored.offset, stored.append_time, stored.partitions)
+
+    # --- consuming ---------------------------------------------------------------------------------------
+
+    async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+        await self._again(Kind.JOIN, words.Join(group, consumer, tuple(topics), dict(settings)))
+
+    async def leave(self, group: str, consumer: str) -> None:
+        connection = self._link.open
+        if connection is not None:
+            # Whoever is not connected has left already, or will have when its session is over.
+            await connection.request(Kind.LEAVE, words.Leave(group, consumer))
+
+    async def poll(
+        self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
+    ) -> Sequence[Delivery]:
+        word = words.Poll(group, consumer, tuple(topics), count, bytes_max, wait_us)
+        reply = await self._again(Kind.POLL, word, partial(self._give_back, group))
+        return deliveries_in(reply, self._limits)
+
+    def _give_back(self, group: str, packet: Packet | None) -> None:
+        """What came for somebody who had given up."""
+        if packet is not None:
+            task = asyncio.get_running_loop().create_task(self._release(group, packet))
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
+
+    async def _release(self, group: str, packet: Packet) -> None:
+        for given in words.decoded(packet.header, words.Delivered).given:
+            receipt = Receipt(given.topic, given.partition, given.lease, from_runs(given.runs))
+            try:
+                await self.answer(group, receipt, Release())
+            except PenstockError:
+                # Its lease will run out by itself.
+                pass
+
+    async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
+        word = words.Answered(group, receipt.topic, receipt.partition, receipt.lease, to_runs(receipt.offsets), answer)
+        if isinstance(answer, Extend):
+            await self._again(Kind.ANSWER, word)
+        else:
+            connection = await self._link.connect()
+            await connection.request(Kind.ANSWER, word)
+
+    # --- the rest ----------------------------------------------------------------------------------------
+
+    async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:
+        reply = await self._again(Kind.READ, words.Read(topic, partition, offset, until, bytes_max))
+        page = words.decoded(reply.header, words.PageOf)
+        return Page(frames_in(reply.payload, self._limits), page.next_offset)
+
+    async def call(self, request: Request[R]) -> R:
+        if isinstance(request, _LOOKING):
+            reply = await self._again(Kind.CALL, request)
+        else:
+            connection = await self._link.connect()
+            reply = await connection.request(Kind.CALL, request)
+        return words.reply_of(request, reply.header)
+
+    async def _again(self, kind: Kind, word: object, late: Any = None) -> Packet:
+        """Until it is answered, or the broker can't be reached for too long."""
+        while True:
+            connection = await self._link.connect()
+            try:
+                return await connection.request(kind, word, late=late)
+            except ConnectionLost:
+                # Another connection, which is waited for as long as is right.
+                continue
+
+    async def close(self) -> None:
+        try:
+            for producer in self._producers.values():
+                await producer.close()
+            if self._releasing:
+                await asyncio.wait(self._releasing)
+        finally:
+            await self._link.close()
+
+
+def frames_in(payload: memoryview, limits: Limits) -> list[Frame]:
+    """Whole frames, one after the other."""
+    frames, at = [], 0
+    while at < len(payload):
+        size = frame_size(payload[at:], limits.frame_bytes_max)
+        if at + size > len(payload):
+            raise ProtocolError("a frame that ends behind its packet")
+        frames.append(Frame(payload[at : at + size]))
+        at += size
+    return frames
+
+
+def deliveries_in(packet: Packet, limits: Limits) -> list[Delivery]:
+    found, at = [], 0
+    for given in words.decoded(packet.header, words.Delivered).given:
+        frames = frames_in(packet.payload[at : at + given.bytes], limits)
+        at += given.bytes
+        attempts = dict(zip(given.attempts[::2], given.attempts[1::2], strict=True))
+        receipt = Receipt(given.topic, given.partition, given.lease, from_runs(given.runs))
+        terms = Terms(given.ordering, given.on_poison)
+        found.append(Delivery(receipt, frames, attempts, given.deadline_us, terms))
+    return found

@@ -1,0 +1,128 @@
+"""The native protocol on a port: sessions, their limits, and the members behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Collection
+
+from penstock.errors import Fatal, PenstockError
+from penstock.local.transport import LocalTransport
+from penstock.server.gate import Gate
+from penstock.server.session import Session
+
+log = logging.getLogger("penstock.native")
+
+CONNECTIONS_MAX = 10_000
+STRANGERS_MAX = 512
+SILENCE_US = 15_000_000
+STUCK_S_MAX = 60.0
+_ROUND_S = 1.0
+
+
+class NativeDoor:
+    """Belongs to the broker's event loop."""
+
+    def __init__(
+        self,
+        site: LocalTransport,
+        gate: Gate,
+        *,
+        name: str = "penstock",
+        silence_us: int = SILENCE_US,
+        broke: Callable[[PenstockError], None] = lambda error: None,
+    ) -> None:
+        """`broke` hears of an error after which the broker must not go on."""
+        self.site = site
+        self.gate = gate
+        self.name = name
+        self.silence_us = silence_us
+        self.loop = asyncio.get_running_loop()
+        self._broke = broke
+        self._sessions: set[Session] = set()
+        self._strangers: set[Session] = set()
+        self._server: asyncio.Server | None = None
+        self._rounds: asyncio.Task[None] | None = None
+
+    @property
+    def sessions(self) -> Collection[Session]:
+        return self._sessions
+
+    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """The port that it listens on."""
+        self._server = await self.loop.create_server(lambda: Session(self), host, port, ssl=tls, backlog=1024)
+        self._rounds = self.loop.create_task(self._go_round())
+        chosen: int = self._server.sockets[0].getsockname()[1]
+        return chosen
+
+    # --- sessions ----------------------------------------------------------------------------------------
+
+    def admitted(self, session: Session) -> str | None:
+        """Why it can't stay, if it can't."""
+        self._sessions.add(session)
+        self._strangers.add(session)
+        if len(self._sessions) > CONNECTIONS_MAX:
+            return f"the broker has {CONNECTIONS_MAX} connections already"
+        if len(self._strangers) > STRANGERS_MAX:
+            return f"{STRANGERS_MAX} connections have not said who they are"
+        return None
+
+    def greeted(self, session: Session) -> None:
+        self._strangers.discard(session)
+
+    def left(self, session: Session) -> None:
+        """On purpose: its consumers do not come back."""
+        for group, consumer in session.joined:
+            try:
+                self.site.broker.leave(group, consumer)
+            except PenstockError:
+                # The group is gone.
+                pass
+        session.joined.clear()
+
+    def gone(self, session: Session) -> None:
+        """Its consumers may come back until their sessions are over."""
+        self._sessions.discard(session)
+        self._strangers.discard(session)
+
+    def broke(self, error: Fatal) -> None:
+        self._broke(error)
+
+    async def _go_round(self) -> None:
+        while True:
+            await asyncio.sleep(_ROUND_S)
+            now = self.loop.time()
+            for session in list(self._sessions):
+                if not session.is_open:
+                    continue
+                if session.stuck_since is not None and now - session.stuck_since > STUCK_S_MAX:
+                    log.info("%s has taken nothing for %g s", session.client, STUCK_S_MAX)
+                    session.abort()
+                elif now - session.heard_at > self.silence_us / 1e6:
+                    session.end("silent", f"nothing was heard for {self.silence_us / 1e6:g} s")
+                else:
+                    self._keep_alive(session)
+
+    def _keep_alive(self, session: Session) -> None:
+        for group, consumer in list(session.joined):
+            try:
+                self.site.broker.consumers.heartbeat(group, consumer)
+            except PenstockError:
+                # It has to join again, and hears so when it polls.
+                session.joined.discard((group, consumer))
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    async def close(self, reason: str = "the broker is stopping") -> None:
+        """Answers what was asked, says goodbye, and closes."""
+        if self._rounds is not None:
+            self._rounds.cancel()
+        if self._server is not None:
+            self._server.close()
+        sessions = list(self._sessions)
+        await asyncio.gather(*[session.drained() for session in sessions])
+        for session in sessions:
+            session.end("stopping", reason)
+        # One turn of the loop, so that the goodbyes are on their way.
+        await asyncio.sleep(0)

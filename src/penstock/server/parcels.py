@@ -1,0 +1,68 @@
+"""Messages on their way to a consumer: frames as they lie on disk, or made anew if little of them is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pyroaring import BitMap64
+
+from penstock.broker.offsets import mask_of, run_from
+from penstock.client.transport import Delivery
+from penstock.errors import InvalidFrame, LogCorrupt
+from penstock.frame import MERGED, SPARSE, Frame, cut, rewrite
+from penstock.limits import KIB
+from penstock.wire.runs import to_runs
+from penstock.wire.words import Given
+
+# Of a frame that is mostly wanted, what is not is sent along: to take it out would cost more.
+_WASTE_MAX = 16 * KIB
+
+
+def given(delivery: Delivery) -> tuple[Given, list[memoryview]]:
+    """The word, and what belongs into the payload."""
+    receipt = delivery.receipt
+    parts = wanted_of(delivery.frames, receipt.offsets)
+    attempts = [number for pair in delivery.attempts.items() for number in pair]
+    word = Given(
+        receipt.topic,
+        receipt.partition,
+        receipt.lease,
+        to_runs(receipt.offsets),
+        sum(map(len, parts)),
+        attempts,
+        delivery.deadline_us,
+        *delivery.terms,
+    )
+    return word, parts
+
+
+def wanted_of(frames: Sequence[Frame], offsets: BitMap64) -> list[memoryview]:
+    parts = []
+    for frame in frames:
+        facts = frame.facts()
+        wanted = offsets.range_cardinality(facts.base_offset, facts.base_offset + facts.span)
+        if wanted == facts.messages or (wanted and _waste(frame, wanted, facts.messages) <= _WASTE_MAX):
+            parts.append(frame.data)
+        elif wanted:
+            parts.append(_thinned(frame, offsets, wanted).data)
+    return parts
+
+
+def _waste(frame: Frame, wanted: int, messages: int) -> int:
+    return len(frame.data) * (messages - wanted) // max(messages, 1)
+
+
+def _thinned(frame: Frame, offsets: BitMap64, wanted: int) -> Frame:
+    """With the same offsets and times. Its head is not that of a log any more, which nobody but a log looks at."""
+    try:
+        batch = frame.batch()
+    except InvalidFrame as error:
+        where = frame.base_offset
+        raise LogCorrupt(f"the frame at offset {where} is damaged: {error.message}", offset=where) from error
+    first = offsets.next_set_bit(frame.base_offset)
+    stop = run_from(offsets, first)
+    if not frame.flags & (SPARSE | MERGED) and wanted == min(stop, frame.next_offset) - first:
+        return cut(frame, batch, first - frame.base_offset, first - frame.base_offset + wanted)
+    kept = mask_of(frame.offsets(batch), offsets)
+    return rewrite(frame, batch.take(np.asarray(kept)), frame.span, frame.append_time, 0)

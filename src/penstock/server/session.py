@@ -1,0 +1,321 @@
+"""One connection of the native protocol: who is behind it, what is under way, and how it ends.
+
+Requests are carried out as they come, as many at a time as the limits allow; then reading stops until some are done. A
+peer that does not take what it is sent gets no more messages, and is let go when it has been stuck for too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.client.requests import Request
+from penstock.client.transport import Receipt
+from penstock.errors import Fatal, InternalError, PenstockError, ProtocolError
+from penstock.frame import Frame
+from penstock.limits import MIB
+from penstock.local.handlers import HANDLERS
+from penstock.server.parcels import given
+from penstock.server.subscription import Subscription
+from penstock.wire import words
+from penstock.wire.conversation import BrokerEnd, State
+from penstock.wire.packets import Kind, Packet
+from penstock.wire.runs import from_runs
+
+if TYPE_CHECKING:
+    from penstock.server.native import NativeDoor
+
+log = logging.getLogger("penstock.native")
+
+HANDSHAKE_S = 5.0
+IN_FLIGHT_BYTES_MAX = 16 * MIB
+REQUESTS_MAX = 1_000
+# What waits to be sent: above it nothing is leased for this peer.
+_UNSENT_BYTES_MAX = 4 * MIB
+POLL_BYTES_MAX = 8 * MIB
+
+
+class Session(asyncio.Protocol):
+    def __init__(self, door: NativeDoor) -> None:
+        self._door = door
+        self._site = door.site
+        self._end = BrokerEnd(door.site.limits)
+        self._transport: asyncio.Transport | None = None
+        self._handshake: asyncio.TimerHandle | None = None
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._subscriptions: dict[int, Subscription] = {}
+        self._in_flight = 0
+        self._is_paused = False
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.heard_at = door.loop.time()
+        self.stuck_since: float | None = None
+        self.client = ""
+        # Consumers that joined through this connection.
+        self.joined: set[tuple[str, str]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._end.state is State.OPEN
+
+    @property
+    def requests(self) -> int:
+        """Under way."""
+        return len(self._under_way)
+
+    # --- the connection ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's are none of asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+        refusal = self._door.admitted(self)
+        if refusal is not None:
+            self.end("overloaded", refusal)
+            return
+        self._handshake = self._door.loop.call_later(
+            HANDSHAKE_S, self.end, "handshake_timeout", f"no HELLO within {HANDSHAKE_S:g} s"
+        )
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = self._door.loop.time()
+        try:
+            for packet in self._end.receive(data):
+                self._take(packet)
+        except PenstockError as error:
+            self.end(error.code, error.message)
+        self._throttle()
+
+    def _take(self, packet: Packet) -> None:
+        match packet.kind:
+            case Kind.HELLO:
+                self._greet(packet)
+            case Kind.PING:
+                self._send(self._end.pong(self._site.now_us()))
+            case Kind.PONG:
+                pass
+            case Kind.GOODBYE:
+                self._door.left(self)
+                self._close()
+            case Kind.CANCEL:
+                cancelled = words.decoded(packet.header, words.Cancel).correlation
+                task = self._under_way.get(cancelled)
+                if task is not None and task.get_name() == Kind.POLL.name:
+                    # Not before it has begun: it would end without a word.
+                    self._door.loop.call_soon(task.cancel)
+            case Kind.CREDIT:
+                credit = words.decoded(packet.header, words.Credit)
+                if packet.correlation in self._subscriptions:
+                    self._subscriptions[packet.correlation].add(credit.messages, credit.bytes)
+            case Kind.UNSUBSCRIBE:
+                if packet.correlation in self._subscriptions:
+                    self._door.loop.call_soon(self._under_way[packet.correlation].cancel)
+            case _:
+                self._begin(packet)
+
+    def _greet(self, packet: Packet) -> None:
+        hello = self._end.greeted(packet)
+        principal = self._door.gate.admit(hello.key)
+        self.client = f"{hello.client} as {principal.name}"
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self._door.greeted(self)
+        self._send(self._end.welcome(self._door.name, self._site.now_us(), self._door.silence_us))
+
+    # --- requests ----------------------------------------------------------------------------------------
+
+    def _begin(self, packet: Packet) -> None:
+        if packet.correlation == 0 or packet.correlation in self._under_way:
+            raise ProtocolError(f"correlation {packet.correlation} is under way already, or 0")
+        if len(self._under_way) >= 2 * REQUESTS_MAX:
+            raise ProtocolError(f"more than {REQUESTS_MAX} requests are under way")
+        size = len(packet.header) + len(packet.payload)
+        self._in_flight += size
+        task = self._door.loop.create_task(self._carry_out(packet, size), name=packet.kind.name)
+        self._under_way[packet.correlation] = task
+
+    async def _carry_out(self, packet: Packet, size: int) -> None:
+        try:
+            word, payload = await _ACTIONS[packet.kind](self, packet)
+        except PenstockError as error:
+            self._send(self._end.failure(packet.correlation, error))
+            if isinstance(error, Fatal):
+                self._door.broke(error)
+        except asyncio.CancelledError:
+            # By the client: it has leased nothing. Or by the end of the connection: nobody hears it.
+            self._send(self._end.reply(packet.correlation, words.Delivered([])))
+        except Exception:
+            log.exception("%s of %s failed", packet.kind.name, self.client)
+            self._send(self._end.failure(packet.correlation, InternalError("the broker has a bug; its log says more")))
+        else:
+            self._send(self._end.reply(packet.correlation, word, sum(map(len, payload))), payload)
+        finally:
+            self._under_way.pop(packet.correlation, None)
+            self._in_flight -= size
+            self._throttle()
+
+    def _throttle(self) -> None:
+        """Reading stops while too much is under way, or the peer does not take what it is sent."""
+        is_much = self._in_flight > IN_FLIGHT_BYTES_MAX or len(self._under_way) >= REQUESTS_MAX
+        shall_pause = is_much or not self.writable.is_set()
+        if self._transport is None or self._transport.is_closing() or shall_pause == self._is_paused:
+            return
+        self._is_paused = shall_pause
+        if shall_pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _send(self, head: bytes, payload: Sequence[bytes | memoryview] = ()) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if payload:
+            self._transport.writelines([head, *payload])
+        else:
+            self._transport.write(head)
+
+    # --- what can be asked -------------------------------------------------------------------------------
+
+    async def _publish(self, packet: Packet) -> _Outcome:
+        word = words.decoded(packet.header, words.PublishFrame)
+        frame = Frame.accept(packet.payload, self._site.limits)
+        stored = await self._site.publish_frame(word.topic, word.partition, frame)
+        return words.Stored(*stored), ()
+
+    async def _join(self, packet: Packet) -> _Outcome:
+        word = words.decoded(packet.header, words.Join)
+        await self._site.join_for_a_session(word.group, word.consumer, word.topics, word.settings)
+        self.joined.add((word.group, word.consumer))
+        return None, ()
+
+    async def _leave(self, packet: Packet) -> _Outcome:
+        word = words.decoded(packet.header, words.Leave)
+        self.joined.discard((word.group, word.consumer))
+        await self._site.leave(word.group, word.consumer)
+        return None, ()
+
+    async def _poll(self, packet: Packet) -> _Outcome:
+        word = words.decoded(packet.header, words.Poll)
+        await self.writable.wait()
+        return _delivered(
+            await self._site.poll(
+                word.group,
+                word.consumer,
+                word.topics,
+                count=word.count,
+                bytes_max=min(word.bytes_max, POLL_BYTES_MAX),
+                wait_us=word.wait_us,
+            )
+        )
+
+    async def _subscribe(self, packet: Packet) -> _Outcome:
+        word = words.decoded(packet.header, words.Subscribe)
+        subscription = Subscription(word.messages, word.bytes)
+        self._subscriptions[packet.correlation] = subscription
+        try:
+            while True:
+                count, bytes_max = await subscription.credit()
+                await self.writable.wait()
+                deliveries = await self._site.poll(
+                    word.group,
+                    word.consumer,
+                    word.topics,
+                    count=count,
+                    bytes_max=min(bytes_max, POLL_BYTES_MAX),
+                    wait_us=self._door.silence_us,
+                )
+                if deliveries:
+                    delivered, payload = _delivered(deliveries)
+                    size = sum(map(len, payload))
+                    subscription.spend(sum(len(one.receipt.offsets) for one in deliveries), size)
+                    self._send(self._end.deliver(packet.correlation, delivered, size), payload)
+        finally:
+            self._subscriptions.pop(packet.correlation, None)
+
+    async def _answer(self, packet: Packet) -> _Outcome:
+        word = words.decoded(packet.header, words.Answered)
+        receipt = Receipt(word.topic, word.partition, word.lease, from_runs(word.runs))
+        await self._site.answer(word.group, receipt, word.answer)
+        return None, ()
+
+    async def _read(self, packet: Packet) -> _Outcome:
+        word = words.decoded(packet.header, words.Read)
+        bytes_max = min(max(word.bytes_max, 1), POLL_BYTES_MAX)
+        page = await self._site.read(word.topic, word.partition, word.offset, word.until, bytes_max)
+        return words.PageOf(page.next_offset), [frame.data for frame in page.frames]
+
+    async def _call(self, packet: Packet) -> _Outcome:
+        request: Request[Any] = words.request_of(packet.header)
+        if type(request) not in HANDLERS:
+            raise ProtocolError(f"{type(request).__name__} is not for clients")
+        return await self._site.call(request), ()
+
+    # --- flow and end ------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+        self.stuck_since = self._door.loop.time()
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+        self.stuck_since = None
+        self._throttle()
+
+    def end(self, code: str, message: str) -> None:
+        """Says why, and closes."""
+        if self._end.state is not State.CLOSED:
+            self._send(self._end.goodbye(code, message))
+            log.info("closed %s: %s (%s)", self.client or "a connection", message, code)
+        self._close()
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._end.state = State.CLOSED
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end.state = State.CLOSED
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self.writable.set()
+        for task in self._under_way.values():
+            if task.get_name() in (Kind.POLL.name, Kind.SUBSCRIBE.name):
+                task.cancel()
+        self._door.gone(self)
+
+    async def drained(self) -> None:
+        """What was asked for is answered."""
+        waiting = [task for task in self._under_way.values() if task.get_name() != Kind.POLL.name]
+        if waiting:
+            await asyncio.wait(waiting)
+
+
+_Outcome = tuple[object, Sequence[bytes | memoryview]]
+
+
+def _delivered(deliveries: Sequence[Any]) -> _Outcome:
+    given_all, parts = [], list[memoryview]()
+    for delivery in deliveries:
+        word, some = given(delivery)
+        given_all.append(word)
+        parts += some
+    return words.Delivered(given_all), parts
+
+
+_ACTIONS: dict[Kind, Callable[[Session, Packet], Awaitable[_Outcome]]] = {
+    Kind.PUBLISH: Session._publish,
+    Kind.JOIN: Session._join,
+    Kind.LEAVE: Session._leave,
+    Kind.POLL: Session._poll,
+    Kind.SUBSCRIBE: Session._subscribe,
+    Kind.ANSWER: Session._answer,
+    Kind.READ: Session._read,
+    Kind.CALL: Session._call,
+}

@@ -1,0 +1,140 @@
+"""Both ends of a connection as state machines: bytes that came in, what they mean, and bytes to be sent.
+
+    client ── HELLO ──►  ◄── WELCOME ── broker      or  ◄── GOODBYE
+    client ── request ─► ◄── REPLY or FAILURE ──    as many under way as one likes, answered in any order
+    client ── SUBSCRIBE ─► ◄── DELIVER … ── CREDIT ─►
+    either ── PING ──►   ◄── PONG ──
+    either ── GOODBYE ─►                            and nothing after it
+
+No sockets and no clock: whoever has those feeds `receive` and sends what it is told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from penstock.errors import PenstockError, ProtocolError, VersionMismatch
+from penstock.limits import KIB, MIB, Limits
+from penstock.wire.failures import Failed, error_of, failed
+from penstock.wire.packets import Decoder, Kind, Packet, packed
+from penstock.wire.words import VERSION, Goodbye, Hello, Ping, Welcome, decoded, encoded
+
+# Of a peer that has not said who it is.
+HELLO_BYTES_MAX = 4 * KIB
+# Next to the frames of a packet.
+_HEADER_BYTES_MAX = 16 * MIB
+
+
+class State(Enum):
+    NEW = "new"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+def packet_bytes_max(limits: Limits) -> int:
+    return limits.frame_bytes_max + _HEADER_BYTES_MAX
+
+
+class _End:
+    """What both have in common."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.state = State.NEW
+        self._decoder = Decoder(bytes_max)
+
+    @property
+    def held(self) -> int:
+        """Bytes of a packet that has not come completely."""
+        return self._decoder.held
+
+    def receive(self, data: bytes) -> Iterator[Packet]:
+        """The packets that have come, but for those that are dealt with here. ProtocolError if they make no sense."""
+        for packet in self._decoder.feed(data):
+            if self.state is State.CLOSED:
+                return
+            self._check(packet.kind)
+            if packet.kind is Kind.GOODBYE:
+                self.state = State.CLOSED
+            yield packet
+
+    def _check(self, kind: Kind) -> None:
+        raise NotImplementedError
+
+    def ping(self, now_us: int) -> bytes:
+        return packed(Kind.PING, 0, encoded(Ping(now_us)))
+
+    def pong(self, now_us: int) -> bytes:
+        return packed(Kind.PONG, 0, encoded(Ping(now_us)))
+
+    def goodbye(self, code: str, message: str) -> bytes:
+        self.state = State.CLOSED
+        return packed(Kind.GOODBYE, 0, encoded(Goodbye(code, message)))
+
+
+class ClientEnd(_End):
+    def __init__(self) -> None:
+        super().__init__(HELLO_BYTES_MAX)
+        self._correlation = 0
+
+    def hello(self, client: str, key: str | None) -> bytes:
+        return packed(Kind.HELLO, 0, encoded(Hello((VERSION,), client, key)))
+
+    def _check(self, kind: Kind) -> None:
+        if kind < Kind.WELCOME or (self.state is State.NEW) != (kind in (Kind.WELCOME, Kind.GOODBYE)):
+            if self.state is State.OPEN and kind is Kind.GOODBYE:
+                return
+            raise ProtocolError(f"a broker does not say {kind.name} when a connection is {self.state.value}")
+
+    def welcomed(self, packet: Packet) -> Welcome:
+        welcome = decoded(packet.header, Welcome)
+        if welcome.version != VERSION:
+            raise VersionMismatch(f"the broker speaks version {welcome.version}; this is version {VERSION}")
+        self.state = State.OPEN
+        self._decoder.bytes_max = packet_bytes_max(welcome.known_limits())
+        return welcome
+
+    def request(self, kind: Kind, word: object, payload_length: int = 0) -> tuple[int, bytes]:
+        """Its correlation, and what to send ahead of the payload."""
+        self._correlation = self._correlation % 0xFFFF_FFFF + 1
+        return self._correlation, packed(kind, self._correlation, encoded(word), payload_length)
+
+    def follow_up(self, kind: Kind, correlation: int, word: object) -> bytes:
+        """About a request made before."""
+        return packed(kind, correlation, encoded(word))
+
+
+class BrokerEnd(_End):
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(HELLO_BYTES_MAX)
+        self._limits = limits
+
+    def _check(self, kind: Kind) -> None:
+        if Kind.WELCOME <= kind < Kind.PING or (self.state is State.NEW) != (kind is Kind.HELLO):
+            raise ProtocolError(f"a client does not say {kind.name} when a connection is {self.state.value}")
+
+    def greeted(self, packet: Packet) -> Hello:
+        hello = decoded(packet.header, Hello)
+        if VERSION not in hello.versions:
+            raise VersionMismatch(f"the client speaks versions {list(hello.versions)}; this is version {VERSION}")
+        return hello
+
+    def welcome(self, broker: str, now_us: int, silence_us: int) -> bytes:
+        """Only now are larger packets taken."""
+        self.state = State.OPEN
+        self._decoder.bytes_max = packet_bytes_max(self._limits)
+        limits = {name: getattr(self._limits, name) for name in Limits.__dataclass_fields__}
+        return packed(Kind.WELCOME, 0, encoded(Welcome(VERSION, broker, now_us, silence_us, limits)))
+
+    def reply(self, correlation: int, word: object, payload_length: int = 0) -> bytes:
+        return packed(Kind.REPLY, correlation, encoded(word), payload_length)
+
+    def deliver(self, correlation: int, word: object, payload_length: int) -> bytes:
+        return packed(Kind.DELIVER, correlation, encoded(word), payload_length)
+
+    def failure(self, correlation: int, error: PenstockError) -> bytes:
+        return packed(Kind.FAILURE, correlation, encoded(failed(error)))
+
+
+def failure_in(packet: Packet) -> PenstockError:
+    return error_of(decoded(packet.header, Failed))

@@ -1,0 +1,39 @@
+"""Errors on their way to the other side, by their stable code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.errors import PenstockError
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True):
+    code: str
+    message: str
+    details: dict[str, Any]
+
+
+class BrokerError(PenstockError):
+    """An error of a kind that this version does not know. `code` is the broker's."""
+
+    code = "broker_error"
+
+
+def _kinds(kind: type[PenstockError]) -> list[type[PenstockError]]:
+    return [kind, *(deeper for below in kind.__subclasses__() for deeper in _kinds(below))]
+
+
+_BY_CODE = {kind.code: kind for kind in _kinds(PenstockError)}
+
+
+def failed(error: PenstockError) -> Failed:
+    return Failed(error.code, error.message, error.details)
+
+
+def error_of(failure: Failed) -> PenstockError:
+    kind = _BY_CODE.get(failure.code)
+    if kind is None:
+        return BrokerError(failure.message, **{**failure.details, "code": failure.code})
+    return kind(failure.message, **{str(name): value for name, value in failure.details.items() if name != "message"})

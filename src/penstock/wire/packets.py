@@ -1,0 +1,119 @@
+"""Packets: a prefix of 16 bytes, a header (MessagePack), and a payload (frames as they lie on disk).
+
+      0  u16  magic            0x5350, "PS"
+      2  u8   kind             one of `Kind`
+      3  u8   flags            0
+      4  u32  correlation      of a request: chosen by the client; of a reply: that of its request; otherwise 0
+      8  u32  header length
+     12  u32  payload length
+
+Little-endian. Lengths are checked against a limit before anything is allocated for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from penstock.errors import PacketTooLarge, ProtocolError
+
+MAGIC = 0x5350
+_PREFIX = Struct("<HBBIII")
+PREFIX_BYTES = _PREFIX.size
+CORRELATION_MAX = (1 << 32) - 1
+
+
+class Kind(IntEnum):
+    """1 to 31 are said by the client, 32 to 63 by the broker, 64 and more by either. A number is never used again."""
+
+    HELLO = 1
+    PUBLISH = 2
+    JOIN = 3
+    LEAVE = 4
+    POLL = 5
+    ANSWER = 6
+    READ = 7
+    CALL = 8
+    CANCEL = 9
+    SUBSCRIBE = 10
+    CREDIT = 11
+    UNSUBSCRIBE = 12
+
+    WELCOME = 32
+    REPLY = 33
+    FAILURE = 34
+    DELIVER = 35
+
+    PING = 64
+    PONG = 65
+    GOODBYE = 66
+
+
+_KINDS = frozenset(Kind)
+
+
+class Packet(NamedTuple):
+    kind: Kind
+    correlation: int
+    header: bytes
+    payload: memoryview
+
+
+def packed(kind: Kind, correlation: int, header: bytes, payload_length: int = 0) -> bytes:
+    """Prefix and header; the payload follows as it is."""
+    return _PREFIX.pack(MAGIC, kind, 0, correlation, len(header), payload_length) + header
+
+
+class Decoder:
+    """Takes bytes as they come. After an error it is of no use any more: nobody knows where the next packet starts."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """`bytes_max` bounds header and payload of one packet together, and with it what is held here."""
+        self.bytes_max = bytes_max
+        self._chunks = bytearray()
+
+    @property
+    def held(self) -> int:
+        return len(self._chunks)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Packet]:
+        """The packets that are complete now. To be used up before the next call."""
+        chunks = self._chunks
+        if chunks:
+            chunks += data
+            source = memoryview(bytes(chunks)) if len(chunks) >= self._wanted(chunks) else None
+        else:
+            source = memoryview(bytes(data))
+        if source is None:
+            return
+        at = 0
+        while len(source) - at >= PREFIX_BYTES:
+            kind, correlation, header, size = self._look(source, at)
+            end = at + PREFIX_BYTES + size
+            if end > len(source):
+                break
+            middle = at + PREFIX_BYTES + header
+            packet = Packet(kind, correlation, bytes(source[at + PREFIX_BYTES : middle]), source[middle:end])
+            at = end
+            yield packet
+        self._chunks = bytearray(source[at:])
+
+    def _wanted(self, data: bytearray) -> int:
+        """How many bytes make it worth looking again."""
+        if len(data) < PREFIX_BYTES:
+            return PREFIX_BYTES
+        *_, size = self._look(memoryview(data), 0)
+        return PREFIX_BYTES + size
+
+    def _look(self, data: memoryview, at: int) -> tuple[Kind, int, int, int]:
+        magic, kind, flags, correlation, header, payload = _PREFIX.unpack_from(data, at)
+        if magic != MAGIC:
+            raise ProtocolError(f"not the native protocol of Penstock: {bytes(data[at : at + 4])!r}")
+        if kind not in _KINDS or flags:
+            raise ProtocolError(f"a packet of an unknown kind: {kind}, flags {flags}", kind=kind)
+        size = header + payload
+        if size > self.bytes_max:
+            raise PacketTooLarge(f"a packet of {size} bytes; the limit is {self.bytes_max}", limit=self.bytes_max)
+        return Kind(kind), correlation, header, size

@@ -1,0 +1,238 @@
+"""The headers of packets: what either side can say. MessagePack, as arrays in the order of the fields.
+
+A field may be added at the end, with a default; none is ever taken away or moved. `Call` carries one of the requests of
+`penstock.client.requests` as a map with its name under "type", and is answered by the reply that request has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any, TypeVar, Union, get_args
+
+import msgspec
+from pyroaring import BitMap64
+
+from penstock.client import requests
+from penstock.client.answers import Answer
+from penstock.client.requests import Request
+from penstock.errors import ProtocolError
+from penstock.limits import Limits
+from penstock.wire.runs import from_runs, to_runs
+
+VERSION = 1
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Word(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+# --- the start and the end ----------------------------------------------------------------------------------
+
+
+class Hello(Word, frozen=True):
+    """The first packet of a client: which versions it speaks, who it is, and its key if the broker wants one."""
+
+    versions: tuple[int, ...]
+    client: str = ""
+    key: str | None = None
+
+
+class Welcome(Word, frozen=True):
+    """`version` is the one to be spoken. Who says nothing for `silence_us` is taken for dead."""
+
+    version: int
+    broker: str
+    now_us: int
+    silence_us: int
+    limits: dict[str, int]
+
+    def known_limits(self) -> Limits:
+        names = Limits.__dataclass_fields__
+        return Limits(**{name: value for name, value in self.limits.items() if name in names})
+
+
+class Goodbye(Word, frozen=True):
+    """The last packet of either side, and why: one of the codes of docs/reference/wire-protocol.md."""
+
+    code: str
+    message: str
+
+
+class Ping(Word, frozen=True):
+    """`now_us` is the sender's clock; answered by the same with the other's."""
+
+    now_us: int
+
+
+# --- messages on their way ----------------------------------------------------------------------------------
+
+
+class PublishFrame(Word, frozen=True):
+    """The payload is one frame."""
+
+    topic: str
+    partition: int
+
+
+class Stored(Word, frozen=True):
+    partition: int
+    offset: int
+    append_time: int
+    partitions: int
+
+
+class Join(Word, frozen=True):
+    group: str
+    consumer: str
+    topics: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+class Leave(Word, frozen=True):
+    group: str
+    consumer: str
+
+
+class Poll(Word, frozen=True):
+    """Answered by `Delivered`, as soon as there is something, or after `wait_us`."""
+
+    group: str
+    consumer: str
+    topics: tuple[str, ...]
+    count: int
+    bytes_max: int
+    wait_us: int
+
+
+class Given(Word, frozen=True):
+    """Messages leased from one partition: of the next `bytes` of the payload those with these offsets.
+
+    `attempts` are pairs of an offset and how often it was delivered, of those that were delivered before.
+    """
+
+    topic: str
+    partition: int
+    lease: int
+    runs: list[int]
+    bytes: int
+    attempts: list[int]
+    deadline_us: int
+    ordering: str
+    on_poison: str
+
+
+class Delivered(Word, frozen=True):
+    given: list[Given]
+
+
+class Subscribe(Word, frozen=True):
+    """From now on messages are sent without being asked for, as long as there is credit for them."""
+
+    group: str
+    consumer: str
+    topics: tuple[str, ...]
+    messages: int
+    bytes: int
+
+
+class Credit(Word, frozen=True):
+    """That many more may be sent to the subscription whose correlation the packet has."""
+
+    messages: int
+    bytes: int
+
+
+class Answered(Word, frozen=True):
+    """What the consumer says of these messages."""
+
+    group: str
+    topic: str
+    partition: int
+    lease: int
+    runs: list[int]
+    answer: Answer
+
+
+class Read(Word, frozen=True):
+    topic: str
+    partition: int
+    offset: int
+    until: int
+    bytes_max: int
+
+
+class PageOf(Word, frozen=True):
+    """The payload is whole frames, one after the other."""
+
+    next_offset: int
+
+
+class Cancel(Word, frozen=True):
+    """Nobody waits for that request any more. What it leased, if it was too late, must be released."""
+
+    correlation: int
+
+
+# --- to bytes and back --------------------------------------------------------------------------------------
+
+
+def _to_wire(value: object) -> object:
+    if isinstance(value, BitMap64):
+        return to_runs(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(f"{type(value).__name__} can't be sent")
+
+
+def _from_wire(kind: type, value: object) -> object:
+    if kind is BitMap64 and isinstance(value, list) and all(isinstance(one, int) for one in value):
+        return from_runs(value)
+    raise NotImplementedError(f"{kind.__name__} can't be received")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+
+def encoded(word: object) -> bytes:
+    return _encoder.encode(word)
+
+
+def decoded(header: bytes, kind: type[T]) -> T:
+    """ProtocolError if it is none."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind, dec_hook=_from_wire)
+    try:
+        word: T = decoder.decode(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        name = getattr(kind, "__name__", "header")
+        raise ProtocolError(f"not a {name}: {error}") from error
+    return word
+
+
+def _requests() -> list[type[Request[Any]]]:
+    return [one for one in vars(requests).values() if isinstance(one, type) and issubclass(one, Request)][1:]
+
+
+def _reply_of(request: type[Request[Any]]) -> Any:
+    (base,) = request.__orig_bases__  # type: ignore[attr-defined]
+    (reply,) = get_args(base)
+    return NoneType if reply is None else reply
+
+
+_REPLIES: dict[type[Request[Any]], Any] = {request: _reply_of(request) for request in _requests()}
+_ANY_REQUEST: Any = Union[tuple(_REPLIES)]  # noqa: UP007 - made of a list
+
+
+def request_of(header: bytes) -> Request[Any]:
+    request: Request[Any] = decoded(header, _ANY_REQUEST)
+    return request
+
+
+def reply_of(request: Request[R], header: bytes) -> R:
+    reply: R = decoded(header, _REPLIES[type(request)])
+    return reply

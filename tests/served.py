@@ -1,0 +1,50 @@
+"""A broker behind a real port, on the event loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from penstock.client.client import Client
+from penstock.clock import SystemClock
+from penstock.local.transport import LocalTransport
+from penstock.net.connection import Place
+from penstock.net.remote import RemoteTransport
+from penstock.server.gate import Anybody
+from penstock.server.native import NativeDoor
+from penstock.storage.files import DiskFiles
+
+
+class Served:
+    def __init__(self, site: LocalTransport, door: NativeDoor, port: int) -> None:
+        self.site = site
+        self.door = door
+        self.place = Place("127.0.0.1", port)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        transport = await RemoteTransport.to(self.place, SystemClock())
+        async with Client(transport, place=str(self.place)) as client:
+            yield client
+
+
+@asynccontextmanager
+async def served(path: Path, *, silence_us: int = 15_000_000) -> AsyncIterator[Served]:
+    site = await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock())
+    door = NativeDoor(site, Anybody(), silence_us=silence_us)
+    try:
+        yield Served(site, door, await door.open("127.0.0.1", 0))
+    finally:
+        await door.close()
+        await site.close()
+
+
+def serve(path: Path, work: Callable[[Served], Awaitable[None]], **options: int) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30), served(path, **options) as here:
+            await work(here)
+
+    asyncio.run(run())

@@ -1,0 +1,301 @@
+"""The native protocol on a real port: the same client as in the same process, and what a connection adds to it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from pyroaring import BitMap64
+
+from penstock.batch import Batch
+from penstock.client.answers import Ack
+from penstock.client.transport import Receipt
+from penstock.clock import SystemClock
+from penstock.errors import (
+    ConnectionLost,
+    InvalidFrame,
+    LeaseNotFound,
+    MemberNotFound,
+    NotLeased,
+    ProtocolError,
+    SettingsConflict,
+    TopicNotFound,
+)
+from penstock.frame import Frame, Producer
+from penstock.net.connection import Connection
+from penstock.net.remote import RemoteTransport, deliveries_in
+from penstock.server import session
+from penstock.wire import words
+from penstock.wire.conversation import ClientEnd
+from penstock.wire.packets import Decoder, Kind, Packet
+from served import Served, serve
+
+
+def test_publish_consume_and_look_at_it_over_a_connection(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("orders", partitions=2)
+            sent = await q.publish("orders", b"one", key="k", headers={"a": b"b"})
+            async with q.consumer("g", "orders", until_idle="100ms") as consumer:
+                message = await consumer.next()
+                assert message is not None
+                assert (message.value, message.key, message.id) == (b"one", b"k", sent.id)
+                assert message.headers == (("a", b"b"),)
+                await message.ack()
+                with pytest.raises(NotLeased):
+                    await message.ack()
+            assert [step.what for step in (await q.trace(sent.id)).steps][:3] == ["PUBLISHED", "DELIVERED", "ACKNOWLEDGED"]
+            assert (await q.why(sent.id, "g")).code == "acknowledged"
+            assert [message.value async for message in q.reader("orders")] == [b"one"]
+
+    serve(tmp_path, work)
+
+
+def test_errors_arrive_as_what_they_were(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            with pytest.raises(TopicNotFound, match="nowhere"):
+                await q.publish("nowhere", b"x")
+            await q.create_topic("t")
+            await q.create_group("g", ordering="key")
+            with pytest.raises(SettingsConflict):
+                await q.consumer("g", "t", ordering="none").join()
+            transport = await RemoteTransport.to(here.place, SystemClock())
+            with pytest.raises(MemberNotFound):
+                await transport.poll("g", "nobody", ["t"], count=1, bytes_max=1, wait_us=0)
+            await transport.join("g", "c", ["t"], {})
+            with pytest.raises(LeaseNotFound):
+                await transport.answer("g", Receipt("t", 0, 99, BitMap64([1])), Ack())
+            with pytest.raises(InvalidFrame):
+                await transport.publish_frame("t", 0, Frame(memoryview(b"not a frame at all")))
+            await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_frames_that_are_sent_at_once_are_stored_in_their_order(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            transport = await RemoteTransport.to(here.place, SystemClock())
+            frames = [
+                Frame.of(Batch.from_columns([b"%d" % number], now_us=1), producer=Producer(7, 0, number))
+                for number in range(200)
+            ]
+            stored = await asyncio.gather(*[transport.publish_frame("t", 0, frame) for frame in frames])
+            assert [one.offset for one in stored] == list(range(200))
+            # Sent again, as after a lost connection: recognised.
+            assert (await transport.publish_frame("t", 0, frames[-1])).offset == 199
+            assert len([message async for message in q.reader("t")]) == 200
+            await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_of_a_frame_only_what_is_wanted_is_sent(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            transport = await RemoteTransport.to(here.place, SystemClock())
+            values = [b"%04d" % number + bytes(996) for number in range(1_000)]
+            await transport.publish_frame("t", 0, Frame.of(Batch.from_columns(values, now_us=1)))
+            await transport.join("g", "c", ["t"], {})
+            connection = await transport._link.connect()
+            seen: list[bytes] = []
+            for count in (3, 300, 697):
+                word = words.Poll("g", "c", ("t",), count, 8_000_000, 0)
+                reply = await connection.request(Kind.POLL, word)
+                assert count * 1_000 < len(reply.payload) < count * 1_000 + 20_000
+                (delivery,) = deliveries_in(reply, transport.limits)
+                for frame in delivery.frames:
+                    batch = frame.batch()
+                    assert frame.offsets(batch).tolist() == list(range(len(seen), len(seen) + count))
+                    seen += [bytes(value) for value in batch.values()]
+            assert seen == values
+            await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_scattered_messages_come_without_those_between_them(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            transport = await RemoteTransport.to(here.place, SystemClock())
+            values = [b"%04d" % number + bytes(996) for number in range(1_000)]
+            priorities = [int(number % 100 == 7) for number in range(1_000)]
+            frame = Frame.of(Batch.from_columns(values, priorities=priorities, now_us=1))
+            await transport.publish_frame("t", 0, frame)
+            await transport.join("g", "c", ["t"], {})
+            (delivery,) = await transport.poll("g", "c", ["t"], count=10, bytes_max=8_000_000, wait_us=0)
+            assert sum(len(frame.data) for frame in delivery.frames) < 20_000
+            (frame,) = delivery.frames
+            assert frame.offsets(frame.batch()).tolist() == list(range(7, 1_000, 100))
+            await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_a_poll_that_is_given_up_has_leased_nothing(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            transport = await RemoteTransport.to(here.place, SystemClock())
+            await transport.join("g", "c", ["t"], {})
+            kept = 0
+            for number in range(40):
+                polling = asyncio.ensure_future(
+                    transport.poll("g", "c", ["t"], count=1, bytes_max=1_000, wait_us=30_000_000)
+                )
+                # Wherever it is: not sent yet, on its way, or answered.
+                for _ in range(number % 11):
+                    await asyncio.sleep(0)
+                polling.cancel()
+                (polled, _) = await asyncio.gather(polling, q.publish("t", b"x"), return_exceptions=True)
+                kept += isinstance(polled, list)
+            assert kept < 20
+            state = here.site.broker.topic("t").partitions[0].groups.state("g")
+            while state.in_flight > kept:
+                # Given back by the client, when it came too late.
+                await asyncio.sleep(0)
+            found = 0
+            while deliveries := await transport.poll("g", "c", ["t"], count=100, bytes_max=100_000, wait_us=0):
+                assert not any(delivery.attempts for delivery in deliveries)
+                found += sum(len(delivery.receipt.offsets) for delivery in deliveries)
+            assert found == 40 - kept
+            await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_messages_are_pushed_as_far_as_there_is_credit(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            await q.create_group("g")
+            transport = await RemoteTransport.to(here.place, SystemClock())
+            await transport.join("g", "c", ["t"], {})
+            connection = await transport._link.connect()
+            came: asyncio.Queue[Packet | None] = asyncio.Queue()
+            word = words.Subscribe("g", "c", ("t",), 3, 1_000_000)
+            correlation = connection.subscribe(word, came.put_nowait)
+            for number in range(10):
+                await q.publish("t", b"%d" % number)
+            seen = []
+            for credit in (3, 2, 5):
+                got = 0
+                while got < credit:
+                    packet = await came.get()
+                    assert packet is not None
+                    got += sum(len(one.receipt.offsets) for one in deliveries_in(packet, transport.limits))
+                assert got == credit
+                state = here.site.broker.topic("t").partitions[0].groups.state("g")
+                seen.append(state.in_flight)
+                connection.tell(Kind.CREDIT, correlation, words.Credit(2 if credit == 3 else 5, 0))
+            assert seen == [3, 5, 10]
+            connection.unsubscribe(correlation, came.put_nowait)
+            assert await came.get() is None
+            await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_who_says_goodbye_has_left_and_who_is_cut_off_may_come_back(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=2)
+            first = await RemoteTransport.to(here.place, SystemClock())
+            second = await RemoteTransport.to(here.place, SystemClock())
+            await first.join("g", "one", ["t"], {})
+            await second.join("g", "two", ["t"], {})
+            assert set((await q.group("g")).members) == {"one", "two"}
+            connection = await second._link.connect()
+            connection.abort(ConnectionLost("cut"))
+            await first.close()
+            while len(here.door.sessions) > 1:
+                await asyncio.sleep(0)
+            assert set((await q.group("g")).members) == {"two"}
+            # Connected anew, by whoever needs it next; still a member.
+            assert await second.poll("g", "two", ["t"], count=1, bytes_max=1, wait_us=0) == []
+            await second.close()
+
+    serve(tmp_path, work)
+
+
+async def _said(port: int, data: bytes) -> list[Packet]:
+    """What the broker says to these bytes until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    try:
+        answer = await reader.read()
+    except ConnectionResetError:
+        answer = b""
+    writer.close()
+    return list(Decoder(1_000_000).feed(answer))
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "protocol_error"),
+        (b"\x50\x53\x08\x00" + bytes(12), "protocol_error"),
+        (ClientEnd().follow_up(Kind.HELLO, 0, words.Hello((9,))), "version_mismatch"),
+        (ClientEnd().hello("x" * 10_000, None), "packet_too_large"),
+        (ClientEnd().hello("x", None) * 2, "protocol_error"),
+        (ClientEnd().hello("x", None) + ClientEnd().follow_up(Kind.WELCOME, 0, None), "protocol_error"),
+        (ClientEnd().hello("x", None) + ClientEnd().follow_up(Kind.POLL, 0, None), "protocol_error"),
+    ],
+)
+def test_what_is_not_the_protocol_is_told_so_and_let_go(tmp_path: Path, data: bytes, code: str) -> None:
+    async def work(here: Served) -> None:
+        *_, last = await _said(here.place.port, data)
+        assert last.kind is Kind.GOODBYE
+        assert words.decoded(last.header, words.Goodbye).code == code
+        async with here.client() as q:
+            assert await q.topics() == []
+
+    serve(tmp_path, work)
+
+
+def test_who_does_not_say_who_it_is_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "HANDSHAKE_S", 0.05)
+
+    async def work(here: Served) -> None:
+        (packet,) = await _said(here.place.port, b"")
+        assert words.decoded(packet.header, words.Goodbye).code == "handshake_timeout"
+
+    serve(tmp_path, work)
+
+
+def test_a_header_that_makes_no_sense_fails_that_request_only(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        connection = await Connection.to(here.place, SystemClock())
+        with pytest.raises(ProtocolError):
+            await connection.request(Kind.POLL, {"not": "a poll"})
+        with pytest.raises(ProtocolError):
+            await connection.request(Kind.CALL, ["unknown"])
+        assert connection.is_open
+        await connection.close()
+
+    serve(tmp_path, work)
+
+
+def test_a_stopping_broker_answers_what_it_was_asked_and_says_goodbye(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            transport = await RemoteTransport.to(here.place, SystemClock(), patience_s=0)
+            frame = Frame.of(Batch.from_columns([b"x"], now_us=1))
+            publishing = asyncio.ensure_future(transport.publish_frame("t", 0, frame))
+            connection = await transport._link.connect()
+            while not any(session.requests for session in here.door.sessions):
+                await asyncio.sleep(0)
+            await here.door.close()
+            assert (await publishing).offset == 0
+            await connection.ended.wait()
+            with pytest.raises(ConnectionLost):
+                await transport.publish_frame("t", 0, frame)
+            await transport.close()
+
+    serve(tmp_path, work)
