@@ -23,8 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
 	@touch $@
 
-run:  ## start the broker (not there yet: says so and fails)
-	@echo "penstock has no server yet: this version is the broker embedded in a Python process. See README.md; try 'make demo'." >&2; exit 1
+run: setup  ## start the broker on this machine, with its data in ./data
+	$(BIN)/penstock serve --data data
 
 demo: setup  ## all examples: queue, order, delays, dead letters, traces, a killed process, a damaged log
 	$(BIN)/python examples/demo.py

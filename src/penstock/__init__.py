@@ -25,12 +25,13 @@ from penstock.message import Message, Priority
 
 if TYPE_CHECKING:
     import os
+    import ssl
 
     from penstock import aio as aio
     from penstock.client.blocking import Client
 
 __version__ = version("penstock")
-__all__ = ["Message", "PenstockError", "Priority", "__version__", "aio", "errors", "open"]
+__all__ = ["Message", "PenstockError", "Priority", "__version__", "aio", "connect", "errors", "open"]
 
 
 def open(path: str | os.PathLike[str]) -> Client:
@@ -41,6 +42,17 @@ def open(path: str | os.PathLike[str]) -> Client:
     from penstock.local import open as open_local
 
     return open_local(path)
+
+
+def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Client:
+    """The broker at penstock://host:port (7420 if no port is named), which `penstock serve` starts.
+
+    ConnectionLost if it is not there. Later a lost connection is made again by itself; what was under way and may be
+    repeated, is. `penstocks://` is with TLS. To be closed, or used in a `with`.
+    """
+    from penstock.net import connect as connect_remote
+
+    return connect_remote(address, key=key, tls=tls)
 
 
 def __dir__() -> list[str]:

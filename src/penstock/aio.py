@@ -9,7 +9,9 @@ async with penstock.aio.open("./data") as q:
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+import ssl
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -19,24 +21,30 @@ from penstock.client.producer import Producer
 from penstock.client.reader import Reader
 from penstock.client.received import Received, ReceivedBatch
 from penstock.local.embedded import open_async
+from penstock.net.connecting import connect_async
 
-__all__ = ["Client", "Consumer", "Producer", "Reader", "Received", "ReceivedBatch", "open"]
+__all__ = ["Client", "Consumer", "Producer", "Reader", "Received", "ReceivedBatch", "connect", "open"]
 
 
 def open(path: str | os.PathLike[str]) -> Opening:
     """The broker in the directory `path`, in this process: `async with open(…) as q`, or `q = await open(…)`."""
-    return Opening(path)
+    return Opening(partial(open_async, path))
+
+
+def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Opening:
+    """The broker at penstock://host:port: `async with connect(…) as q`, or `q = await connect(…)`."""
+    return Opening(partial(connect_async, address, key=key, tls=tls))
 
 
 class Opening:
     """A client to be: awaited, or entered."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = path
+    def __init__(self, opened: Callable[[], Coroutine[Any, Any, Client]]) -> None:
+        self._opened = opened
         self._client: Client | None = None
 
     def __await__(self) -> Generator[Any, None, Client]:
-        return open_async(self._path).__await__()
+        return self._opened().__await__()
 
     async def __aenter__(self) -> Client:
         self._client = await self

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.cli import log
+from penstock.cli import log, serve
 from penstock.cli.output import print_error
 from penstock.errors import PenstockError
 
@@ -29,6 +29,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("serve")(serve.serve)
+app.add_typer(serve.config_app, name="config")
 app.add_typer(log.app, name="log")
 
 

@@ -83,13 +83,13 @@ class LocalTransport:
     # --- publishing --------------------------------------------------------------------------------------
 
     async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
-        self._check()
+        self.check()
         on_topic = self.broker.topic(topic)
         published = await on_topic.publish(message, partition)
         return Stored(published.partition, published.offset, published.append_time, len(on_topic.partitions))
 
     async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
-        self._check()
+        self.check()
         on_topic = self.broker.topic(topic)
         published = await on_topic.publish_frame(frame, partition)
         return Stored(partition, published.offset, published.append_time, len(on_topic.partitions))
@@ -110,20 +110,20 @@ class LocalTransport:
 
     async def _group_of(self, group: str, topics: Sequence[str], settings: Mapping[str, Any]) -> int:
         """Makes the group if it is not there; how long its members may be silent."""
-        self._check()
+        self.check()
         for name in topics:
             self.broker.topic(name)
         return (await self.broker.ensure_group(group, **settings)).settings.session_us
 
     async def leave(self, group: str, consumer: str) -> None:
-        self._check()
+        self.check()
         self.broker.leave(group, consumer)
 
     async def poll(
         self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
     ) -> Sequence[Delivery]:
         """Not a task of its own: between the lease and the caller there is no point at which it could be cancelled."""
-        self._check()
+        self.check()
         polled = await self.broker.poll(group, consumer, topics, count=count, bytes_max=bytes_max, wait_us=wait_us)
         return [self._delivery(group, some) for some in polled]
 
@@ -139,7 +139,7 @@ class LocalTransport:
         return Delivery(told, frames, attempts, state.leases[receipt.lease].deadline_us, terms)
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
-        self._check()
+        self.check()
         on_topic = self.broker.group(group, receipt.topic)
         held = groups.Receipt(receipt.partition, receipt.lease, receipt.offsets)
         match answer:
@@ -157,13 +157,13 @@ class LocalTransport:
     # --- the rest ----------------------------------------------------------------------------------------
 
     async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:
-        self._check()
+        self.check()
         log = self.broker.topic(topic).partition(partition).messages
         run = await self._on_a_thread(partial(log.read, offset, bytes_max=bytes_max, until=until))
         return Page(list(run), run.next_offset)
 
     async def call(self, request: Request[R]) -> R:
-        self._check()
+        self.check()
         reply: R = await HANDLERS[type(request)](self._site, request)
         return reply
 
@@ -178,7 +178,8 @@ class LocalTransport:
         finally:
             self._executor.shutdown(wait=False)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises what makes it useless from now on."""
         if self._is_closed:
             raise LogClosed("the client is closed")
         if self._keeper is not None:

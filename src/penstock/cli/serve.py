@@ -1,0 +1,84 @@
+"""penstock serve, penstock config show."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.output import Column, Output, console, print_json, print_table
+from penstock.server.config import Config, Value, load
+
+config_app = typer.Typer(no_args_is_help=True, help="The configuration of a server.")
+
+ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="A YAML file with these settings.")]
+Data = Annotated[str | None, typer.Option("--data", metavar="DIR", help="Where the data is. Default: data.")]
+Native = Annotated[
+    str | None, typer.Option("--native", metavar="HOST:PORT", help="The native door, or none. Default: 127.0.0.1:7420.")
+]
+Http = Annotated[
+    str | None, typer.Option("--http", metavar="HOST:PORT", help="The HTTP door, or none. Default: 127.0.0.1:8080.")
+]
+LogFormat = Annotated[str | None, typer.Option("--log-format", metavar="text|json", help="Default: text.")]
+LogLevel = Annotated[str | None, typer.Option("--log-level", metavar="LEVEL", help="Default: info.")]
+Insecure = Annotated[
+    bool | None, typer.Option("--insecure", help="Open to others without keys: everybody may do everything.")
+]
+
+
+def _loaded(file: str | None, **flags: Any) -> tuple[Config, list[Value]]:
+    given = {name: value for name, value in flags.items() if value is not None}
+    return load(file or os.environ.get("PENSTOCK_CONFIG"), os.environ, given)
+
+
+def serve(
+    config: ConfigFile = None,
+    data: Data = None,
+    native: Native = None,
+    http: Http = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    insecure: Insecure = None,
+) -> None:
+    """Start the broker. It ends with Ctrl-C or SIGTERM: what was asked is answered, and nothing is lost."""
+    # Here and not at the top: other commands need none of it.
+    import uvloop
+
+    from penstock.server.logs import set_up
+    from penstock.server.server import serve as serve_until_stopped
+
+    chosen, _ = _loaded(
+        config, data=data, native=native, http=http, log_format=log_format, log_level=log_level, insecure=insecure
+    )
+    set_up(chosen.log_format, chosen.log_level)
+    uvloop.run(serve_until_stopped(chosen))
+
+
+@config_app.command("show")
+def show(
+    config: ConfigFile = None,
+    data: Data = None,
+    native: Native = None,
+    http: Http = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    insecure: Insecure = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")] = Output.TABLE,
+) -> None:
+    """What a server started like this would be told, and by whom."""
+    _, values = _loaded(
+        config, data=data, native=native, http=http, log_format=log_format, log_level=log_level, insecure=insecure
+    )
+    out = console()
+    shown = [(name, _shown(value), source) for name, value, source in values]
+    if output is Output.JSON:
+        print_json(out, {name: {"value": value, "source": source} for name, value, source in shown})
+    else:
+        print_table(out, [Column("setting"), Column("value"), Column("from")], shown)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)

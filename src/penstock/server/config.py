@@ -1,0 +1,163 @@
+"""What a server is told: by a YAML file, by the environment (PENSTOCK_…), by flags; the later one wins.
+
+Names are the same everywhere: `native` in the file, PENSTOCK_NATIVE, --native. Each value knows where it came from, so
+that `penstock config show` can tell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from penstock.errors import InvalidSetting
+
+PREFIX = "PENSTOCK_"
+LOG_FORMATS = ("text", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class Address(NamedTuple):
+    """Where a door is. Port 0: one that is free."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+NATIVE = Address("127.0.0.1", 7420)
+HTTP = Address("127.0.0.1", 8080)
+
+
+@dataclass(frozen=True)
+class Config:
+    """`native` and `http` are host:port, or none for a door that is shut."""
+
+    data: str = "data"
+    native: Address | None = NATIVE
+    http: Address | None = HTTP
+    log_format: str = "text"
+    log_level: str = "info"
+    insecure: bool = False
+
+    def check(self) -> None:
+        """Open to others only with keys, or if that is meant."""
+        for name in ("native", "http"):
+            address: Address | None = getattr(self, name)
+            if address is not None and not address.is_loopback and not self.insecure:
+                raise InvalidSetting(
+                    f"{name} is {address}: there are no keys yet, so everybody who reaches it may do everything. "
+                    "Use a loopback address, or say that it is meant: insecure",
+                    setting=name,
+                )
+        if self.native is None and self.http is None:
+            raise InvalidSetting("all doors are shut: native and http are both none", setting="native")
+
+
+class Value(NamedTuple):
+    """One setting, and who said so: "default", a file, a variable, or a flag."""
+
+    name: str
+    value: Any
+    source: str
+
+
+NAMES = tuple(field.name for field in fields(Config))
+
+
+def load(
+    file: str | os.PathLike[str] | None, environment: Mapping[str, str], flags: Mapping[str, Any]
+) -> tuple[Config, list[Value]]:
+    """`flags` are those that were given. Unknown names are refused wherever they are."""
+    found = {name: Value(name, getattr(Config(), name), "default") for name in NAMES}
+    if file is not None:
+        for name, given in _read(file).items():
+            found[name] = Value(name, _value(name, given), os.fspath(file))
+    for variable, given in environment.items():
+        name = variable.removeprefix(PREFIX).lower()
+        if variable.startswith(PREFIX) and name in NAMES:
+            found[name] = Value(name, _value(name, given), variable)
+    for name, given in flags.items():
+        found[name] = Value(name, _value(name, given), "--" + name.replace("_", "-"))
+    config = Config(**{name: value.value for name, value in found.items()})
+    config.check()
+    return config, list(found.values())
+
+
+def _read(file: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSetting(f"the configuration {os.fspath(file)} can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidSetting(f"the configuration {os.fspath(file)} is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InvalidSetting(
+            f"the configuration {os.fspath(file)} must be names and values, not a {type(content).__name__}"
+        )
+    for name in content:
+        if name not in NAMES:
+            raise InvalidSetting(
+                f"the configuration {os.fspath(file)} has no setting {name!r}; there are {', '.join(NAMES)}",
+                setting=str(name),
+            )
+    return content
+
+
+def _value(name: str, given: Any) -> Any:
+    match name:
+        case "native" | "http":
+            return _address(name, given)
+        case "insecure":
+            return _flag(name, given)
+        case "log_format":
+            return _one_of(name, given, LOG_FORMATS)
+        case "log_level":
+            return _one_of(name, given, LOG_LEVELS)
+        case _:
+            if not isinstance(given, str) or not given:
+                raise InvalidSetting(f"{name} is a directory, not {given!r}", setting=name)
+            return given
+
+
+def _address(name: str, given: Any) -> Address | None:
+    # YAML reads a bare none as text and null as nothing; both mean it.
+    if given is None or given == "none":
+        return None
+    host, colon, port = str(given).rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_port = port.isascii() and port.isdigit() and int(port) < 65536
+    if not colon or not host or not is_port or (":" in host and not str(given).startswith("[")):
+        raise InvalidSetting(f"{name} is host:port or none, not {given!r}", setting=name)
+    return Address(host, int(port))
+
+
+def _flag(name: str, given: Any) -> bool:
+    text = str(given).lower()
+    if text not in ("true", "false", "1", "0", "yes", "no"):
+        raise InvalidSetting(f"{name} is true or false, not {given!r}", setting=name)
+    return text in ("true", "1", "yes")
+
+
+def _one_of(name: str, given: Any, known: tuple[str, ...]) -> str:
+    if given not in known:
+        raise InvalidSetting(f"{name} is {' or '.join(known)}, not {given!r}", setting=name)
+    return str(given)

@@ -1,0 +1,109 @@
+"""One process, one data directory, its doors: from the start to a graceful end.
+
+At the end nothing new is taken, what was asked is answered, consumers are told goodbye, and the broker is closed with a
+snapshot, so that the next start has nothing to replay. A storage error ends it too, with a failure: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from penstock.clock import SystemClock
+from penstock.errors import Fatal, PenstockError
+from penstock.local.transport import LocalTransport
+from penstock.server.config import Address, Config
+from penstock.server.gate import Anybody
+from penstock.server.native import NativeDoor
+from penstock.storage.files import DiskFiles
+
+log = logging.getLogger("penstock")
+
+DRAIN_S = 10.0
+
+
+class Ready(NamedTuple):
+    """Where the doors are, with the ports that were chosen."""
+
+    native: Address | None
+    http: Address | None
+
+
+class Server:
+    """Made and run on one event loop."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._end = asyncio.Event()
+        self._failure: PenstockError | None = None
+
+    def stop(self) -> None:
+        self._end.set()
+
+    def _broke(self, error: PenstockError) -> None:
+        log.critical("the broker can't go on: %s", error.message, extra={"code": error.code})
+        self._failure = self._failure or error
+        self._end.set()
+
+    async def run(self, ready: Callable[[Ready], None] = lambda ready: None) -> None:
+        """Until it is stopped. Raises what ended it, if that was not somebody's wish."""
+        config = self._config
+        site = await LocalTransport.open(partial(DiskFiles, config.data), clock=SystemClock())
+        gate = Anybody()
+        try:
+            native = None if config.native is None else NativeDoor(site, gate, broke=self._broke)
+            where = Ready(await _opened(native, config.native), None)
+            watching = asyncio.get_running_loop().create_task(self._watch(site))
+            log.info("ready", extra={"data": config.data, "native": str(where.native), "http": str(where.http)})
+            ready(where)
+            await self._end.wait()
+            log.info("stopping")
+            watching.cancel()
+            if native is not None:
+                try:
+                    async with asyncio.timeout(DRAIN_S):
+                        await native.close()
+                except TimeoutError:
+                    log.warning("some requests were not answered within %g s", DRAIN_S)
+        finally:
+            await self._closed(site)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _watch(self, site: LocalTransport) -> None:
+        """What time alone does may fail, and nobody may be asking for anything."""
+        while True:
+            await asyncio.sleep(0.5)
+            try:
+                site.check()
+            except Fatal as error:
+                self._broke(error)
+                return
+
+    async def _closed(self, site: LocalTransport) -> None:
+        try:
+            await site.close()
+        except PenstockError:
+            # What failed before fails again; that is the error to be told.
+            if self._failure is None:
+                raise
+        log.info("stopped")
+
+
+async def _opened(door: NativeDoor | None, address: Address | None) -> Address | None:
+    if door is None or address is None:
+        return None
+    return Address(address.host, await door.open(*address))
+
+
+async def serve(config: Config, ready: Callable[[Ready], None] = lambda ready: None) -> None:
+    """Until SIGTERM or SIGINT."""
+    server = Server(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    await server.run(ready)
