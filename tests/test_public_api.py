@@ -13,7 +13,16 @@ from penstock import errors
 
 
 def test_the_package_exports_these_names_and_no_others() -> None:
-    assert sorted(penstock.__all__) == ["Message", "PenstockError", "Priority", "__version__", "aio", "errors", "open"]
+    assert sorted(penstock.__all__) == [
+        "Message",
+        "PenstockError",
+        "Priority",
+        "__version__",
+        "aio",
+        "connect",
+        "errors",
+        "open",
+    ]
     assert all(hasattr(penstock, name) for name in penstock.__all__)
     assert dir(penstock) == sorted(penstock.__all__)
 
@@ -70,6 +79,12 @@ def test_error_codes_never_change() -> None:
         "PartitionNotFound": "partition_not_found",
         "Unsupported": "unsupported",
         "Overloaded": "overloaded",
+        "ProtocolError": "protocol_error",
+        "PacketTooLarge": "packet_too_large",
+        "VersionMismatch": "version_mismatch",
+        "ConnectionLost": "connection_lost",
+        "InternalError": "internal_error",
+        "BrokerError": "broker_error",
         "MemberNotFound": "member_not_found",
         "MessageNotFound": "message_not_found",
         "NotScheduled": "not_scheduled",

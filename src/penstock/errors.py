@@ -27,10 +27,9 @@
     ├── ProtocolError                   bytes on a connection that are not the native protocol, or come out of turn
     │   ├── PacketTooLarge
     │   └── VersionMismatch             client and broker have no version of the protocol in common
-    ├── Unauthenticated                 no key, or one that nobody knows
-    ├── Forbidden                       the key is known, and may not do that
     ├── ConnectionLost                  retriable: whether the last requests were carried out is not known
     ├── InternalError                   a bug of ours
+    ├── BrokerError                     of a kind that this version does not know; `details` has the broker's code
     ├── Unsupported                     not built yet
     ├── Overloaded                      retriable: more is waiting than may wait
     ├── AlreadyExists                   a topic, or a live consumer, of that name is there
@@ -187,14 +186,6 @@ class VersionMismatch(ProtocolError):
     code = "version_mismatch"
 
 
-class Unauthenticated(PenstockError):
-    code = "unauthenticated"
-
-
-class Forbidden(PenstockError):
-    code = "forbidden"
-
-
 class ConnectionLost(PenstockError):
     code = "connection_lost"
     retriable = True
@@ -202,6 +193,10 @@ class ConnectionLost(PenstockError):
 
 class InternalError(PenstockError):
     code = "internal_error"
+
+
+class BrokerError(PenstockError):
+    code = "broker_error"
 
 
 class Unsupported(PenstockError):

@@ -11,12 +11,12 @@ from pyroaring import BitMap64
 from penstock import errors
 from penstock.client import requests
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
-from penstock.errors import PenstockError, ProtocolError
+from penstock.errors import BrokerError, PenstockError, ProtocolError
 from penstock.limits import DEFAULT_LIMITS
 from penstock.message import Message
 from penstock.wire import words
 from penstock.wire.conversation import BrokerEnd, ClientEnd, State
-from penstock.wire.failures import BrokerError, Failed, error_of, failed
+from penstock.wire.failures import Failed, error_of, failed
 from penstock.wire.packets import Kind
 from penstock.wire.runs import OFFSETS_MAX, from_runs, to_runs
 from penstock.wire.words import decoded, encoded, reply_of, request_of

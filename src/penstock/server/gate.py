@@ -14,7 +14,7 @@ class Principal(Protocol):
 
 class Gate(Protocol):
     def admit(self, key: str | None) -> Principal:
-        """Unauthenticated if there is no such key."""
+        """Who it is that has this key."""
 
 
 class Anybody:

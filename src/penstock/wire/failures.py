@@ -6,19 +6,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import PenstockError
+from penstock.errors import BrokerError, PenstockError
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True):
     code: str
     message: str
     details: dict[str, Any]
-
-
-class BrokerError(PenstockError):
-    """An error of a kind that this version does not know. `code` is the broker's."""
-
-    code = "broker_error"
 
 
 def _kinds(kind: type[PenstockError]) -> list[type[PenstockError]]:
