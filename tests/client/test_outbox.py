@@ -23,7 +23,7 @@ def test_a_parcel_is_filled_until_it_is_full_and_then_sending_starts_once() -> N
         (2, False, False),
         (0, True, False),
     ]
-    assert [len(parcel.messages) for parcel in iter(lambda: box.take(0), None)] == [3, 3]
+    assert [len(parcel) for parcel in iter(lambda: box.take(0), None)] == [3, 3]
     assert box.take(0) is None, "the last one still waits for more"
 
 
@@ -36,7 +36,7 @@ def test_a_parcel_whose_time_has_come_is_taken_with_what_has_come_since() -> Non
     box.add(Message(b"b"), 1, None)
     parcel = box.take(0)
     assert parcel is not None
-    assert [message.value for message in parcel.messages] == [b"a", b"b"]
+    assert parcel.values == [b"a", b"b"]
     assert not box.due(first.parcel), "it is on its way"
     assert box.take(0) is None
     box.add(Message(b"c"), 1, None)

@@ -167,6 +167,10 @@ class Producer(_Closing):
 
         With key, headers, delay or deliver_at, ttl, priority and timestamp as `Client.publish` has them.
         """
+        if partition is None:
+            sending = self._inner.put_plain(value, fields)
+            if sending is not None:
+                return sending
         message = self._inner.compose(value, fields)
         # As long as there is room, it costs no trip to the event loop.
         return self._inner.put_nowait(message, partition) or self._portal.run(self._inner.put(message, partition))

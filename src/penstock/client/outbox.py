@@ -13,24 +13,35 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from penstock.batch import Batch
 from penstock.client.transport import Stored
+from penstock.limits import KIB
 from penstock.message import Message
 from penstock.partitioner import partition_of
 
 # What the columns around a message may add to its bytes.
 _OVERHEAD = 48
+# No limit of a broker is smaller; what is larger is looked at more closely.
+_PLAIN_MAX = 16 * KIB
 
 
 class Parcel:
-    """Messages that are going to be one frame. `done` tells where the first of them went."""
+    """Messages that are going to be one frame. `done` tells where the first of them went.
 
-    __slots__ = ("batch", "bytes", "done", "is_due", "messages", "partition")
+    Those with nothing but a value and a key are columns from the start.
+    """
 
-    def __init__(self, partition: int, batch: Batch | None = None, size: int = 0) -> None:
+    __slots__ = ("_batch", "bytes", "done", "is_due", "is_plain", "keys", "messages", "partition", "values")
+
+    def __init__(self, partition: int, *, is_plain: bool = False, batch: Batch | None = None, size: int = 0) -> None:
         self.partition = partition
+        self.is_plain = is_plain
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
         self.messages: list[Message] = []
-        self.batch = batch
+        self._batch = batch
         self.bytes = size
         self.is_due = False
         self.done: Future[Stored] = Future()
@@ -38,7 +49,27 @@ class Parcel:
         self.done.set_running_or_notify_cancel()
 
     def __len__(self) -> int:
-        return len(self.messages) if self.batch is None else self.batch.count
+        if self._batch is not None:
+            return self._batch.count
+        return len(self.values) if self.is_plain else len(self.messages)
+
+    def add(self, message: Message) -> None:
+        if self.is_plain:
+            self.values.append(message.value)
+            self.keys.append(message.key)
+        else:
+            self.messages.append(message)
+
+    def batch(self, now_us: int) -> Batch:
+        if self._batch is not None:
+            return self._batch
+        if self.is_plain:
+            return Batch.from_columns(self.values, keys=self.keys, now_us=now_us)
+        return Batch.from_messages(self.messages, now_us, checked=True)
+
+    def empty(self) -> None:
+        """Its handles may be kept for long; what they tell is where it went."""
+        self.values, self.keys, self.messages, self._batch = [], [], [], None
 
 
 class Added(NamedTuple):
@@ -99,20 +130,49 @@ class Outbox:
             number = self._choose(message.key) if partition is None else partition
             lane = self._lane(number)
             parcel, is_new = lane.open, False
-            if parcel is not None and parcel.bytes + size > self._batch_bytes:
+            is_plain = _is_plain(message)
+            if parcel is not None and (parcel.bytes + size > self._batch_bytes or (parcel.is_plain and not is_plain)):
                 lane.ready.append(parcel)
                 parcel = None
             if parcel is None:
-                parcel = lane.open = Parcel(number)
+                parcel = lane.open = Parcel(number, is_plain=is_plain)
                 is_new = True
                 self.pending.add(parcel)
-            parcel.messages.append(message)
+            parcel.add(message)
             parcel.bytes += size
             self.buffered += size
-            row = len(parcel.messages) - 1
-            if len(parcel.messages) >= self._batch_messages or parcel.bytes >= self._batch_bytes:
+            row = len(parcel) - 1
+            if row + 1 >= self._batch_messages or parcel.bytes >= self._batch_bytes:
                 self._close(lane)
             return Added(parcel, row, is_new, bool(lane.ready) and self._starts(lane))
+
+    def add_plain(self, value: bytes, key: bytes | None) -> tuple[Parcel, int] | None:
+        """Into a parcel that is open and stays so: which, and its place in it. None if there is more to it than that.
+
+        Spelled out, and without a `Message`: this runs for every message of a producer in a hurry.
+        """
+        size = len(value) + _OVERHEAD
+        if key is not None:
+            size += len(key)
+        if size > _PLAIN_MAX:
+            return None
+        with self._lock:
+            lane = self._lanes.get(self._turn if key is None else crc32c(key) % self.partitions)
+            if lane is None or self.buffered + size > self._buffer_bytes:
+                return None
+            parcel = lane.open
+            if parcel is None or not parcel.is_plain:
+                return None
+            parcel_bytes = parcel.bytes + size
+            values = parcel.values
+            row = len(values)
+            if parcel_bytes >= self._batch_bytes or row + 1 >= self._batch_messages:
+                return None
+            values.append(value)
+            parcel.keys.append(key)
+            parcel.bytes = parcel_bytes
+            self.buffered += size
+            return parcel, row
 
     def add_batch(self, batch: Batch, size: int, partition: int) -> Added | None:
         """Behind everything that was added for this partition before."""
@@ -121,7 +181,7 @@ class Outbox:
                 return None
             lane = self._lane(partition)
             self._close(lane)
-            parcel = Parcel(partition, batch, size)
+            parcel = Parcel(partition, batch=batch, size=size)
             lane.ready.append(parcel)
             self.pending.add(parcel)
             self.buffered += size
@@ -185,3 +245,8 @@ class Outbox:
         if lane.open is not None:
             lane.ready.append(lane.open)
             lane.open = None
+
+
+def _is_plain(message: Message) -> bool:
+    is_special = message.headers or message.timestamp or message.deliver_at or message.expires_at or message.priority
+    return not is_special

@@ -25,6 +25,7 @@ from penstock.client.words import (
     Bytes,
     Duration,
     MessageFields,
+    bytes_of,
     count_of,
     duration_of,
     message_of,
@@ -155,7 +156,8 @@ class Producer:
 
         With key, headers, delay or deliver_at, ttl, priority and timestamp as `Client.publish` has them.
         """
-        return await self.put(self.compose(value, fields), partition)
+        sending = self.put_plain(value, fields) if partition is None else None
+        return sending or await self.put(self.compose(value, fields), partition)
 
     def compose(self, value: Bytes | None, fields: MessageFields) -> Message:
         return message_of(value, self._transport.now_us(), fields)
@@ -166,6 +168,20 @@ class Producer:
             await sender.room()
             await self._started()
         return sending
+
+    def put_plain(self, value: object, fields: MessageFields) -> Sending | None:
+        """The short way for bytes with no more than a key. None if it must go the long one. From any thread."""
+        key: bytes | None = None
+        if fields:
+            given = fields.get("key")
+            if len(fields) > 1 or not isinstance(given, bytes | str):
+                return None
+            key = given if isinstance(given, bytes) else bytes_of("key", given)
+        outbox = self._outbox
+        if not isinstance(value, bytes) or outbox is None or self._is_closed:
+            return None
+        added = outbox.add_plain(value, key)
+        return None if added is None else Sending(self.topic, *added)
 
     def put_nowait(self, message: Message, partition: int | None = None) -> Sending | None:
         """None if there is no room now, or the producer is not ready. From any thread."""

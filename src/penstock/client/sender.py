@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.batch import Batch
 from penstock.client.outbox import Added, Outbox, Parcel
 from penstock.client.transport import Stored, Transport
 from penstock.errors import LogClosed, PenstockError
@@ -111,8 +110,7 @@ class Sender:
 
     def _settle(self, parcel: Parcel) -> None:
         self._outbox.settle(parcel)
-        # Its handles may be kept for long; what they tell is where it went.
-        parcel.messages, parcel.batch = [], None
+        parcel.empty()
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():
@@ -120,7 +118,7 @@ class Sender:
 
     async def _sent(self, parcel: Parcel) -> Stored:
         lane = self._outbox.lane(parcel.partition)
-        batch = parcel.batch or Batch.from_messages(parcel.messages, self._transport.now_us(), checked=True)
+        batch = parcel.batch(self._transport.now_us())
         if lane.sequence + batch.count > _SEQUENCE_MAX:
             lane.epoch, lane.sequence = lane.epoch + 1, 0
         producer = Producer(self._identity, lane.epoch, lane.sequence)
