@@ -21,7 +21,19 @@ TWINS = [
     (dead_letters.DeadLetters, blocking.DeadLetters),
 ]
 # How the two halves work together; nobody else's business.
-INTERNAL = {"next", "next_nowait", "put", "put_nowait", "put_plain", "compose", "start", "is_held", "lease", "columns"}
+INTERNAL = {
+    "next",
+    "next_nowait",
+    "put",
+    "put_nowait",
+    "put_plain",
+    "compose",
+    "start",
+    "is_held",
+    "lease",
+    "columns",
+    "ack_later",
+}
 
 
 def public(kind: type) -> dict[str, Any]:

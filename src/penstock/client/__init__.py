@@ -6,7 +6,7 @@ later         its part for delayed and recurring messages
 dead_letters  its part for messages that were given up
 producer      many messages to one topic; outbox gathers them, sender sends them, sending is one on its way
 consumer      a member of a group; membership is its place there, running hands messages to a function
-received      messages as a consumer gets them; lease is what it holds together
+received      messages as a consumer gets them; lease is what it holds together; acks tells acknowledgements together
 reader        the log as it was written
 blocking      all of these for code without an event loop; portal is the loop they run on
 

@@ -9,6 +9,7 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from functools import wraps
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -44,7 +45,12 @@ class Received(StoredMessage):
         self._inner = inner
         self._portal = portal
 
-    ack = blocking(aio_received.Received.ack)
+    @wraps(aio_received.Received.ack)
+    def ack(self) -> None:
+        # If it is told later, that costs no trip to the event loop.
+        if not self._inner.ack_later():
+            self._portal.run(self._inner.ack())
+
     nack = blocking(aio_received.Received.nack)
     reject = blocking(aio_received.Received.reject)
     release = blocking(aio_received.Received.release)
@@ -108,6 +114,7 @@ class Consumer(_Closing):
     _inner: aio_consumer.Consumer
 
     join = blocking(aio_consumer.Consumer.join)
+    flush = blocking(aio_consumer.Consumer.flush)
     close = blocking(aio_consumer.Consumer.close)
 
     @property

@@ -119,11 +119,14 @@ class Client(Admin):
         name: str | None = None,
         prefetch: int = PREFETCH_DEFAULT,
         until_idle: Duration | None = None,
+        ack_linger: Duration = "0s",
         **settings: Any,
     ) -> Consumer:
         """A member of the group, which is made if it is not there; settings that are given must be those it has.
 
         It fetches `prefetch` messages ahead. With `until_idle`, iterating ends when nothing has come for that long.
+        With `ack_linger`, `ack` returns at once, and acknowledgements are told together, at most that much later: many
+        times faster, and what was not told yet is delivered again if the process dies; `flush` waits for them.
         Without a name it gets one of its own; a name that another consumer of the group has is refused until that one
         is closed (AlreadyExists).
         """
@@ -139,6 +142,7 @@ class Client(Admin):
             settings=wanted,
             prefetch=prefetch,
             until_idle=until_idle,
+            ack_linger=ack_linger,
         )
         self._consumers.add(consumer)
         return consumer

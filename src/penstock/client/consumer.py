@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.client.acks import Acks
 from penstock.client.membership import Membership
 from penstock.client.received import Received, ReceivedBatch
 from penstock.client.running import Handled, Handler, run
@@ -38,10 +39,13 @@ class Consumer:
         settings: Mapping[str, Any],
         prefetch: int = PREFETCH_DEFAULT,
         until_idle: Duration | None = None,
+        ack_linger: Duration = "0s",
     ) -> None:
         self.group = group
         self.name = name
-        self.membership = Membership(transport, group, topics, name, settings)
+        linger_us = duration_of("ack_linger", ack_linger)
+        acks = Acks(linger_us / 1_000_000) if linger_us else None
+        self.membership = Membership(transport, group, topics, name, settings, acks)
         self._prefetch = count_of("prefetch", prefetch, PREFETCH_MAX)
         self._idle_us = None if until_idle is None else duration_of("until_idle", until_idle)
         self._turn = asyncio.Lock()
@@ -148,6 +152,11 @@ class Consumer:
             return await run(self, handler, concurrency, ahead=self._prefetch)
         finally:
             await self.close()
+
+    async def flush(self) -> None:
+        """Until every acknowledgement that was given is on disk: of use with `ack_linger`. Raises what went wrong."""
+        if self.membership.acks is not None:
+            await self.membership.acks.flush()
 
     async def close(self) -> None:
         """Leaves the group and gives back what was fetched ahead. Whoever waits for a message hears that it ended."""

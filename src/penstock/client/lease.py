@@ -12,6 +12,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
+from penstock.client.acks import Acks
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.transport import Receipt, Terms, Transport
 from penstock.errors import LeaseError, LeaseNotFound, NotLeased
@@ -29,6 +30,7 @@ class Lease:
         "_lost_after",
         "_terms",
         "_transport",
+        "acks",
         "deadline_us",
         "id",
         "is_over",
@@ -36,14 +38,24 @@ class Lease:
     )
 
     def __init__(
-        self, transport: Transport, group: str, terms: Terms, topic: str, partition: int, lease: int, deadline_us: int
+        self,
+        transport: Transport,
+        group: str,
+        terms: Terms,
+        topic: str,
+        partition: int,
+        lease: int,
+        deadline_us: int,
+        acks: Acks | None = None,
     ) -> None:
+        """With `acks`, acknowledgements are told a moment later, together with others."""
         self._transport = transport
         self._group = group
         self._terms = terms
         self.id = (topic, partition, lease)
         self.deadline_us = deadline_us
         self.visibility_us = max(deadline_us - transport.now_us(), 1)
+        self.acks = acks
         self.is_over = False
         self._answered = BitMap64()
         # By what waits for one another: the first offset that was given back.
@@ -55,6 +67,11 @@ class Lease:
             return (*self.id[:2], _WHOLE_PARTITION)
         return (*self.id[:2], key) if self._terms.ordering == "key" and key is not None else None
 
+    @property
+    def is_whole(self) -> bool:
+        """Nothing of it is lost as far as is known here."""
+        return not self.is_over and not self._lost_after
+
     def holds(self, key: bytes | None, offset: int) -> bool:
         """Not answered for yet, and not lost as far as is known here."""
         return not self.is_over and offset not in self._answered and not self._was_taken_back(key, offset)
@@ -65,6 +82,9 @@ class Lease:
 
     async def answer(self, rows: Iterable[tuple[bytes | None, int]], offsets: BitMap64, answer: Answer) -> None:
         """`rows` are the keys and offsets of `offsets`; looked at only if some are, or were, given back."""
+        if self.acks is not None and not isinstance(answer, Ack):
+            # In the order in which they were given.
+            await self.acks.flush()
         if isinstance(answer, Extend) and (self._answered or self._lost_after) and not self.is_over:
             # Of a batch, what is left of it is to be kept.
             held = BitMap64([offset for key, offset in rows if self.holds(key, offset)])

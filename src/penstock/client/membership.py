@@ -14,6 +14,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
+from penstock.client.acks import Acks
 from penstock.client.answers import Release
 from penstock.client.lease import Lease
 from penstock.client.received import Received, ReceivedBatch
@@ -32,13 +33,20 @@ class Membership:
     """Belongs to one event loop, except for `take` and `take_batch`, which any thread may call."""
 
     def __init__(
-        self, transport: Transport, group: str, topics: Sequence[str], name: str, settings: Mapping[str, Any]
+        self,
+        transport: Transport,
+        group: str,
+        topics: Sequence[str],
+        name: str,
+        settings: Mapping[str, Any],
+        acks: Acks | None = None,
     ) -> None:
         self.group = group
         self.name = name
         self.is_closed = False
         self._transport = transport
         self.topics = topics
+        self.acks = acks
         self._settings = settings
         self._has_joined = False
         self._joining = asyncio.Lock()
@@ -68,7 +76,7 @@ class Membership:
                     return None
                 self._rows.extend(batch.messages())
                 continue
-            if message.is_held:
+            if message.lease.is_whole or message.is_held:
                 return message
 
     def put_back(self, message: Received) -> None:
@@ -131,7 +139,9 @@ class Membership:
         for delivery in deliveries:
             identity = (delivery.receipt.topic, delivery.receipt.partition, delivery.receipt.lease)
             if identity not in leases:
-                leases[identity] = Lease(self._transport, self.group, delivery.terms, *identity, delivery.deadline_us)
+                leases[identity] = Lease(
+                    self._transport, self.group, delivery.terms, *identity, delivery.deadline_us, self.acks
+                )
             self._batches.append(ReceivedBatch(leases[identity], delivery))
         if leases:
             self._look_again(min(lease.visibility_us for lease in leases.values()))
@@ -191,8 +201,12 @@ class Membership:
         await asyncio.gather(*self._polling, return_exceptions=True)
         async with self._joining:
             if self._has_joined:
-                await self._give_back()
-                await self._transport.leave(self.group, self.name)
+                try:
+                    if self.acks is not None:
+                        await self.acks.flush()
+                finally:
+                    await self._give_back()
+                    await self._transport.leave(self.group, self.name)
 
     async def _give_back(self) -> None:
         unseen: dict[Lease, BitMap64] = {}

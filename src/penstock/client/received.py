@@ -69,7 +69,16 @@ class Received(_Answers, StoredMessage):
         return self._lease.holds(self.key, self.offset)
 
     async def _answer(self, answer: Answer) -> None:
-        await self._lease.answer([(self.key, self.offset)], BitMap64([self.offset]), answer)
+        if not (isinstance(answer, Ack) and self.ack_later()):
+            await self._lease.answer([(self.key, self.offset)], BitMap64([self.offset]), answer)
+
+    def ack_later(self) -> bool:
+        """Whether the consumer tells acknowledgements a moment later; then this one was given. From any thread."""
+        acks = self._lease.acks
+        if acks is None:
+            return False
+        acks.add(self._lease, self.offset)
+        return True
 
 
 class ReceivedBatch(_Answers):

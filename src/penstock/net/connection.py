@@ -38,10 +38,12 @@ class Place(NamedTuple):
 class Connection(asyncio.Protocol):
     """Made with `Connection.to`. Belongs to one event loop."""
 
-    def __init__(self, place: Place, clock: Clock) -> None:
+    def __init__(self, place: Place, clock: Clock, ahead: Callable[[int], None]) -> None:
+        """`ahead` hears by how much the broker's clock is ahead of ours."""
         self._loop = asyncio.get_running_loop()
         self._place = place
         self._clock = clock
+        self._ahead = ahead
         self._end = ClientEnd()
         self._transport: asyncio.Transport | None = None
         self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
@@ -57,17 +59,15 @@ class Connection(asyncio.Protocol):
         self._beat: asyncio.TimerHandle | None = None
         self._lost: PenstockError | None = None
         self.ended = asyncio.Event()
-        # The broker's clock minus ours.
-        self.ahead_us = 0
 
     @classmethod
-    async def to(cls, place: Place, clock: Clock) -> Connection:
+    async def to(cls, place: Place, clock: Clock, ahead: Callable[[int], None] = lambda ahead_us: None) -> Connection:
         """ConnectionLost if nobody answers; what the broker says if it does not want us."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 _, connection = await loop.create_connection(
-                    lambda: cls(place, clock), place.host, place.port, ssl=place.tls
+                    lambda: cls(place, clock, ahead), place.host, place.port, ssl=place.tls
                 )
                 try:
                     connection.welcome = await asyncio.shield(connection._welcomed)
@@ -169,10 +169,10 @@ class Connection(asyncio.Protocol):
             case Kind.PING:
                 self._send(self._end.pong(self._clock.now_us()))
             case Kind.PONG:
-                self.ahead_us = decoded(packet.header, Ping).now_us - self._clock.now_us()
+                self._ahead(decoded(packet.header, Ping).now_us - self._clock.now_us())
             case Kind.WELCOME:
                 welcome = self._end.welcomed(packet)
-                self.ahead_us = welcome.now_us - self._clock.now_us()
+                self._ahead(welcome.now_us - self._clock.now_us())
                 self._beat = self._loop.call_later(welcome.silence_us / 3e6, self._heartbeat, welcome.silence_us / 1e6)
                 if not self._welcomed.done():
                     self._welcomed.set_result(welcome)

@@ -22,6 +22,8 @@ class Link:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._is_closed = False
+        # The broker's clock minus ours, as it was told last.
+        self.ahead_us = 0
 
     @property
     def open(self) -> Connection | None:
@@ -44,12 +46,15 @@ class Link:
                 if connection is not None:
                     return connection
                 try:
-                    self._connection = await Connection.to(self.place, self._clock)
+                    self._connection = await Connection.to(self.place, self._clock, self._hear)
                 except ConnectionLost:
                     if asyncio.get_running_loop().time() + pause > give_up:
                         raise
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_S_MAX)
+
+    def _hear(self, ahead_us: int) -> None:
+        self.ahead_us = ahead_us
 
     async def close(self) -> None:
         self._is_closed = True

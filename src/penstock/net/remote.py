@@ -63,7 +63,6 @@ class RemoteTransport:
         self._link = Link(place, clock, patience_s=patience_s)
         self._clock = clock
         self._limits = DEFAULT_LIMITS
-        self._ahead_us = 0
         self._producers: dict[str, Producer] = {}
         self._releasing: set[asyncio.Task[None]] = set()
 
@@ -80,10 +79,7 @@ class RemoteTransport:
         return self._limits
 
     def now_us(self) -> int:
-        connection = self._link.open
-        if connection is not None:
-            self._ahead_us = connection.ahead_us
-        return self._clock.now_us() + self._ahead_us
+        return self._clock.now_us() + self._link.ahead_us
 
     # --- publishing --------------------------------------------------------------------------------------
 
