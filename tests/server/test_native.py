@@ -45,7 +45,11 @@ def test_publish_consume_and_look_at_it_over_a_connection(tmp_path: Path) -> Non
                 await message.ack()
                 with pytest.raises(NotLeased):
                     await message.ack()
-            assert [step.what for step in (await q.trace(sent.id)).steps][:3] == ["PUBLISHED", "DELIVERED", "ACKNOWLEDGED"]
+            assert [step.what for step in (await q.trace(sent.id)).steps][:3] == [
+                "PUBLISHED",
+                "DELIVERED",
+                "ACKNOWLEDGED",
+            ]
             assert (await q.why(sent.id, "g")).code == "acknowledged"
             assert [message.value async for message in q.reader("orders")] == [b"one"]
 

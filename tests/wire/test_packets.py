@@ -13,9 +13,7 @@ from penstock.wire.packets import Decoder, Kind, Packet, packed
 
 LIMIT = 10_000
 PACKETS = st.lists(
-    st.tuples(
-        st.sampled_from(list(Kind)), st.integers(0, 2**32 - 1), st.binary(max_size=50), st.binary(max_size=200)
-    ),
+    st.tuples(st.sampled_from(list(Kind)), st.integers(0, 2**32 - 1), st.binary(max_size=50), st.binary(max_size=200)),
     max_size=8,
 )
 
@@ -61,7 +59,9 @@ def test_a_length_beyond_the_limit_is_refused_before_the_bytes_have_come() -> No
         list(Decoder(LIMIT).feed(prefix))
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(9)])
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(9)]
+)
 def test_another_protocol_is_told_apart(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="not the native protocol"):
         list(Decoder(LIMIT).feed(data))

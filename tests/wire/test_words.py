@@ -72,7 +72,9 @@ def test_replies_arrive_as_they_were() -> None:
     assert reply_of(requests.DeleteTopic("t"), encoded(None)) is None
 
 
-@pytest.mark.parametrize("answer", [Ack(), Nack("no", 5), Nack("no"), Reject("bad"), Release(), Extend(None), Extend(9)])
+@pytest.mark.parametrize(
+    "answer", [Ack(), Nack("no", 5), Nack("no"), Reject("bad"), Release(), Extend(None), Extend(9)]
+)
 def test_answers_arrive_as_they_were(answer: Answer) -> None:
     word = words.Answered("g", "t", 0, 1, [1, 2], answer)
     assert decoded(encoded(word), words.Answered) == word

@@ -76,7 +76,8 @@ class Connection(asyncio.Protocol):
                     raise
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no answer within {HANDSHAKE_S:g} s"
-            raise ConnectionLost(f"can't connect to {place}: {reason}", place=str(place)) from error
+            told = f"can't connect to {place}: is a broker running there? ({reason})"
+            raise ConnectionLost(told, place=str(place)) from error
         return connection
 
     welcome: Welcome

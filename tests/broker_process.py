@@ -1,0 +1,68 @@
+"""A real broker process, which can be killed and started again at the same port."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PENSTOCK = Path(sys.executable).with_name("penstock")
+
+
+class BrokerProcess:
+    def __init__(self, data: Path, *arguments: str) -> None:
+        self._data = data
+        self._arguments = arguments
+        self.port = 0
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"penstock://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when it is ready."""
+        self.process = subprocess.Popen(
+            [PENSTOCK, "serve", "--data", self._data, "--native", f"127.0.0.1:{self.port}", *self._arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        said = []
+        for line in self.process.stderr:
+            said.append(line)
+            found = re.search(r" ready .*native=127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found[1])
+                return
+        self._gone()
+        raise AssertionError("the broker did not start:\n" + "".join(said))
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self._gone()
+
+    def stop(self) -> tuple[int, str]:
+        """Its exit code, and the rest of its log."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._gone()
+
+    def _gone(self) -> tuple[int, str]:
+        assert self.process.stderr is not None
+        rest = self.process.stderr.read()
+        self.process.stderr.close()
+        return self.process.wait(), rest
+
+
+@contextmanager
+def broker_process(data: Path, *arguments: str) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(data, "--http", "none", *arguments)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.kill()
