@@ -33,6 +33,7 @@ INTERNAL = {
     "lease",
     "columns",
     "ack_later",
+    "answered",
 }
 
 

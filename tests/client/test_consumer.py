@@ -570,3 +570,26 @@ def test_what_was_fetched_ahead_is_given_back_in_time_and_costs_no_attempt(
     clock.advance("13s")
     first.ack()
     assert queue.dead_letters.list("orders") == []
+
+
+def test_giving_back_one_of_a_lane_leaves_those_of_its_key_in_other_lanes(queue: VirtualQueue) -> None:
+    queue.publish("orders", b"normal", key="k")
+    for number in range(2):
+        queue.publish("orders", b"high %d" % number, key="k", priority="high")
+    high, next_high, normal = queue.consumer("w", "orders", ordering="key").poll(10)
+    high.nack("1h")
+    with pytest.raises(NotLeased):
+        next_high.extend()
+    normal.extend()
+    normal.ack()
+
+
+def test_in_order_of_the_partition_a_lower_lane_waits_for_a_higher_one(queue: VirtualQueue) -> None:
+    queue.publish("orders", b"low", priority="low")
+    queue.publish("orders", b"normal")
+    queue.publish("orders", b"high", priority="high")
+    high, normal, low = queue.consumer("w", "orders", ordering="partition").poll(10)
+    high.ack()
+    normal.nack("0s")
+    with pytest.raises(NotLeased):
+        low.extend()

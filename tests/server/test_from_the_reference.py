@@ -88,9 +88,9 @@ def test_a_client_made_from_the_reference_works(tmp_path: Path) -> None:
 
         assert client.ask(JOIN, ["g", "me", ["t"], {"max_retries": 5}])[:2] == (REPLY, None)
         kind, (given,), payload = client.ask(POLL, ["g", "me", ["t"], 2, 1_000_000, 0])
-        ((topic_name, partition, lease, runs, size, attempts, deadline_us, ordering, on_poison),) = given
+        ((topic_name, partition, lease, runs, size, attempts, deadline_us, *terms),) = given
         assert (topic_name, partition, runs, attempts, size) == ("t", 0, [0, 2], [], len(payload))
-        assert (ordering, on_poison) == ("none", "park")
+        assert terms == ["none", "park", "strict"]
         assert deadline_us > now_us
         leased = [value for offset, value in messages_in(payload) if runs[0] <= offset < runs[0] + runs[1]]
         assert leased == [b"a", b"b"]

@@ -57,12 +57,20 @@ class Acks:
         with self._lock:
             given, self._given = self._given, {}
             self._is_expected = False
-        told = [lease.answer((), BitMap64(offsets), Ack()) for lease, offsets in given.items()]
-        for outcome in await asyncio.gather(*told, return_exceptions=True):
-            if isinstance(outcome, PenstockError):
-                self._failure = self._failure or outcome
-            elif isinstance(outcome, BaseException):
-                raise outcome
+        await asyncio.gather(*[self._tell_of(lease, offsets) for lease, offsets in given.items()])
+
+    async def tell(self, lease: Lease) -> None:
+        """Those of one lease, now."""
+        with self._lock:
+            offsets = self._given.pop(lease, None)
+        if offsets is not None:
+            await self._tell_of(lease, offsets)
+
+    async def _tell_of(self, lease: Lease, offsets: list[int]) -> None:
+        try:
+            await lease.answer((), BitMap64(offsets), Ack())
+        except PenstockError as error:
+            self._failure = self._failure or error
 
     async def flush(self) -> None:
         """Until all that were given are on disk. Raises what went wrong with any of them."""

@@ -8,7 +8,7 @@ being told, so that nobody works on what somebody else will get.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -18,6 +18,17 @@ from penstock.client.transport import Receipt, Terms, Transport
 from penstock.errors import LeaseError, LeaseNotFound, NotLeased
 
 IDS_TOLD_MAX = 5
+_Place = tuple[int, int]
+
+
+class Row(NamedTuple):
+    """As much of a message as it takes to tell whom it waits for."""
+
+    key: bytes | None
+    offset: int
+    priority: int
+
+
 _WHOLE_PARTITION = object()
 
 
@@ -58,8 +69,8 @@ class Lease:
         self.acks = acks
         self.is_over = False
         self._answered = BitMap64()
-        # By what waits for one another: the first offset that was given back.
-        self._lost_after: dict[Hashable, int] = {}
+        # By what waits for one another: the first that was given back.
+        self._lost_after: dict[Hashable, _Place] = {}
 
     def strand(self, key: bytes | None) -> Hashable | None:
         """Messages of the same strand are handled one after the other; those of none wait for nobody."""
@@ -72,22 +83,36 @@ class Lease:
         """Nothing of it is lost as far as is known here."""
         return not self.is_over and not self._lost_after
 
-    def holds(self, key: bytes | None, offset: int) -> bool:
+    def holds(self, row: Row) -> bool:
         """Not answered for yet, and not lost as far as is known here."""
-        return not self.is_over and offset not in self._answered and not self._was_taken_back(key, offset)
+        return not self.is_over and row.offset not in self._answered and not self._was_taken_back(row)
 
-    def _was_taken_back(self, key: bytes | None, offset: int) -> bool:
-        first = self._lost_after.get(self.strand(key)) if self._lost_after else None
-        return first is not None and offset > first
+    def _was_taken_back(self, row: Row) -> bool:
+        if not self._lost_after:
+            return False
+        first = self._lost_after.get(self._waits_for(row))
+        return first is not None and self._place(row) > first
 
-    async def answer(self, rows: Iterable[tuple[bytes | None, int]], offsets: BitMap64, answer: Answer) -> None:
-        """`rows` are the keys and offsets of `offsets`; looked at only if some are, or were, given back."""
-        if self.acks is not None and not isinstance(answer, Ack):
-            # In the order in which they were given.
-            await self.acks.flush()
+    def _waits_for(self, row: Row) -> Hashable | None:
+        """What must not be done before another one: of one key and lane, or all of the partition."""
+        strand = self.strand(row.key)
+        return strand if strand is None or self._terms.ordering == "partition" else (strand, self._lane(row))
+
+    def _place(self, row: Row) -> _Place:
+        """In the order in which they are to be done: a higher lane comes first."""
+        return -self._lane(row), row.offset
+
+    def _lane(self, row: Row) -> int:
+        return 0 if self._terms.lanes == "none" else row.priority
+
+    async def answer(self, rows: Iterable[Row], offsets: BitMap64, answer: Answer) -> None:
+        """`rows` are those of `offsets`; looked at only if some are, or were, given back."""
+        if self.acks is not None and isinstance(answer, Nack | Reject | Release):
+            # Not ahead of those that were given before.
+            await self.acks.tell(self)
         if isinstance(answer, Extend) and (self._answered or self._lost_after) and not self.is_over:
             # Of a batch, what is left of it is to be kept.
-            held = BitMap64([offset for key, offset in rows if self.holds(key, offset)])
+            held = BitMap64([row.offset for row in rows if self.holds(row)])
             gone, offsets = offsets - held if not held else BitMap64(), held
         else:
             gone = offsets & self._answered
@@ -113,13 +138,13 @@ class Lease:
             case Ack() | Reject():
                 pass
 
-    def _lose_after(self, rows: Iterable[tuple[bytes | None, int]]) -> None:
+    def _lose_after(self, rows: Iterable[Row]) -> None:
         if self._terms.ordering == "none":
             return
-        for key, offset in rows:
-            strand = self.strand(key)
-            if strand is not None:
-                self._lost_after[strand] = min(offset, self._lost_after.get(strand, offset))
+        for row in rows:
+            waits_for, place = self._waits_for(row), self._place(row)
+            if waits_for is not None:
+                self._lost_after[waits_for] = min(place, self._lost_after.get(waits_for, place))
 
     def _ids(self, offsets: BitMap64) -> list[str]:
         topic, partition, _ = self.id

@@ -11,10 +11,11 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
-from penstock.client.lease import Lease
+from penstock.client.lease import Lease, Row
 from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, among
 from penstock.client.transport import Delivery
 from penstock.client.words import Duration, duration_of
+from penstock.errors import NotLeased
 from penstock.message import Message
 
 
@@ -50,7 +51,7 @@ class _Answers(ABC):
 class Received(_Answers, StoredMessage):
     """One message. `attempt` counts its deliveries to the group, from 1 on."""
 
-    __slots__ = ("_lease", "attempt")
+    __slots__ = ("_lease", "answered", "attempt")
 
     def __init__(
         self, lease: Lease, partition: int, offset: int, append_time: int, message: Message, attempt: int
@@ -58,26 +59,37 @@ class Received(_Answers, StoredMessage):
         super().__init__(lease.id[0], partition, offset, append_time, message)
         self._lease = lease
         self.attempt = attempt
+        self.answered: Answer | None = None
 
     @property
     def lease(self) -> Lease:
         return self._lease
 
     @property
+    def _row(self) -> Row:
+        return Row(self.key, self.offset, self.priority)
+
+    @property
     def is_held(self) -> bool:
         """Not answered for yet, and not lost as far as is known here."""
-        return self._lease.holds(self.key, self.offset)
+        return self.answered is None and self._lease.holds(self._row)
 
     async def _answer(self, answer: Answer) -> None:
-        if not (isinstance(answer, Ack) and self.ack_later()):
-            await self._lease.answer([(self.key, self.offset)], BitMap64([self.offset]), answer)
+        if isinstance(answer, Ack) and self.ack_later():
+            return
+        await self._lease.answer([self._row], BitMap64([self.offset]), answer)
+        if not isinstance(answer, Extend):
+            self.answered = answer
 
     def ack_later(self) -> bool:
         """Whether the consumer tells acknowledgements a moment later; then this one was given. From any thread."""
         acks = self._lease.acks
         if acks is None:
             return False
+        if self.answered is not None:
+            raise NotLeased(f"answered for already: {self.id}", ids=[self.id])
         acks.add(self._lease, self.offset)
+        self.answered = Ack()
         return True
 
 
@@ -126,6 +138,7 @@ class ReceivedBatch(_Answers):
     async def _answer(self, answer: Answer) -> None:
         await self.lease.answer(self._rows(), self.offsets, answer)
 
-    def _rows(self) -> Iterator[tuple[bytes | None, int]]:
+    def _rows(self) -> Iterator[Row]:
         for columns in self._columns:
-            yield from zip(columns.batch.keys(), columns.offsets.tolist(), strict=True)
+            for offset, _, message in columns.rows():
+                yield Row(message.key, offset, message.priority)

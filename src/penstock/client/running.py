@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from penstock.client.answers import Ack
 from penstock.client.lease import Lease
 from penstock.client.received import Received
 from penstock.client.words import count_of
@@ -152,8 +153,10 @@ class _Runner:
 
     async def _answered(self, message: Received, failure: str | None) -> bool:
         """A handler may have answered itself. If its time was up, the message comes again, and was not done."""
+        if message.answered is not None:
+            return isinstance(message.answered, Ack)
         if not message.is_held:
-            return not message.lease.is_over
+            return False
         try:
             await (message.ack() if failure is None else message.nack(reason=failure))
         except LeaseError:

@@ -34,6 +34,7 @@ class Terms(NamedTuple):
 
     ordering: str
     on_poison: str
+    lanes: str
 
 
 class Receipt(NamedTuple):

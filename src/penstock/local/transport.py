@@ -135,7 +135,7 @@ class LocalTransport:
             attempts = {offset: state.attempts[offset] for offset in receipt.offsets & BitMap64(state.attempts)}
         told = Receipt(polled.topic, receipt.partition, receipt.lease, receipt.offsets)
         settings = self.broker.group(group, polled.topic).settings
-        terms = Terms(settings.ordering, settings.on_poison)
+        terms = Terms(settings.ordering, settings.on_poison, settings.lanes)
         return Delivery(told, frames, attempts, state.leases[receipt.lease].deadline_us, terms)
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:

@@ -195,6 +195,6 @@ def deliveries_in(packet: Packet, limits: Limits) -> list[Delivery]:
         at += given.bytes
         attempts = dict(zip(given.attempts[::2], given.attempts[1::2], strict=True))
         receipt = Receipt(given.topic, given.partition, given.lease, from_runs(given.runs))
-        terms = Terms(given.ordering, given.on_poison)
+        terms = Terms(given.ordering, given.on_poison, given.lanes)
         found.append(Delivery(receipt, frames, attempts, given.deadline_us, terms))
     return found

@@ -122,6 +122,7 @@ class Given(Word, frozen=True):
     deadline_us: int
     ordering: str
     on_poison: str
+    lanes: str
 
 
 class Delivered(Word, frozen=True):
