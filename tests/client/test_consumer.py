@@ -593,3 +593,19 @@ def test_in_order_of_the_partition_a_lower_lane_waits_for_a_higher_one(queue: Vi
     normal.nack("0s")
     with pytest.raises(NotLeased):
         low.extend()
+
+
+@pytest.mark.parametrize("way", ["one by one", "batches"])
+def test_a_loop_that_ends_because_nothing_comes_makes_room_for_others(queue: VirtualQueue, way: str) -> None:
+    publish(queue, 3)
+    first = queue.consumer("w", "orders", until_idle="1s", name="first")
+    held = list(first) if way == "one by one" else [each for batch in first.batches() for each in batch.messages()]
+    assert queue.group("w").members == {}
+    publish(queue, 1, start=3)
+    second = queue.consumer("w", "orders", until_idle="1s", name="second")
+    assert values(list(second)) == [b"3"]
+    # What was handed out is still to be answered for, and it may ask again.
+    for message in held:
+        message.ack()
+    publish(queue, 1, start=4)
+    assert values(list(first)) == [b"4"]

@@ -138,3 +138,15 @@ def test_a_queue_that_is_not_closed_is_no_trouble() -> None:
         del queue
     thread.join(30)
     assert not thread.is_alive()
+
+
+def test_retention_and_compaction_happen_as_time_goes_by() -> None:
+    with VirtualQueue() as queue:
+        queue.create_topic("short", partitions=1, retention={"hours": 1})
+        queue.create_topic("latest", partitions=1, cleanup="compact")
+        for number in range(6):
+            queue.publish("short", b"%d" % number)
+            queue.publish("latest", b"%d" % number, key="k")
+            queue.clock.advance("2d")
+        assert [message.value for message in queue.reader("short")] == []
+        assert len([message.value for message in queue.reader("latest")]) < 3

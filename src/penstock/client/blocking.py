@@ -132,6 +132,7 @@ class Consumer(_Closing):
         # What was fetched ahead costs no trip to the event loop.
         message = self._inner.next_nowait() or self._portal.run(self._inner.next())
         if message is None:
+            self._portal.run(self._inner.membership.rest())
             raise StopIteration
         return Received(message, self._portal)
 

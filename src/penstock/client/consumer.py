@@ -23,7 +23,8 @@ _leaving: set[asyncio.Task[None]] = set()
 
 
 class Consumer:
-    """Made by `Client.consumer`. It is a member of its group from its first use until it is closed.
+    """Made by `Client.consumer`. It is a member of its group from its first use until it is closed, or until a loop over
+    it ends because it is idle; used again, it joins again.
 
     A message that was handed out is to be answered for: `ack`, `nack`, `reject` or `release`. What was fetched ahead
     and never handed out is given back when the consumer is closed.
@@ -77,6 +78,7 @@ class Consumer:
     async def __anext__(self) -> Received:
         message = await self.next()
         if message is None:
+            await self.membership.rest()
             raise StopAsyncIteration
         return message
 
@@ -135,6 +137,7 @@ class Consumer:
                 batch = self.membership.take_batch()
                 if batch is None:
                     if not await self.membership.fetch(self._prefetch, self._idle_us):
+                        await self.membership.rest()
                         return
                     continue
                 is_ours = await batch.lease.keep()

@@ -199,8 +199,17 @@ class Membership:
         for polling in list(self._polling):
             polling.cancel()
         await asyncio.gather(*self._polling, return_exceptions=True)
+        await self._leave()
+
+    async def rest(self) -> None:
+        """Leaves the group until something is asked for again: others may have its partitions meanwhile."""
+        if not self.is_closed:
+            await self._leave()
+
+    async def _leave(self) -> None:
         async with self._joining:
             if self._has_joined:
+                self._has_joined = False
                 try:
                     if self.acks is not None:
                         await self.acks.flush()

@@ -17,13 +17,14 @@ from crc32c import crc32c
 
 from penstock.batch import Batch
 from penstock.client.transport import Stored
-from penstock.limits import KIB
+from penstock.errors import PenstockError
+from penstock.limits import DEFAULT_LIMITS, KIB
 from penstock.message import Message
 from penstock.partitioner import partition_of
 
 # What the columns around a message may add to its bytes.
 _OVERHEAD = 48
-# No limit of a broker is smaller; what is larger is looked at more closely.
+# What is larger is looked at more closely.
 _PLAIN_MAX = 16 * KIB
 
 
@@ -33,7 +34,7 @@ class Parcel:
     Those with nothing but a value and a key are columns from the start.
     """
 
-    __slots__ = ("_batch", "bytes", "done", "is_due", "is_plain", "keys", "messages", "partition", "values")
+    __slots__ = ("_batch", "bytes", "done", "is_due", "is_plain", "is_told", "keys", "messages", "partition", "values")
 
     def __init__(self, partition: int, *, is_plain: bool = False, batch: Batch | None = None, size: int = 0) -> None:
         self.partition = partition
@@ -44,6 +45,8 @@ class Parcel:
         self._batch = batch
         self.bytes = size
         self.is_due = False
+        # Somebody has heard what went wrong with it.
+        self.is_told = False
         self.done: Future[Stored] = Future()
         # Under way from the start: that somebody gives up waiting for it can't cancel it.
         self.done.set_running_or_notify_cancel()
@@ -66,6 +69,13 @@ class Parcel:
         if self.is_plain:
             return Batch.from_columns(self.values, keys=self.keys, now_us=now_us)
         return Batch.from_messages(self.messages, now_us, checked=True)
+
+    def error(self) -> PenstockError:
+        """What went wrong: to be raised, and told herewith."""
+        self.is_told = True
+        error = self.done.exception()
+        assert isinstance(error, PenstockError)
+        return error.again()
 
     def empty(self) -> None:
         """Its handles may be kept for long; what they tell is where it went."""
@@ -98,13 +108,22 @@ class Lane:
 
 
 class Outbox:
-    def __init__(self, *, partitions: int, batch_messages: int, batch_bytes: int, buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        partitions: int,
+        batch_messages: int,
+        batch_bytes: int,
+        buffer_bytes: int,
+        message_bytes_max: int = DEFAULT_LIMITS.message_bytes_max,
+    ) -> None:
         self.partitions = partitions
         self.buffered = 0
         self.pending: set[Parcel] = set()
         self._batch_messages = batch_messages
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
+        self._plain_max = min(message_bytes_max, _PLAIN_MAX)
         self._lanes: dict[int, Lane] = {}
         self._turn = 0
         self._lock = Lock()
@@ -154,7 +173,7 @@ class Outbox:
         size = len(value) + _OVERHEAD
         if key is not None:
             size += len(key)
-        if size > _PLAIN_MAX:
+        if size > self._plain_max:
             return None
         with self._lock:
             lane = self._lanes.get(self._turn if key is None else crc32c(key) % self.partitions)

@@ -32,8 +32,8 @@ from penstock.client.words import (
     partition_given,
 )
 from penstock.codec import CODECS
-from penstock.durations import duration_us
-from penstock.errors import InvalidInput, LogClosed, PartitionNotFound
+from penstock.durations import TIME_AS_NUMBER_MIN, duration_text, duration_us
+from penstock.errors import InvalidInput, InvalidMessage, LogClosed, PartitionNotFound
 from penstock.frame import check_message
 from penstock.limits import MIB, Limits
 from penstock.message import Message
@@ -123,6 +123,7 @@ class Producer:
             info = await self._transport.call(DescribeTopic(self.topic))
             # Somebody else may have started it meanwhile.
             if self._outbox is None or self._sender is None:
+                self._max_delay_us = info.settings["max_delay_us"]
                 self._start(len(info.partitions))
         assert self._outbox is not None
         assert self._sender is not None
@@ -135,6 +136,7 @@ class Producer:
             batch_messages=options.batch_messages,
             batch_bytes=options.batch_bytes,
             buffer_bytes=options.buffer_bytes,
+            message_bytes_max=self._transport.limits.message_bytes_max,
         )
         self._sender = Sender(
             self._transport,
@@ -189,11 +191,23 @@ class Producer:
         if outbox is None or sender is None or self._is_closed:
             return None
         self._check_partition(outbox, partition)
+        if message.deliver_at:
+            self._check_delay(message.deliver_at)
         added = outbox.add(message, check_message(message, self._transport.limits), partition)
         if added is None:
             return None
         sender.noted(added)
         return Sending(self.topic, added.parcel, added.row)
+
+    def _check_delay(self, deliver_at: int) -> None:
+        """The broker would refuse all that go with it."""
+        delay_us = deliver_at - self._transport.now_us()
+        if delay_us > self._max_delay_us:
+            raise InvalidMessage(
+                f"deliver_at is {duration_text(delay_us)} from now, {self.topic} allows "
+                f"{duration_text(self._max_delay_us)}",
+                field="deliver_at",
+            )
 
     def _check_partition(self, outbox: Outbox, partition: int | None) -> None:
         number = partition_given(partition)
@@ -212,6 +226,9 @@ class Producer:
         outbox, _ = await self._started()
         self._check_partition(outbox, partition)
         batch = Batch.from_arrow(table, self._transport.now_us())
+        _check_times(batch)
+        if batch.deliver_at is not None:
+            self._check_delay(int(batch.deliver_at.max()))
         if partition is None:
             parts = split(batch, partitions_of(batch, outbox.partitions, outbox.next_turn()))
         else:
@@ -229,6 +246,8 @@ class Producer:
         # All of them, also if one fails: nobody shall still be writing when the error is told.
         stored = await asyncio.gather(*[asyncio.wrap_future(parcel.done) for _, parcel in sent], return_exceptions=True)
         partitions, offsets = np.empty(batch.count, np.int64), np.empty(batch.count, np.int64)
+        for _, parcel in sent:
+            parcel.is_told = True
         for (rows, _), outcome in zip(sent, stored, strict=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -269,6 +288,18 @@ class Producer:
         if not self._is_closed:
             self._is_closed = True
             await self.flush()
+
+
+def _check_times(batch: Batch) -> None:
+    """Seconds and milliseconds look like microseconds of long ago."""
+    for name, times in (("deliver_at", batch.deliver_at), ("expires_at", batch.expires_at)):
+        if times is not None and ((times > 0) & (times < TIME_AS_NUMBER_MIN)).any():
+            wrong = int(times[(times > 0) & (times < TIME_AS_NUMBER_MIN)][0])
+            raise InvalidMessage(
+                f"{name} is microseconds since 1970, from {TIME_AS_NUMBER_MIN} (1973) on, or an Arrow timestamp, "
+                f"not {wrong}",
+                field=name,
+            )
 
 
 def _size(batch: Batch) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from penstock.client.outbox import Added, Outbox, Parcel
 from penstock.client.transport import Stored, Transport
@@ -11,6 +12,7 @@ from penstock.frame import Frame, Producer
 
 _SEQUENCE_MAX = (1 << 31) - 1
 _PAUSE_S, _PAUSE_S_MAX = 0.01, 1.0
+_FAILED_MAX = 1_000
 
 
 class Sender:
@@ -43,7 +45,8 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._sending: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
-        self._failure: PenstockError | None = None
+        # Told by the next flush, unless somebody has heard of them by then.
+        self._failed: deque[Parcel] = deque(maxlen=_FAILED_MAX)
 
     def noted(self, added: Added) -> None:
         """From any thread: what was added starts to wait, or to be sent."""
@@ -80,9 +83,10 @@ class Sender:
         self.hurry()
         stored = [asyncio.wrap_future(parcel.done) for parcel in list(self._outbox.pending)]
         await asyncio.gather(*stored, return_exceptions=True)
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure.again()
+        failed = [parcel for parcel in self._failed if not parcel.is_told]
+        self._failed.clear()
+        if failed:
+            raise failed[0].error()
 
     # --- one partition -----------------------------------------------------------------------------------
 
@@ -96,7 +100,7 @@ class Sender:
             try:
                 stored = await self._sent(parcel)
             except PenstockError as error:
-                self._failure = self._failure or error
+                self._failed.append(parcel)
                 self._settle(parcel)
                 parcel.done.set_exception(error)
             except BaseException:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.client.outbox import Parcel
 from penstock.client.transport import Stored
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, PenstockError
 from penstock.published import Published, PublishedBatch
 
 __all__ = ["Published", "PublishedBatch", "Sending"]
@@ -43,10 +43,18 @@ class Sending:
         is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and 0 <= timeout <= TIMEOUT_MAX):
             raise InvalidInput(f"timeout is 0 to {TIMEOUT_MAX} seconds, or None, not {timeout!r}", argument="timeout")
-        return self._published(self._parcel.done.result(timeout))
+        try:
+            return self._published(self._parcel.done.result(timeout))
+        except PenstockError:
+            self._parcel.is_told = True
+            raise
 
     def __await__(self) -> Generator[Any, None, Published]:
-        stored = yield from asyncio.wrap_future(self._parcel.done).__await__()
+        try:
+            stored = yield from asyncio.wrap_future(self._parcel.done).__await__()
+        except PenstockError:
+            self._parcel.is_told = True
+            raise
         return self._published(stored)
 
     def _published(self, stored: Stored) -> Published:

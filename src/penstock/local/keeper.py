@@ -37,7 +37,8 @@ class Keeper:
             ticks += 1
             try:
                 await self._broker.tick()
-                if ticks % TICKS_TO_MAINTENANCE == 0:
+                # Also soon after the start: a process may live shorter than that, and another one after it.
+                if ticks % TICKS_TO_MAINTENANCE == 1:
                     await self._broker.maintain()
             except (LogClosed, NotFound):
                 # A topic was deleted under our hands.

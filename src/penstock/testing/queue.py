@@ -15,6 +15,8 @@ from penstock.testing.clock import ManualClock
 from penstock.testing.memory_files import MemoryDisk, MemoryFiles
 from penstock.testing.timers import ManualTimers
 
+# Retention and compaction, as often as a broker in real time sees to them.
+MAINTENANCE_US = 60_000_000
 # A schedule of every second has so many occurrences in almost three hours.
 STEPS_MAX = 10_000
 
@@ -66,6 +68,7 @@ class VirtualQueue(blocking.Client):
         except BaseException:
             portal.stop()
             raise
+        self._maintained_us = self.clock.now_us()
         self.clock.followers.append(self)
 
     async def _open(self) -> Client:
@@ -88,6 +91,9 @@ class VirtualQueue(blocking.Client):
 
     def tick(self) -> None:
         self._portal.run(_tick(self._transport.broker))
+        if self.clock.now_us() - self._maintained_us >= MAINTENANCE_US:
+            self._maintained_us = self.clock.now_us()
+            self._portal.run(self._transport.broker.maintain())
 
     def next_due(self) -> int | None:
         return self._portal.run(_next_due(self._transport.broker, self.clock.now_us()))
