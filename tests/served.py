@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from penstock.client.client import Client
 from penstock.clock import SystemClock
 from penstock.local.transport import LocalTransport
 from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
-from penstock.server.gate import Anybody
+from penstock.server.gate import Gate
 from penstock.server.native import NativeDoor
 from penstock.storage.files import DiskFiles
 
@@ -25,16 +26,16 @@ class Served:
         self.place = Place("127.0.0.1", port)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        transport = await RemoteTransport.to(self.place, SystemClock())
+    async def client(self, key: str | None = None) -> AsyncIterator[Client]:
+        transport = await RemoteTransport.to(self.place._replace(key=key), SystemClock())
         async with Client(transport, place=str(self.place)) as client:
             yield client
 
 
 @asynccontextmanager
-async def served(path: Path, *, silence_us: int = 15_000_000) -> AsyncIterator[Served]:
+async def served(path: Path, *, silence_us: int = 15_000_000, access: Path | None = None) -> AsyncIterator[Served]:
     site = await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock())
-    door = NativeDoor(site, Anybody(), silence_us=silence_us)
+    door = NativeDoor(site, Gate(site, access), silence_us=silence_us)
     try:
         yield Served(site, door, await door.open("127.0.0.1", 0))
     finally:
@@ -42,7 +43,7 @@ async def served(path: Path, *, silence_us: int = 15_000_000) -> AsyncIterator[S
         await site.close()
 
 
-def serve(path: Path, work: Callable[[Served], Awaitable[None]], **options: int) -> None:
+def serve(path: Path, work: Callable[[Served], Awaitable[None]], **options: Any) -> None:
     async def run() -> None:
         async with asyncio.timeout(30), served(path, **options) as here:
             await work(here)

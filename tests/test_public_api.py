@@ -82,6 +82,8 @@ def test_error_codes_never_change() -> None:
         "ProtocolError": "protocol_error",
         "PacketTooLarge": "packet_too_large",
         "VersionMismatch": "version_mismatch",
+        "Unauthenticated": "unauthenticated",
+        "Forbidden": "forbidden",
         "ConnectionLost": "connection_lost",
         "InternalError": "internal_error",
         "BrokerError": "broker_error",

@@ -27,6 +27,8 @@
     ├── ProtocolError                   bytes on a connection that are not the native protocol, or come out of turn
     │   ├── PacketTooLarge
     │   └── VersionMismatch             client and broker have no version of the protocol in common
+    ├── Unauthenticated                 no key, or one that nobody has
+    ├── Forbidden                       the key is known, and may not do that
     ├── ConnectionLost                  retriable: whether the last requests were carried out is not known
     ├── InternalError                   a bug of ours
     ├── BrokerError                     of a kind that this version does not know; `details` has the broker's code
@@ -184,6 +186,14 @@ class PacketTooLarge(ProtocolError):
 
 class VersionMismatch(ProtocolError):
     code = "version_mismatch"
+
+
+class Unauthenticated(PenstockError):
+    code = "unauthenticated"
+
+
+class Forbidden(PenstockError):
+    code = "forbidden"
 
 
 class ConnectionLost(PenstockError):

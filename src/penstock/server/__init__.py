@@ -1,7 +1,8 @@
 """A broker that others reach: one process, one data directory, several doors.
 
-native       the native protocol over TCP
-session      one connection of it
+server       from the start to a graceful end; config is what it is told, logs what it tells
+native       the native protocol over TCP; session is one connection of it, subscription what it may be sent
 parcels      messages on their way to a consumer: whole frames, or only what is wanted of them
-gate         who may come in, and what they may do
+gate         who may come in: keys, in the access_file
+guard        the broker as one principal sees it, by the rules of access
 """

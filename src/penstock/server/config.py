@@ -47,11 +47,12 @@ HTTP = Address("127.0.0.1", 8080)
 
 @dataclass(frozen=True)
 class Config:
-    """`native` and `http` are host:port, or none for a door that is shut."""
+    """`native` and `http` are host:port, or none for a door that is shut; `access` is the file with keys and rules."""
 
     data: str = "data"
     native: Address | None = NATIVE
     http: Address | None = HTTP
+    access: str | None = None
     log_format: str = "text"
     log_level: str = "info"
     insecure: bool = False
@@ -60,10 +61,11 @@ class Config:
         """Open to others only with keys, or if that is meant."""
         for name in ("native", "http"):
             address: Address | None = getattr(self, name)
-            if address is not None and not address.is_loopback and not self.insecure:
+            is_open = self.access is None and not self.insecure
+            if address is not None and not address.is_loopback and is_open:
                 raise InvalidSetting(
-                    f"{name} is {address}: there are no keys yet, so everybody who reaches it may do everything. "
-                    "Use a loopback address, or say that it is meant: insecure",
+                    f"{name} is {address}, and without keys everybody who reaches it may do everything. "
+                    "Name a file of keys (access), use a loopback address, or say that it is meant (insecure)",
                     setting=name,
                 )
         if self.native is None and self.http is None:
@@ -134,7 +136,8 @@ def _value(name: str, given: Any) -> Any:
             return _one_of(name, given, LOG_LEVELS)
         case _:
             if not isinstance(given, str) or not given:
-                raise InvalidSetting(f"{name} is a directory, not {given!r}", setting=name)
+                what = "a file" if name == "access" else "a directory"
+                raise InvalidSetting(f"{name} is {what}, not {given!r}", setting=name)
             return given
 
 

@@ -1,26 +1,62 @@
-"""Who may come in, and what they may do."""
+"""Who may come in, and what they see of the broker then."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+import os
+from pathlib import Path
+
+from penstock.errors import InvalidSetting
+from penstock.local.transport import LocalTransport
+from penstock.server.access import Rules
+from penstock.server.access_file import Access, read
+from penstock.server.guard import Guarded
+
+log = logging.getLogger("penstock.access")
 
 
-class Principal(Protocol):
-    """Whoever is behind a connection."""
+class Gate:
+    """With a file of keys and rules; or without: everybody who can reach a door may do everything then."""
 
-    @property
-    def name(self) -> str: ...
+    def __init__(self, site: LocalTransport, file: str | os.PathLike[str] | None) -> None:
+        self._site = site
+        self._file = None if file is None else Path(file)
+        self._access: Access | None = None if file is None else read(file)
+        self._stamp = self._changed()
+
+    def admit(self, key: str | None) -> Guarded:
+        """The broker for whoever has this key. Unauthenticated if nobody has."""
+        if self._access is None:
+            return Guarded(self._site, "anybody", _everything)
+        return Guarded(self._site, self._access.keys.principal_of(key, self._site.now_us()), self._rules)
+
+    def _rules(self) -> Rules:
+        assert self._access is not None
+        return self._access.rules
+
+    def refresh(self) -> None:
+        """Reads the file again if it has changed. One that makes no sense changes nothing."""
+        stamp = self._changed()
+        if self._file is None or stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._access = read(self._file)
+        except InvalidSetting as error:
+            log.error("the access file has changed and makes no sense; the old one stays in force: %s", error.message)
+        else:
+            log.info("the access file has been read again")
+
+    def _changed(self) -> tuple[int, int] | None:
+        try:
+            found = None if self._file is None else self._file.stat()
+        except OSError:
+            return None
+        return None if found is None else (found.st_mtime_ns, found.st_ino)
 
 
-class Gate(Protocol):
-    def admit(self, key: str | None) -> Principal:
-        """Who it is that has this key."""
+_NO_RULES = Rules(None)
 
 
-class Anybody:
-    """Without keys: everybody who can reach the port may do everything. The port is on the loopback then."""
-
-    name = "anybody"
-
-    def admit(self, key: str | None) -> Principal:
-        return self
+def _everything() -> Rules:
+    return _NO_RULES

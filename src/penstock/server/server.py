@@ -17,7 +17,7 @@ from penstock.clock import SystemClock
 from penstock.errors import Fatal, PenstockError
 from penstock.local.transport import LocalTransport
 from penstock.server.config import Address, Config
-from penstock.server.gate import Anybody
+from penstock.server.gate import Gate
 from penstock.server.native import NativeDoor
 from penstock.storage.files import DiskFiles
 
@@ -53,11 +53,11 @@ class Server:
         """Until it is stopped. Raises what ended it, if that was not somebody's wish."""
         config = self._config
         site = await LocalTransport.open(partial(DiskFiles, config.data), clock=SystemClock())
-        gate = Anybody()
         try:
+            gate = Gate(site, config.access)
             native = None if config.native is None else NativeDoor(site, gate, broke=self._broke)
             where = Ready(await _opened(native, config.native), None)
-            watching = asyncio.get_running_loop().create_task(self._watch(site))
+            watching = asyncio.get_running_loop().create_task(self._watch(site, gate))
             log.info("ready", extra={"data": config.data, "native": str(where.native), "http": str(where.http)})
             ready(where)
             await self._end.wait()
@@ -74,10 +74,11 @@ class Server:
         if self._failure is not None:
             raise self._failure
 
-    async def _watch(self, site: LocalTransport) -> None:
-        """What time alone does may fail, and nobody may be asking for anything."""
+    async def _watch(self, site: LocalTransport, gate: Gate) -> None:
+        """What time alone does may fail, and nobody may be asking for anything. Keys and rules may change."""
         while True:
             await asyncio.sleep(0.5)
+            gate.refresh()
             try:
                 site.check()
             except Fatal as error:

@@ -16,7 +16,7 @@ from penstock.client.transport import Receipt
 from penstock.errors import Fatal, InternalError, PenstockError, ProtocolError
 from penstock.frame import Frame
 from penstock.limits import MIB
-from penstock.local.handlers import HANDLERS
+from penstock.server.guard import Guarded
 from penstock.server.parcels import given
 from penstock.server.subscription import Subscription
 from penstock.wire import words
@@ -40,7 +40,8 @@ POLL_BYTES_MAX = 8 * MIB
 class Session(asyncio.Protocol):
     def __init__(self, door: NativeDoor) -> None:
         self._door = door
-        self._site = door.site
+        # Of whoever is behind it, once that is known.
+        self._site: Guarded
         self._end = BrokerEnd(door.site.limits)
         self._transport: asyncio.Transport | None = None
         self._handshake: asyncio.TimerHandle | None = None
@@ -117,8 +118,8 @@ class Session(asyncio.Protocol):
 
     def _greet(self, packet: Packet) -> None:
         hello = self._end.greeted(packet)
-        principal = self._door.gate.admit(hello.key)
-        self.client = f"{hello.client} as {principal.name}"
+        self._site = self._door.gate.admit(hello.key)
+        self.client = f"{hello.client} as {self._site.principal}"
         if self._handshake is not None:
             self._handshake.cancel()
         self._door.greeted(self)
@@ -248,8 +249,6 @@ class Session(asyncio.Protocol):
 
     async def _call(self, packet: Packet) -> _Outcome:
         request: Request[Any] = words.request_of(packet.header)
-        if type(request) not in HANDLERS:
-            raise ProtocolError(f"{type(request).__name__} is not for clients")
         return await self._site.call(request), ()
 
     # --- flow and end ------------------------------------------------------------------------------------

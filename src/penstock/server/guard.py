@@ -1,0 +1,154 @@
+"""The broker as one principal sees it: what it may not do is refused before anything happens.
+
+One table says which rights each request needs; every door goes through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from penstock.client import requests as r
+from penstock.client.answers import Answer
+from penstock.client.requests import Request
+from penstock.client.transport import Delivery, Page, Receipt, Stored
+from penstock.errors import Forbidden
+from penstock.frame import Frame
+from penstock.limits import Limits
+from penstock.local.transport import LocalTransport
+from penstock.message import Message
+from penstock.server.access import Kind, Operation, Right, Rules
+
+R = TypeVar("R")
+_Needs = Callable[[Any], list[Right]]
+
+
+def _topic(operation: Operation, name: str) -> Right:
+    return Right(operation, Kind.TOPIC, name)
+
+
+def _group(operation: Operation, name: str) -> Right:
+    return Right(operation, Kind.GROUP, name)
+
+
+def _of_id(operation: Operation) -> _Needs:
+    """Of a message: its topic's."""
+    return lambda request: [_topic(operation, str(request.id).partition(":")[0])]
+
+
+def _on_topic(operation: Operation, field: str = "topic") -> _Needs:
+    return lambda request: [_topic(operation, getattr(request, field))]
+
+
+def _on_group(operation: Operation, field: str = "name") -> _Needs:
+    return lambda request: [_group(operation, getattr(request, field))]
+
+
+def _nothing(request: Any) -> list[Right]:
+    """What is listed is only what one may know of."""
+    return []
+
+
+_ADMIN, _READ, _DESCRIBE = Operation.ADMIN, Operation.READ, Operation.DESCRIBE
+
+NEEDS: Mapping[type[Request[Any]], _Needs] = {
+    r.CreateTopic: _on_topic(_ADMIN, "name"),
+    r.ChangeTopic: _on_topic(_ADMIN, "name"),
+    r.DeleteTopic: _on_topic(_ADMIN, "name"),
+    r.DescribeTopic: _on_topic(_DESCRIBE, "name"),
+    r.ListTopics: _nothing,
+    r.FindOffsets: _on_topic(_READ),
+    r.CreateGroup: _on_group(_ADMIN),
+    r.ChangeGroup: _on_group(_ADMIN),
+    r.DeleteGroup: _on_group(_ADMIN),
+    r.DescribeGroup: _on_group(_DESCRIBE),
+    r.ListGroups: _nothing,
+    r.Seek: lambda q: [_group(_ADMIN, q.group), _topic(_READ, q.topic)],
+    r.ListParkedKeys: _on_group(_DESCRIBE, "group"),
+    r.ReleaseKey: _on_group(_ADMIN, "group"),
+    r.Replay: lambda q: [_group(_ADMIN, q.group), _topic(_READ, q.topic)],
+    r.ListScheduled: _on_topic(_READ),
+    r.GetScheduled: _of_id(_READ),
+    r.CancelScheduled: _of_id(_ADMIN),
+    r.Reschedule: _of_id(_ADMIN),
+    r.CreateSchedule: lambda q: [_topic(_ADMIN, q.topic), _topic(Operation.PUBLISH, q.topic)],
+    r.ListSchedules: lambda q: [Right(_DESCRIBE, Kind.BROKER, "")],
+    r.DeleteSchedule: lambda q: [Right(_ADMIN, Kind.BROKER, "")],
+    r.ListDeadLetters: _on_topic(_READ),
+    r.GetDeadLetter: _of_id(_READ),
+    r.Redrive: _on_topic(_ADMIN),
+    r.Discard: _on_topic(_ADMIN),
+    r.GetMessage: _of_id(_READ),
+    r.GetTrace: _of_id(_READ),
+    r.AskWhy: lambda q: [*_of_id(_READ)(q), _group(_DESCRIBE, q.group)],
+    r.GetStateAt: lambda q: [_topic(_READ, q.topic), _group(_DESCRIBE, q.group)],
+}
+
+
+class Guarded:
+    """The same calls as the broker has. `rules` is asked each time: they may change."""
+
+    def __init__(self, site: LocalTransport, principal: str, rules: Callable[[], Rules]) -> None:
+        self._site = site
+        self.principal = principal
+        self._rules = rules
+
+    def _check(self, *rights: Right) -> None:
+        self._rules().check(self.principal, rights)
+
+    @property
+    def limits(self) -> Limits:
+        return self._site.limits
+
+    def now_us(self) -> int:
+        return self._site.now_us()
+
+    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
+        self._check(_topic(Operation.PUBLISH, topic))
+        return await self._site.publish(topic, message, partition)
+
+    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+        self._check(_topic(Operation.PUBLISH, topic))
+        return await self._site.publish_frame(topic, partition, frame)
+
+    async def join_for_a_session(
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+    ) -> None:
+        self._check_consuming(group, topics)
+        await self._site.join_for_a_session(group, consumer, topics, settings)
+
+    async def leave(self, group: str, consumer: str) -> None:
+        self._check_consuming(group, ())
+        await self._site.leave(group, consumer)
+
+    async def poll(
+        self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
+    ) -> Sequence[Delivery]:
+        self._check_consuming(group, topics)
+        return await self._site.poll(group, consumer, topics, count=count, bytes_max=bytes_max, wait_us=wait_us)
+
+    async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
+        self._check_consuming(group, [receipt.topic])
+        await self._site.answer(group, receipt, answer)
+
+    def _check_consuming(self, group: str, topics: Sequence[str]) -> None:
+        self._check(_group(Operation.CONSUME, group), *(_topic(Operation.CONSUME, topic) for topic in topics))
+
+    async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:
+        self._check(_topic(_READ, topic))
+        return await self._site.read(topic, partition, offset, until, bytes_max)
+
+    async def call(self, request: Request[R]) -> R:
+        needs = NEEDS.get(type(request))
+        if needs is None:
+            raise Forbidden(f"{type(request).__name__} is not for clients")
+        self._check(*needs(request))
+        reply = await self._site.call(request)
+        if isinstance(request, r.ListTopics | r.ListGroups):
+            kind = Kind.TOPIC if isinstance(request, r.ListTopics) else Kind.GROUP
+            listed: Any = reply
+            reply = [one for one in listed if self._may_know(kind, one.name)]  # type: ignore[assignment]
+        return reply
+
+    def _may_know(self, kind: Kind, name: str) -> bool:
+        return self._rules().allow(self.principal, Right(_DESCRIBE, kind, name))

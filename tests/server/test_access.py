@@ -1,0 +1,233 @@
+"""Keys and rules: who may come in, and do what. Deny wins, and what nobody allowed is forbidden."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock.client import requests
+from penstock.client.client import Client
+from penstock.errors import Forbidden, InvalidSetting, Unauthenticated
+from penstock.server.access import Kind, Operation, Pattern, Right, Rule, Rules
+from penstock.server.access_file import read
+from penstock.server.guard import NEEDS
+from penstock.server.keys import Key, Keys, make
+from served import Served, serve
+
+NOW_US = 1_800_000_000_000_000
+
+
+def written(path: Path, keys: list[Key], rules: list[dict[str, Any]] | None) -> Path:
+    file = path / "access.yaml"
+    told = [{"id": key.id, "principal": key.principal, "hash": key.hash} for key in keys]
+    # As an editor does it: the file is another one afterwards.
+    (path / "new").write_text(yaml.safe_dump({"keys": told, "rules": rules}), encoding="utf-8")
+    os.replace(path / "new", file)
+    return file
+
+
+# --- keys ---------------------------------------------------------------------------------------------------
+
+
+def test_a_key_tells_whose_it_is_and_nothing_else_does() -> None:
+    key, kept = make("billing")
+    old, expired = make("billing", expires_us=NOW_US)
+    keys = Keys([kept, expired])
+    assert keys.principal_of(key, NOW_US) == "billing"
+    assert key not in repr(kept)
+    assert keys.principal_of(old, NOW_US - 1) == "billing"
+    prefix, identity, secret = key.split("_", 2)
+    for wrong in (None, "", "pk", key[:-1], key + "x", f"{prefix}_{'0' * 12}_{secret}", f"xx_{identity}_{secret}", old):
+        with pytest.raises(Unauthenticated):
+            keys.principal_of(wrong, NOW_US)
+    with pytest.raises(Unauthenticated):
+        keys.principal_of("pk_\ud800_\ud800", NOW_US)
+
+
+# --- rules --------------------------------------------------------------------------------------------------
+
+
+def rule(principal: str, operation: Operation, names: str, *, allows: bool = True, kind: Kind = Kind.TOPIC) -> Rule:
+    return Rule((Pattern.of(principal),), frozenset([operation]), kind, (Pattern.of(names),), allows)
+
+
+PUBLISH = Operation.PUBLISH
+
+
+@pytest.mark.parametrize(
+    ("rules", "may"),
+    [
+        ([], False),
+        ([rule("bob", PUBLISH, "orders")], True),
+        ([rule("b*", PUBLISH, "ord*")], True),
+        ([rule("*", PUBLISH, "*")], True),
+        ([rule("bo", PUBLISH, "orders")], False),
+        ([rule("bob", PUBLISH, "order")], False),
+        ([rule("bob", Operation.READ, "orders")], False),
+        ([rule("bob", PUBLISH, "orders", kind=Kind.GROUP)], False),
+        ([rule("bob", PUBLISH, "orders"), rule("*", PUBLISH, "o*", allows=False)], False),
+        ([rule("*", PUBLISH, "o*", allows=False), rule("bob", PUBLISH, "orders")], False),
+        ([rule("bob", PUBLISH, "orders"), rule("eve", PUBLISH, "orders", allows=False)], True),
+    ],
+)
+def test_nothing_is_allowed_but_what_a_rule_allows_and_none_denies(rules: list[Rule], may: bool) -> None:
+    assert Rules(rules).allow("bob", Right(PUBLISH, Kind.TOPIC, "orders")) is may
+
+
+def test_without_rules_everything_is_allowed() -> None:
+    Rules(None).check("bob", [Right(Operation.ADMIN, Kind.TOPIC, "orders")])
+
+
+def test_every_request_needs_some_right_or_is_a_list_of_what_one_may_know() -> None:
+    kinds = {one for one in vars(requests).values() if isinstance(one, type) and issubclass(one, requests.Request)}
+    assert set(NEEDS) == kinds - {requests.Request}
+
+
+# --- the file -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[]", "keys and rules, and nothing else"),
+        ("{keys: {}}", "keys must be a list"),
+        ("{keys: [{id: a}]}", r"keys\[0\] has id"),
+        ("{keys: [{id: 5, principal: x, hash: y}]}", r"keys\[0\].id must be text"),
+        ("{keys: [{id: a, principal: x, hash: y, expires: soon}]}", "expires is a time"),
+        ("{keys: [{id: a, principal: x, hash: y}, {id: a, principal: z, hash: y}]}", "the same id"),
+        ("{rules: [{principals: [a], operations: [fly], topics: [t]}]}", r"rules\[0\].operations are publish"),
+        ("{rules: [{principals: [a], operations: [read]}]}", "must name topics, groups or broker"),
+        ("{rules: [{principals: a, operations: [read], topics: [t]}]}", "principals must be a list"),
+        ("{rules: [{principals: [a], operations: [read], topics: [t], effect: maybe}]}", "allow or deny"),
+        ("{rules: [{who: [a]}]}", r"rules\[0\] has"),
+        ("{", "is not YAML"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "access.yaml").write_text(content, encoding="utf-8")
+    with pytest.raises(InvalidSetting, match=told):
+        read(tmp_path / "access.yaml")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="can't be read"):
+        read(tmp_path / "nowhere.yaml")
+
+
+def test_a_key_in_the_file_may_end(tmp_path: Path) -> None:
+    key, kept = make("billing")
+    content = f"keys: [{{id: '{kept.id}', principal: billing, hash: {kept.hash}, expires: 2027-01-15T08:00:00Z}}]"
+    (tmp_path / "access.yaml").write_text(content, encoding="utf-8")
+    access = read(tmp_path / "access.yaml")
+    assert access.keys.principal_of(key, NOW_US - 1) == "billing"
+    with pytest.raises(Unauthenticated):
+        access.keys.principal_of(key, NOW_US)
+
+
+# --- on a port ----------------------------------------------------------------------------------------------
+
+ALLOWED: list[dict[str, Any]] = [
+    {
+        "principals": ["root"],
+        "operations": [operation.value for operation in Operation],
+        "topics": ["*"],
+        "groups": ["*"],
+        "broker": True,
+    },
+    {"principals": ["shop"], "operations": ["publish", "describe"], "topics": ["orders"]},
+    {"principals": ["work"], "operations": ["consume", "read", "describe"], "topics": ["ord*"], "groups": ["work*"]},
+]
+
+Act = Callable[[Client], Awaitable[object]]
+ACTS: dict[str, tuple[Act, set[str]]] = {
+    "publish": (lambda q: q.publish("orders", b"x"), {"root", "shop"}),
+    "publish elsewhere": (lambda q: q.publish("secret", b"x"), {"root"}),
+    "consume": (lambda q: q.consumer("workers", "orders").poll(), {"root", "work"}),
+    "consume as another group": (lambda q: q.consumer("others", "orders").poll(), {"root"}),
+    "consume another topic": (lambda q: q.consumer("workers", "secret").poll(), {"root"}),
+    "read": (lambda q: anext(aiter(q.reader("orders"))), {"root", "work"}),
+    "trace": (lambda q: q.trace("orders:0:0"), {"root", "work"}),
+    "look into another topic": (lambda q: q.message("secret:0:0"), {"root"}),
+    "describe": (lambda q: q.topic("orders"), {"root", "shop", "work"}),
+    "create": (lambda q: q.create_topic("orders.new"), {"root"}),
+    "change": (lambda q: q.change_topic("orders", partitions=2), {"root"}),
+    "seek": (lambda q: q.seek("workers", "orders", "earliest"), {"root"}),
+    "redrive": (lambda q: q.dead_letters.redrive("orders"), {"root"}),
+    "schedules": (lambda q: q.schedules.list(), {"root"}),
+    "delete": (lambda q: q.delete_topic("orders"), {"root"}),
+}
+
+
+def test_each_may_do_what_the_rules_say_and_nothing_else(tmp_path: Path) -> None:
+    made = {name: make(name) for name in ("shop", "work", "root")}
+    access = written(tmp_path, [kept for _, kept in made.values()], ALLOWED)
+
+    async def work(here: Served) -> None:
+        async with here.client(made["root"][0]) as q:
+            for topic in ("orders", "secret"):
+                await q.create_topic(topic, partitions=1)
+                await q.publish(topic, b"first")
+        for principal, (key, _) in made.items():
+            async with here.client(key) as q:
+                for name, (act, allowed) in ACTS.items():
+                    if principal in allowed:
+                        await act(q)
+                    else:
+                        with pytest.raises(Forbidden, match=f"{principal} may not"):
+                            await act(q)
+                        assert name
+                assert [topic.name for topic in await q.topics()] == {
+                    "shop": ["orders"],
+                    "work": ["orders"],
+                    "root": ["orders.new", "secret"],
+                }[principal]
+
+    serve(tmp_path / "data", work, access=access)
+
+
+def test_without_a_key_or_with_a_wrong_one_nobody_comes_in(tmp_path: Path) -> None:
+    key, kept = make("root")
+    access = written(tmp_path, [kept], None)
+
+    async def work(here: Served) -> None:
+        for wrong in (None, "", key[:-2]):
+            with pytest.raises(Unauthenticated):
+                async with here.client(wrong):
+                    pass
+        async with here.client(key) as q:
+            await q.create_topic("t")
+
+    serve(tmp_path / "data", work, access=access)
+
+
+def test_keys_are_replaced_and_rules_changed_while_it_runs(tmp_path: Path) -> None:
+    (old, old_kept), (new, new_kept) = make("root"), make("root")
+    access = written(tmp_path, [old_kept], None)
+
+    async def work(here: Served) -> None:
+        async with here.client(old) as q:
+            await q.create_topic("t")
+            written(tmp_path, [old_kept, new_kept], None)
+            here.door.gate.refresh()
+            async with here.client(new):
+                pass
+            written(tmp_path, [new_kept], [])
+            here.door.gate.refresh()
+            with pytest.raises(Unauthenticated):
+                async with here.client(old):
+                    pass
+            # Who is in already is held to the new rules.
+            with pytest.raises(Forbidden):
+                await q.publish("t", b"x")
+            access.write_text("nonsense: [", encoding="utf-8")
+            here.door.gate.refresh()
+            async with here.client(new) as other:
+                with pytest.raises(Forbidden):
+                    await other.publish("t", b"x")
+
+    serve(tmp_path / "data", work, access=access)
