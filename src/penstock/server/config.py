@@ -47,12 +47,16 @@ HTTP = Address("127.0.0.1", 8080)
 
 @dataclass(frozen=True)
 class Config:
-    """`native` and `http` are host:port, or none for a door that is shut; `access` is the file with keys and rules."""
+    """`native` and `http` are host:port, or none for a door that is shut. `access` is the file with keys and rules,
+    `tls_cert` and `tls_key` are those with a certificate and its key.
+    """
 
     data: str = "data"
     native: Address | None = NATIVE
     http: Address | None = HTTP
     access: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
     log_format: str = "text"
     log_level: str = "info"
     insecure: bool = False
@@ -68,6 +72,8 @@ class Config:
                     "Name a file of keys (access), use a loopback address, or say that it is meant (insecure)",
                     setting=name,
                 )
+        if self.tls_key is not None and self.tls_cert is None:
+            raise InvalidSetting("tls_key without tls_cert", setting="tls_key")
         if self.native is None and self.http is None:
             raise InvalidSetting("all doors are shut: native and http are both none", setting="native")
 
@@ -136,7 +142,7 @@ def _value(name: str, given: Any) -> Any:
             return _one_of(name, given, LOG_LEVELS)
         case _:
             if not isinstance(given, str) or not given:
-                what = "a file" if name == "access" else "a directory"
+                what = "a directory" if name == "data" else "a file"
                 raise InvalidSetting(f"{name} is {what}, not {given!r}", setting=name)
             return given
 

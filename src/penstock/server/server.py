@@ -19,6 +19,7 @@ from penstock.local.transport import LocalTransport
 from penstock.server.config import Address, Config
 from penstock.server.gate import Gate
 from penstock.server.native import NativeDoor
+from penstock.server.tls import Tls
 from penstock.storage.files import DiskFiles
 
 log = logging.getLogger("penstock")
@@ -55,9 +56,10 @@ class Server:
         site = await LocalTransport.open(partial(DiskFiles, config.data), clock=SystemClock())
         try:
             gate = Gate(site, config.access)
+            tls = None if config.tls_cert is None else Tls(config.tls_cert, config.tls_key)
             native = None if config.native is None else NativeDoor(site, gate, broke=self._broke)
-            where = Ready(await _opened(native, config.native), None)
-            watching = asyncio.get_running_loop().create_task(self._watch(site, gate))
+            where = Ready(await _opened(native, config.native, tls), None)
+            watching = asyncio.get_running_loop().create_task(self._watch(site, gate, tls))
             log.info("ready", extra={"data": config.data, "native": str(where.native), "http": str(where.http)})
             ready(where)
             await self._end.wait()
@@ -74,11 +76,13 @@ class Server:
         if self._failure is not None:
             raise self._failure
 
-    async def _watch(self, site: LocalTransport, gate: Gate) -> None:
-        """What time alone does may fail, and nobody may be asking for anything. Keys and rules may change."""
+    async def _watch(self, site: LocalTransport, gate: Gate, tls: Tls | None) -> None:
+        """What time alone does may fail, and nobody may be asking for anything. Keys and certificates may change."""
         while True:
             await asyncio.sleep(0.5)
             gate.refresh()
+            if tls is not None:
+                tls.refresh()
             try:
                 site.check()
             except Fatal as error:
@@ -95,10 +99,10 @@ class Server:
         log.info("stopped")
 
 
-async def _opened(door: NativeDoor | None, address: Address | None) -> Address | None:
+async def _opened(door: NativeDoor | None, address: Address | None, tls: Tls | None) -> Address | None:
     if door is None or address is None:
         return None
-    return Address(address.host, await door.open(*address))
+    return Address(address.host, await door.open(*address, None if tls is None else tls.context))
 
 
 async def serve(config: Config, ready: Callable[[Ready], None] = lambda ready: None) -> None:

@@ -1,0 +1,54 @@
+"""A certificate, and taking up a new one without a restart: for connections made from then on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+
+from penstock.errors import InvalidSetting
+
+log = logging.getLogger("penstock.tls")
+
+
+class Tls:
+    def __init__(self, certificate: str, key: str | None) -> None:
+        """Both are PEM files; without a `key`, the certificate's has it too."""
+        self._certificate = certificate
+        self._key = key
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._stamps = self._changed()
+        try:
+            self._load(self.context)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidSetting(f"the certificate {certificate} can't be used: {error}", setting="tls_cert") from error
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        context.load_cert_chain(self._certificate, self._key)
+
+    def refresh(self) -> None:
+        """Takes up the files if they have changed. What can't be used changes nothing."""
+        stamps = self._changed()
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            # Tried first: one that fails half way would leave a certificate without its key.
+            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+            self._load(self.context)
+        except (OSError, ssl.SSLError) as error:
+            log.error("the certificate has changed and can't be used; the old one stays in force: %s", error)
+        else:
+            log.info("the certificate has been read again")
+
+    def _changed(self) -> list[tuple[int, int] | None]:
+        return [_stamp(file) for file in (self._certificate, self._key) if file is not None]
+
+
+def _stamp(file: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino

@@ -1,0 +1,71 @@
+"""The configuration: defaults, a file, the environment, flags; the later one wins, and nonsense is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidSetting
+from penstock.server.config import Address, Config, load
+
+
+def test_the_later_one_wins_and_each_tells_where_it_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("data: from-file\nnative: 127.0.0.1:1\nhttp: none\nlog_level: debug\n", encoding="utf-8")
+    environment = {"PENSTOCK_NATIVE": "127.0.0.1:2", "PENSTOCK_LOG_LEVEL": "error", "PENSTOCK_SERVER": "x", "HOME": "/"}
+    config, values = load(file, environment, {"native": "[::1]:3"})
+    assert config == Config(data="from-file", native=Address("::1", 3), http=None, log_level="error")
+    sources = {value.name: value.source for value in values}
+    assert sources["data"] == sources["http"] == str(file)
+    assert (sources["native"], sources["log_level"]) == ("--native", "PENSTOCK_LOG_LEVEL")
+    assert sources["log_format"] == "default"
+
+
+def test_nothing_given_is_the_loopback() -> None:
+    config, _ = load(None, {}, {})
+    assert config == Config()
+    assert config.native is not None
+    assert config.native.is_loopback
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7420", "[::]:7420", "192.168.0.1:1", "example.org:1"])
+def test_a_door_for_others_needs_keys_or_a_word(address: str) -> None:
+    with pytest.raises(InvalidSetting, match="everybody who reaches it may do everything"):
+        load(None, {}, {"native": address})
+    assert load(None, {}, {"native": address, "insecure": True})[0].insecure
+    assert load(None, {}, {"native": address, "access": "keys.yaml"})[0].access == "keys.yaml"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"native": "7420"}, "native is host:port or none"),
+        ({"native": "host:99999"}, "native is host:port or none"),
+        ({"native": ":7420"}, "native is host:port or none"),
+        ({"native": "::1:7420"}, "native is host:port or none"),
+        ({"http": "none", "native": "none"}, "all doors are shut"),
+        ({"log_format": "xml"}, "log_format is text or json"),
+        ({"log_level": "loud"}, "log_level is debug"),
+        ({"insecure": "maybe"}, "insecure is true or false"),
+        ({"data": ""}, "data is a directory"),
+        ({"access": 5}, "access is a file"),
+        ({"tls_key": "x"}, "tls_key without tls_cert"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(flags: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidSetting, match=told):
+        load(None, {}, flags)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [("nativ: x", "no setting 'nativ'"), ("- a", "names and values"), ("{", "is not YAML"), ("5: 6", "no setting 5")],
+)
+def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "c.yaml").write_text(content, encoding="utf-8")
+    with pytest.raises(InvalidSetting, match=told):
+        load(tmp_path / "c.yaml", {}, {})
+    with pytest.raises(InvalidSetting, match="can't be read"):
+        load(tmp_path / "nowhere.yaml", {}, {})
