@@ -29,6 +29,7 @@ INTERNAL = {
     "put_plain",
     "compose",
     "start",
+    "stored",
     "is_held",
     "lease",
     "columns",

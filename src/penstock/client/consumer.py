@@ -23,8 +23,8 @@ _leaving: set[asyncio.Task[None]] = set()
 
 
 class Consumer:
-    """Made by `Client.consumer`. It is a member of its group from its first use until it is closed, or until a loop over
-    it ends because it is idle; used again, it joins again.
+    """Made by `Client.consumer`. It is a member of its group from its first use until it is closed, or until a loop
+    over it ends because it is idle; used again, it joins again.
 
     A message that was handed out is to be answered for: `ack`, `nack`, `reject` or `release`. What was fetched ahead
     and never handed out is given back when the consumer is closed.

@@ -8,6 +8,7 @@ parcel is larger than that.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from concurrent.futures import Future
 from threading import Lock
@@ -34,7 +35,19 @@ class Parcel:
     Those with nothing but a value and a key are columns from the start.
     """
 
-    __slots__ = ("_batch", "bytes", "done", "is_due", "is_plain", "is_told", "keys", "messages", "partition", "values")
+    __slots__ = (
+        "_batch",
+        "bytes",
+        "done",
+        "is_due",
+        "is_plain",
+        "is_told",
+        "keys",
+        "messages",
+        "partition",
+        "values",
+        "waiting",
+    )
 
     def __init__(self, partition: int, *, is_plain: bool = False, batch: Batch | None = None, size: int = 0) -> None:
         self.partition = partition
@@ -47,6 +60,7 @@ class Parcel:
         self.is_due = False
         # Somebody has heard what went wrong with it.
         self.is_told = False
+        self.waiting: list[asyncio.Future[None]] = []
         self.done: Future[Stored] = Future()
         # Under way from the start: that somebody gives up waiting for it can't cancel it.
         self.done.set_running_or_notify_cancel()
@@ -76,6 +90,12 @@ class Parcel:
         error = self.done.exception()
         assert isinstance(error, PenstockError)
         return error.again()
+
+    def wake(self) -> None:
+        """It is done."""
+        for waiter in self.waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def empty(self) -> None:
         """Its handles may be kept for long; what they tell is where it went."""

@@ -14,6 +14,8 @@ from functools import wraps
 from threading import Event, RLock, Thread, current_thread
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
+import uvloop
+
 from penstock.errors import LogClosed, PenstockError
 
 P = ParamSpec("P")
@@ -42,7 +44,7 @@ class Portal:
 
     def _live(self, is_running: Event) -> None:
         # A runner cancels and awaits whatever is left when its work is over.
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._stay(is_running))
 
     async def _stay(self, is_running: Event) -> None:

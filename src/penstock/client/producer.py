@@ -19,7 +19,7 @@ from penstock.client.outbox import Outbox, Parcel
 from penstock.client.requests import DescribeTopic
 from penstock.client.sender import Sender
 from penstock.client.sending import PublishedBatch, Sending
-from penstock.client.transport import Transport
+from penstock.client.transport import Stored, Transport
 from penstock.client.words import (
     HOW_TO_CLOSE,
     Bytes,
@@ -170,6 +170,13 @@ class Producer:
             await sender.room()
             await self._started()
         return sending
+
+    async def stored(self, message: Message, partition: int | None) -> Stored:
+        """Until it is on disk, as soon as can be."""
+        _, sender = await self._started()
+        sending = await self.put(message, partition)
+        stored = await sender.stored(sending.parcel)
+        return stored._replace(offset=stored.offset + sending.row)
 
     def put_plain(self, value: object, fields: MessageFields) -> Sending | None:
         """The short way for bytes with no more than a key. None if it must go the long one. From any thread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from threading import get_ident
 
 from penstock.client.outbox import Added, Outbox, Parcel
 from penstock.client.transport import Stored, Transport
@@ -43,6 +44,7 @@ class Sender:
         self._linger_s = linger_s
         self._retry_s = retry_s
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self._sending: set[asyncio.Task[None]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         # Told by the next flush, unless somebody has heard of them by then.
@@ -50,7 +52,9 @@ class Sender:
 
     def noted(self, added: Added) -> None:
         """From any thread: what was added starts to wait, or to be sent."""
-        if added.is_new or added.starts_sending:
+        if get_ident() == self._thread:
+            self._note(added)
+        elif added.is_new or added.starts_sending:
             try:
                 self._loop.call_soon_threadsafe(self._note, added)
             except RuntimeError as error:
@@ -59,12 +63,24 @@ class Sender:
     def _note(self, added: Added) -> None:
         if added.starts_sending:
             self._send(added.parcel.partition)
-        if added.is_new:
+        if added.is_new and self._linger_s:
             self._loop.call_later(self._linger_s, self._lingered, added.parcel)
+        elif added.is_new:
+            self._lingered(added.parcel)
 
     def _lingered(self, parcel: Parcel) -> None:
         if self._outbox.due(parcel):
             self._send(parcel.partition)
+
+    async def stored(self, parcel: Parcel) -> Stored:
+        """When it is. On the event loop, where a future of threads would take another turn."""
+        if not parcel.done.done():
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            parcel.waiting.append(waiter)
+            await waiter
+        if parcel.done.exception() is not None:
+            raise parcel.error()
+        return parcel.done.result()
 
     def hurry(self) -> None:
         """Nothing shall wait for more to come."""
@@ -103,14 +119,17 @@ class Sender:
                 self._failed.append(parcel)
                 self._settle(parcel)
                 parcel.done.set_exception(error)
+                parcel.wake()
             except BaseException:
                 self._settle(parcel)
                 parcel.done.set_exception(LogClosed("the client was closed before this was known to be stored"))
+                parcel.wake()
                 raise
             else:
                 self._outbox.partitions = max(stored.partitions, self._outbox.partitions)
                 self._settle(parcel)
                 parcel.done.set_result(stored)
+                parcel.wake()
 
     def _settle(self, parcel: Parcel) -> None:
         self._outbox.settle(parcel)

@@ -20,23 +20,23 @@ TIMEOUT_MAX = 1_000_000
 class Sending:
     """A message on its way: `await` it, or ask for its `result()` on another thread than the event loop's."""
 
-    __slots__ = ("_parcel", "_row", "_topic")
+    __slots__ = ("_topic", "parcel", "row")
 
     def __init__(self, topic: str, parcel: Parcel, row: int) -> None:
         self._topic = topic
-        self._parcel = parcel
-        self._row = row
+        self.parcel = parcel
+        self.row = row
 
     def __repr__(self) -> str:
         if not self.done():
             state = "on its way"
         else:
-            error = self._parcel.done.exception()
+            error = self.parcel.done.exception()
             state = f"stored as {self.result().id}" if error is None else f"failed: {error!r}"
         return f"<{type(self).__name__} to {self._topic}, {state}>"
 
     def done(self) -> bool:
-        return self._parcel.done.done()
+        return self.parcel.done.done()
 
     def result(self, timeout: float | None = None) -> Published:
         """Waits until it is on disk. TimeoutError if that takes more than `timeout` seconds."""
@@ -44,18 +44,18 @@ class Sending:
         if timeout is not None and not (is_number and 0 <= timeout <= TIMEOUT_MAX):
             raise InvalidInput(f"timeout is 0 to {TIMEOUT_MAX} seconds, or None, not {timeout!r}", argument="timeout")
         try:
-            return self._published(self._parcel.done.result(timeout))
+            return self._published(self.parcel.done.result(timeout))
         except PenstockError:
-            self._parcel.is_told = True
+            self.parcel.is_told = True
             raise
 
     def __await__(self) -> Generator[Any, None, Published]:
         try:
-            stored = yield from asyncio.wrap_future(self._parcel.done).__await__()
+            stored = yield from asyncio.wrap_future(self.parcel.done).__await__()
         except PenstockError:
-            self._parcel.is_told = True
+            self.parcel.is_told = True
             raise
         return self._published(stored)
 
     def _published(self, stored: Stored) -> Published:
-        return Published(self._topic, stored.partition, stored.offset + self._row, stored.append_time)
+        return Published(self._topic, stored.partition, stored.offset + self.row, stored.append_time)

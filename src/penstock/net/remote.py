@@ -90,8 +90,7 @@ class RemoteTransport:
             producer = Producer(self, topic, _AT_ONCE, new_id=partial(secrets.token_bytes, 16))
             await producer.start()
             producer = self._producers.setdefault(topic, producer)
-        published = await (await producer.put(message, partition))
-        return Stored(published.partition, published.offset, published.append_time, 0)
+        return await producer.stored(message, partition)
 
     async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
         connection = await self._link.connect()
