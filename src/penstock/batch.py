@@ -7,6 +7,7 @@ columns, so a batch read from disk, sent to a client or handed to Spark is the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -262,6 +263,11 @@ class Batch:
 
     def messages(self) -> Iterator[Message]:
         """As rows. Only for edges that speak rows."""
+        if self.headers is None and self.deliver_at is None and self.expires_at is None and self.priority is None:
+            return map(Message, self.values(), self.keys(), repeat(()), self.timestamps.tolist())
+        return self._rich_messages()
+
+    def _rich_messages(self) -> Iterator[Message]:
         window = slice(self.start, self.start + self.count)
         headers = self._headers_array().to_pylist() if self.headers is not None else None
         deliver_at = self.deliver_at[window].tolist() if self.deliver_at is not None else None

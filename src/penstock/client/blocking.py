@@ -40,7 +40,11 @@ class Received(StoredMessage):
     __slots__ = ("_inner", "_portal", "attempt")
 
     def __init__(self, inner: aio_received.Received, portal: Portal) -> None:
-        super().__init__(inner.topic, inner.partition, inner.offset, inner.append_time, inner.message)
+        self.topic = inner.topic
+        self.partition = inner.partition
+        self.offset = inner.offset
+        self.append_time = inner.append_time
+        self.message = inner.message
         self.attempt = inner.attempt
         self._inner = inner
         self._portal = portal
@@ -130,7 +134,9 @@ class Consumer(_Closing):
 
     def __next__(self) -> Received:
         # What was fetched ahead costs no trip to the event loop.
-        message = self._inner.next_nowait() or self._portal.run(self._inner.next())
+        message = self._inner.next_nowait()
+        if message is None:
+            message = self._portal.run(self._inner.next())
         if message is None:
             self._portal.run(self._inner.membership.rest())
             raise StopIteration

@@ -56,7 +56,12 @@ class Received(_Answers, StoredMessage):
     def __init__(
         self, lease: Lease, partition: int, offset: int, append_time: int, message: Message, attempt: int
     ) -> None:
-        super().__init__(lease.id[0], partition, offset, append_time, message)
+        # Spelled out, as in the twin: one of each is made for every message.
+        self.topic = lease.id[0]
+        self.partition = partition
+        self.offset = offset
+        self.append_time = append_time
+        self.message = message
         self._lease = lease
         self.attempt = attempt
         self.answered: Answer | None = None
