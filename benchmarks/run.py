@@ -23,6 +23,7 @@ SCRIPTS = (
     "delays",
     "backlog",
     "encode",
+    "network",
 )
 
 

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-SCRIPTS = ("append", "backlog", "commit", "delays", "encode", "groups", "leases", "open", "point_read", "read")
+SCRIPTS = (
+    "append",
+    "backlog",
+    "commit",
+    "delays",
+    "encode",
+    "groups",
+    "leases",
+    "network",
+    "open",
+    "point_read",
+    "read",
+)
 
 
 def run(name: str, *arguments: str) -> str:
