@@ -233,14 +233,13 @@ def measure(run: Run) -> Iterator[Figure]:
     for _ in range(run.rounds):
         with broker(run) as running:
             ready.append(running.ready_s)
-    with broker(run) as running:
-        with penstock.connect(f"penstock://127.0.0.1:{running.port}") as q:
-            bench = Bench(q, run.pick(500_000, 20_000))
-            contenders = {name: getattr(bench, name) for name in ("send", "send_batch", "iterate", "batches")}
-            taken = harness.interleave(run.rounds, contenders)
-            for name, bar in (("send", 600), ("send_batch", 3_000), ("iterate", 300), ("batches", 2_000)):
-                yield harness.at_least(name, 1e-3 / median(taken[name]), "k messages/s", bar)
-            yield from latency(run, q)
+    with broker(run) as running, penstock.connect(f"penstock://127.0.0.1:{running.port}") as q:
+        bench = Bench(q, run.pick(500_000, 20_000))
+        contenders = {name: getattr(bench, name) for name in ("send", "send_batch", "iterate", "batches")}
+        taken = harness.interleave(run.rounds, contenders)
+        for name, bar in (("send", 600), ("send_batch", 3_000), ("iterate", 300), ("batches", 2_000)):
+            yield harness.at_least(name, 1e-3 / median(taken[name]), "k messages/s", bar)
+        yield from latency(run, q)
     with broker(run) as running:
         connections = run.pick(2_000, 20)
         yield harness.at_most("2,000 idle connections", memory_of_connections(running, connections), "MiB", 40)

@@ -15,8 +15,6 @@ are text ("2026-01-14T15:00:00Z"), datetimes with a zone, or numbers of microsec
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from penstock import errors as errors
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from penstock import aio as aio
     from penstock.client.blocking import Client
 
-__version__ = version("penstock")
+__version__: str
 __all__ = ["Message", "PenstockError", "Priority", "__version__", "aio", "connect", "errors", "open"]
 
 
@@ -63,5 +61,11 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     # Imported when first asked for, so that `import penstock` stays cheap.
     if name == "aio":
+        from importlib import import_module
+
         return import_module("penstock.aio")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("penstock")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
