@@ -5,4 +5,5 @@ native       the native protocol over TCP; session is one connection of it, subs
 parcels      messages on their way to a consumer: whole frames, or only what is wanted of them
 gate         who may come in: keys, in the access_file; tls has the certificate
 guard        the broker as one principal sees it, by the rules of access
+metrics      what is told to Prometheus
 """

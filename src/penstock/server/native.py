@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from penstock.errors import Fatal, PenstockError
 from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
+from penstock.server.metrics import Counts
 from penstock.server.session import Session
 
 log = logging.getLogger("penstock.native")
@@ -31,9 +32,11 @@ class NativeDoor:
         *,
         name: str = "penstock",
         silence_us: int = SILENCE_US,
+        counts: Counts | None = None,
         broke: Callable[[PenstockError], None] = lambda error: None,
     ) -> None:
         """`broke` hears of an error after which the broker must not go on."""
+        self.counts = counts or Counts()
         self.site = site
         self.gate = gate
         self.name = name
@@ -62,6 +65,7 @@ class NativeDoor:
         """Why it can't stay, if it can't."""
         self._sessions.add(session)
         self._strangers.add(session)
+        self.counts.connections["native"] = len(self._sessions)
         if len(self._sessions) > CONNECTIONS_MAX:
             return f"the broker has {CONNECTIONS_MAX} connections already"
         if len(self._strangers) > STRANGERS_MAX:
@@ -85,6 +89,7 @@ class NativeDoor:
         """Its consumers may come back until their sessions are over."""
         self._sessions.discard(session)
         self._strangers.discard(session)
+        self.counts.connections["native"] = len(self._sessions)
 
     def broke(self, error: Fatal) -> None:
         self._broke(error)

@@ -18,6 +18,7 @@ from penstock.errors import Fatal, PenstockError
 from penstock.local.transport import LocalTransport
 from penstock.server.config import Address, Config
 from penstock.server.gate import Gate
+from penstock.server.metrics import Counts
 from penstock.server.native import NativeDoor
 from penstock.server.tls import Tls
 from penstock.storage.files import DiskFiles
@@ -57,7 +58,8 @@ class Server:
         try:
             gate = Gate(site, config.access)
             tls = None if config.tls_cert is None else Tls(config.tls_cert, config.tls_key)
-            native = None if config.native is None else NativeDoor(site, gate, broke=self._broke)
+            counts = Counts()
+            native = None if config.native is None else NativeDoor(site, gate, counts=counts, broke=self._broke)
             where = Ready(await _opened(native, config.native, tls), None)
             watching = asyncio.get_running_loop().create_task(self._watch(site, gate, tls))
             log.info("ready", extra={"data": config.data, "native": str(where.native), "http": str(where.http)})

@@ -138,16 +138,20 @@ class Session(asyncio.Protocol):
         self._under_way[packet.correlation] = task
 
     async def _carry_out(self, packet: Packet, size: int) -> None:
+        began, outcome = self._door.loop.time(), "ok"
         try:
             word, payload = await _ACTIONS[packet.kind](self, packet)
         except PenstockError as error:
+            outcome = error.code
             self._send(self._end.failure(packet.correlation, error))
             if isinstance(error, Fatal):
                 self._door.broke(error)
         except asyncio.CancelledError:
             # By the client: it has leased nothing. Or by the end of the connection: nobody hears it.
+            outcome = "cancelled"
             self._send(self._end.reply(packet.correlation, words.Delivered([])))
         except Exception:
+            outcome = InternalError.code
             log.exception("%s of %s failed", packet.kind.name, self.client)
             self._send(self._end.failure(packet.correlation, InternalError("the broker has a bug; its log says more")))
         else:
@@ -155,6 +159,8 @@ class Session(asyncio.Protocol):
         finally:
             self._under_way.pop(packet.correlation, None)
             self._in_flight -= size
+            spent = self._door.loop.time() - began
+            self._door.counts.request("native", packet.kind.name.lower(), outcome, spent)
             self._throttle()
 
     def _throttle(self) -> None:
