@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock.cli import main
+from cli.support import PENSTOCK, Run
 from penstock.cli.output import Column, console, print_table
 from penstock.codec import ZSTD
 from penstock.frame import Frame
 from penstock.message import Message
 from penstock.storage.files import DiskFiles
 from support import fill, frame_of, open_log
-
-PENSTOCK = Path(sys.executable).with_name("penstock")
 
 
 def healthy_log(path: Path) -> Path:
@@ -42,45 +37,6 @@ def flip(file: Path, at: int) -> None:
     data = bytearray(file.read_bytes())
     data[at] ^= 1
     file.write_bytes(data)
-
-
-@pytest.fixture(autouse=True)
-def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
-class Ran:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self.out)
-        return value
-
-    @property
-    def log(self) -> dict[str, Any]:
-        (log,) = self.json["logs"]
-        return dict(log)
-
-
-class Run:
-    """Runs the command line in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: object) -> Ran:
-        with pytest.raises(SystemExit) as exited:
-            main([str(argument) for argument in arguments])
-        captured = self._capsys.readouterr()
-        assert isinstance(exited.value.code, int)
-        return Ran(exited.value.code, captured.out, captured.err)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    return Run(capsys)
 
 
 # --- exit codes and errors ----------------------------------------------------------------------------------
@@ -358,7 +314,7 @@ def test_version_and_help_are_tidy(run: Run) -> None:
     assert re.fullmatch(r"penstock \d+\.\d+\.\d+\n", run("--version").out)
     ran = run("--help")
     assert ran.code == 0
-    assert "log  Look at the files of a log, without a broker." in ran.out
+    assert re.search(r"^  log +Look at the files of a log, without a broker\.$", ran.out, re.MULTILINE)
     ran = run("log", "inspect", "--help")
     assert max(map(len, ran.out.splitlines())) <= 80
     for option in ("--frames", "--messages", "--segment", "--from", "--limit", "--output", "--no-verify"):

@@ -1,8 +1,29 @@
 """The command line: one file per command group.
 
-app      the commands together, and the way in
-output   tables, JSON, errors and progress, shared by all commands
-log      penstock log …
+app          the commands together, and the way in
+broker       where the broker is, for every command that needs one
+options      options and arguments that several commands have
+given        what people type, understood
+output       tables, JSON, errors and progress, shared by all commands
+shown        how bytes, times, sizes and messages look
+stream       messages one after the other, as consume and read print them
+
+serve        penstock serve, penstock config …
+topic        penstock topic …
+publish      penstock publish
+consume      penstock consume
+read         penstock read
+group        penstock group …
+scheduled    penstock scheduled …
+schedule     penstock schedule …
+dlq          penstock dlq …
+trace        penstock trace, penstock why
+top          penstock top
+bench        penstock bench
+ping         penstock ping
+log          penstock log …; log_inspect does the work, log_view draws it
+
+What is heavy (numpy, pyarrow, the client) is imported by the command that needs it, so that `--help` is quick.
 """
 
 from penstock.cli.app import main

@@ -14,7 +14,23 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.cli import log, serve
+from penstock.cli import (
+    bench,
+    consume,
+    dlq,
+    group,
+    key,
+    log,
+    ping,
+    publish,
+    read,
+    schedule,
+    scheduled,
+    serve,
+    top,
+    topic,
+    trace,
+)
 from penstock.cli.output import print_error
 from penstock.errors import PenstockError
 
@@ -24,13 +40,26 @@ app = typer.Typer(
     name="penstock",
     help="A durable, replayable log and a per-message queue in one broker.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serve.serve)
+app.add_typer(topic.app, name="topic")
+app.command("publish")(publish.publish)
+app.command("consume")(consume.consume)
+app.command("read")(read.read)
+app.add_typer(group.app, name="group")
+app.add_typer(scheduled.app, name="scheduled")
+app.add_typer(schedule.app, name="schedule")
+app.add_typer(dlq.app, name="dlq")
+app.command("trace")(trace.trace)
+app.command("why")(trace.why)
+app.command("top")(top.top)
+app.command("bench")(bench.bench)
+app.command("ping")(ping.ping)
 app.add_typer(serve.config_app, name="config")
+app.add_typer(key.app, name="key")
 app.add_typer(log.app, name="log")
 
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from penstock.cli.output import Column, counted, print_fields, print_table, shown_size
+from penstock.cli.output import Column, print_fields, print_table
+from penstock.cli.shown import counted, shown_bytes, shown_size, text_of
 from penstock.message import Priority
 from penstock.storage.report import FrameReport, Kind, MessageReport, Report, Role, SegmentReport, State, shown_time
 from penstock.storage.segment import log_name
@@ -26,9 +27,7 @@ _KINDS = {
     Kind.LEFTOVER: ("yellow", "of no use any more; the next open removes it"),
 }
 _STATES = {State.OK: "", State.MISSING: "yellow", State.STALE: "yellow", State.DAMAGED: "red"}
-_TEXT_CHARACTERS_MAX = 40
 _JSON_BYTES_MAX = 1_000
-_ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 _SEGMENT_COLUMNS = (
     Column("base offset", is_number=True),
@@ -198,14 +197,14 @@ def message_row(report: MessageReport | FrameReport) -> Row:
     message = report.message
     return [
         _shown(report.offset),
-        _shown_bytes(message.key, "-"),
-        _shown_bytes(message.value, "(null)"),
+        shown_bytes(message.key),
+        shown_bytes(message.value, "(null)"),
         _shown(shown_time(report.append_time)),
         _shown(shown_time(message.timestamp)),
         Priority(message.priority).name.lower(),
         _shown(shown_time(message.deliver_at or None)),
         _shown(shown_time(message.expires_at or None)),
-        ", ".join(f"{name}={_shown_bytes(value, '')}" for name, value in message.headers) or "-",
+        ", ".join(f"{name}={shown_bytes(value, '')}" for name, value in message.headers) or "-",
     ]
 
 
@@ -256,30 +255,11 @@ def _shown_path(path: Path) -> str:
     return str(path).encode("utf-8", "backslashreplace").decode()
 
 
-def _text(data: bytes) -> str | None:
-    """As text, if it is text that can be shown."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if text.translate(_ESCAPES).isprintable() else None
-
-
-def _shown_bytes(data: bytes | None, null: str) -> str:
-    if data is None:
-        return null
-    text = _text(data)
-    shown = text.translate(_ESCAPES) if text is not None else "0x" + data[:_TEXT_CHARACTERS_MAX].hex()
-    if len(shown) <= _TEXT_CHARACTERS_MAX:
-        return shown
-    return f"{shown[:_TEXT_CHARACTERS_MAX]}… ({len(data)} bytes)"
-
-
 def _bytes_as_dict(data: bytes | None) -> dict[str, Any] | None:
     if data is None:
         return None
     is_shortened = len(data) > _JSON_BYTES_MAX
-    text = _text(data)
+    text = text_of(data)
     if text is not None:
         content = {"text": text[:_JSON_BYTES_MAX] if is_shortened else text}
     else:

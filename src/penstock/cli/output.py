@@ -13,16 +13,28 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from penstock.errors import PenstockError
-from penstock.limits import KIB, MIB
+from penstock.limits import MIB
+
+EXIT_BAD_NEWS = 1
+
+Item = TypeVar("Item")
 
 _PIPE_WIDTH = 100_000
 _EXIT_SIGPIPE = 141
@@ -46,9 +58,13 @@ class Column(NamedTuple):
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Whoever read our output has stopped: leave as other programs do, silently."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_EXIT_SIGPIPE)
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """Whoever read our output has stopped: end as other programs do, silently."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(_EXIT_SIGPIPE)
 
 
 def console() -> Console:
@@ -57,7 +73,68 @@ def console() -> Console:
 
 
 def print_json(out: Console, value: dict[str, Any]) -> None:
+    """One document."""
     out.out(json.dumps(value, indent=2), highlight=False)
+
+
+def write_row(value: dict[str, Any]) -> None:
+    """One of many: an object in a line of its own."""
+    write_bytes(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+
+
+def write_bytes(data: bytes) -> None:
+    """As they are, past the console: a stream of messages may be long, and may be no text."""
+    try:
+        sys.stdout.buffer.write(data)
+    except BrokenPipeError:
+        _leave()
+
+
+def flush() -> None:
+    """Until whoever reads our output has it, as far as that can be known."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _leave()
+
+
+def print_rows(
+    output: Output,
+    items: Sequence[Item],
+    as_json: Callable[[Item], dict[str, Any]],
+    columns: Sequence[Column],
+    as_cells: Callable[[Item], Sequence[Text | str]],
+    nothing: str,
+) -> None:
+    """A table, or an object a line. That there is nothing is told, too, and is bad news for a script that asks."""
+    if not items:
+        note(nothing)
+        raise typer.Exit(EXIT_BAD_NEWS)
+    if output is Output.JSON:
+        for item in items:
+            write_row(as_json(item))
+        flush()
+    else:
+        print_table(console(), columns, [as_cells(item) for item in items])
+
+
+def print_answer(output: Output, as_json: dict[str, Any], sentence: str) -> None:
+    """What was done, in a line."""
+    if output is Output.JSON:
+        print_json(console(), as_json)
+    else:
+        console().print(Text(sentence), soft_wrap=True)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Somebody at a terminal is asked; a script means what it says."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(question, abort=True, err=True)
+
+
+def note(text: str) -> None:
+    """For people only, and so not in the way of what goes into a pipe."""
+    print(text, file=sys.stderr)
 
 
 def print_error(error: PenstockError) -> None:
@@ -108,16 +185,6 @@ def print_fields(out: Console, fields: Iterable[tuple[str, Text | str]], label_w
         out.print(Text.assemble((f"{name:<{label_width}}  ", "bold"), value))
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
-def shown_size(size: int) -> str:
-    if size < KIB:
-        return counted(size, "byte")
-    return f"{size / KIB:.1f} KiB" if size < MIB else f"{size / MIB:.1f} MiB"
-
-
 # --- progress -----------------------------------------------------------------------------------------------
 
 
@@ -140,3 +207,15 @@ def progress_of_bytes(what: str, total: int) -> Iterator[Callable[[int], None]]:
                 waiting = 0
 
         yield advance
+
+
+@contextmanager
+def progress_of_messages(what: str) -> Iterator[Callable[[int], None]]:
+    """Yields what is to be told of messages done; draws on stderr if that is a terminal, and stdout is not."""
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda _: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,} messages"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda count: bar.advance(task, count)

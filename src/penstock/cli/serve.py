@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.options import OutputOption
 from penstock.cli.output import Column, Output, console, print_json, print_table
-from penstock.server.config import Config, Value, load
+from penstock.cli.shown import shown_setting
+
+if TYPE_CHECKING:
+    from penstock.server.config import Config, Value
 
 config_app = typer.Typer(no_args_is_help=True, help="The configuration of a server.")
 
@@ -20,6 +24,13 @@ Native = Annotated[
 Http = Annotated[
     str | None, typer.Option("--http", metavar="HOST:PORT", help="The HTTP door, or none. Default: 127.0.0.1:8080.")
 ]
+Access = Annotated[str | None, typer.Option("--access", metavar="FILE", help="The file with keys and rules.")]
+TlsCert = Annotated[
+    str | None, typer.Option("--tls-cert", metavar="FILE", help="A certificate in PEM: TLS at every door.")
+]
+TlsKey = Annotated[
+    str | None, typer.Option("--tls-key", metavar="FILE", help="Its key, if the certificate has it not.")
+]
 LogFormat = Annotated[str | None, typer.Option("--log-format", metavar="text|json", help="Default: text.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", metavar="LEVEL", help="Default: info.")]
 Insecure = Annotated[
@@ -28,6 +39,8 @@ Insecure = Annotated[
 
 
 def _loaded(file: str | None, **flags: Any) -> tuple[Config, list[Value]]:
+    from penstock.server.config import load
+
     given = {name: value for name, value in flags.items() if value is not None}
     return load(file or os.environ.get("PENSTOCK_CONFIG"), os.environ, given)
 
@@ -37,6 +50,9 @@ def serve(
     data: Data = None,
     native: Native = None,
     http: Http = None,
+    access: Access = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     insecure: Insecure = None,
@@ -49,7 +65,16 @@ def serve(
     from penstock.server.server import serve as serve_until_stopped
 
     chosen, _ = _loaded(
-        config, data=data, native=native, http=http, log_format=log_format, log_level=log_level, insecure=insecure
+        config,
+        data=data,
+        native=native,
+        http=http,
+        access=access,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        log_format=log_format,
+        log_level=log_level,
+        insecure=insecure,
     )
     set_up(chosen.log_format, chosen.log_level)
     uvloop.run(serve_until_stopped(chosen))
@@ -61,24 +86,30 @@ def show(
     data: Data = None,
     native: Native = None,
     http: Http = None,
+    access: Access = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     insecure: Insecure = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """What a server started like this would be told, and by whom."""
     _, values = _loaded(
-        config, data=data, native=native, http=http, log_format=log_format, log_level=log_level, insecure=insecure
+        config,
+        data=data,
+        native=native,
+        http=http,
+        access=access,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        log_format=log_format,
+        log_level=log_level,
+        insecure=insecure,
     )
     out = console()
-    shown = [(name, _shown(value), source) for name, value, source in values]
+    shown = [(name, shown_setting(value), source) for name, value, source in values]
     if output is Output.JSON:
         print_json(out, {name: {"value": value, "source": source} for name, value, source in shown})
     else:
         print_table(out, [Column("setting"), Column("value"), Column("from")], shown)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)

@@ -9,7 +9,6 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from functools import wraps
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -49,8 +48,8 @@ class Received(StoredMessage):
         self._inner = inner
         self._portal = portal
 
-    @wraps(aio_received.Received.ack)
     def ack(self) -> None:
+        """Done: it never comes to this group again. On disk when this returns."""
         # If it is told later, that costs no trip to the event loop.
         if not self._inner.ack_later():
             self._portal.run(self._inner.ack())

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from penstock.clock import rfc3339
 from penstock.durations import time_us
-from penstock.errors import InvalidSetting, PenstockError
+from penstock.errors import InvalidSetting, NotFound, PenstockError
 from penstock.server.access import Kind, Operation, Pattern, Rule, Rules
 from penstock.server.keys import Key, Keys
 
@@ -35,6 +36,16 @@ class Access(NamedTuple):
 
 def read(file: str | os.PathLike[str]) -> Access:
     """InvalidSetting if it can't be, and where."""
+    content = _content(file)
+    keys = [_key(number, one) for number, one in enumerate(_list(content, "keys"))]
+    if len({key.id for key in keys}) < len(keys):
+        raise InvalidSetting("keys: two have the same id")
+    has_rules = content.get("rules") is not None
+    rules = [rule for number, one in enumerate(_list(content, "rules")) for rule in _rules(number, one)]
+    return Access(Keys(keys), Rules(rules if has_rules else None))
+
+
+def _content(file: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
@@ -43,12 +54,40 @@ def read(file: str | os.PathLike[str]) -> Access:
         raise InvalidSetting(f"the access file {os.fspath(file)} is not YAML: {error}") from error
     if not isinstance(content, dict) or not content.keys() <= {"keys", "rules"}:
         raise InvalidSetting(f"the access file {os.fspath(file)} has keys and rules, and nothing else")
-    keys = [_key(number, one) for number, one in enumerate(_list(content, "keys"))]
-    if len({key.id for key in keys}) < len(keys):
-        raise InvalidSetting("keys: two have the same id")
-    has_rules = content.get("rules") is not None
-    rules = [rule for number, one in enumerate(_list(content, "rules")) for rule in _rules(number, one)]
-    return Access(Keys(keys), Rules(rules if has_rules else None))
+    return content
+
+
+def add_key(file: str | os.PathLike[str], key: Key) -> None:
+    """At the end of the keys. Comments do not survive it."""
+    content: dict[str, Any] = _content(file) if Path(file).exists() else {}
+    told = {"id": key.id, "principal": key.principal, "hash": key.hash}
+    if key.expires_us is not None:
+        told["expires"] = rfc3339(key.expires_us)
+    _write(file, {**content, "keys": [*_list(content, "keys"), told]})
+
+
+def remove_key(file: str | os.PathLike[str], identity: str) -> None:
+    content = _content(file)
+    keys = _list(content, "keys")
+    kept = [key for key in keys if not (isinstance(key, dict) and key.get("id") == identity)]
+    if len(kept) == len(keys):
+        raise NotFound(f"there is no key {identity} in {os.fspath(file)}", id=identity)
+    _write(file, {**content, "keys": kept})
+
+
+def _write(file: str | os.PathLike[str], content: dict[str, Any]) -> None:
+    """As a whole, or not at all, and for nobody else to read."""
+    path = Path(file)
+    new = path.with_name(path.name + ".new")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+            yaml.safe_dump(content, stream, sort_keys=False)
+        read(new)
+        os.replace(new, path)
+    except OSError as error:
+        raise InvalidSetting(f"the access file {path} can't be written: {error.strerror}") from error
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _list(content: dict[str, Any], name: str) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.errors import Unauthenticated
@@ -46,6 +46,9 @@ def _hash(secret: str) -> str:
 class Keys:
     def __init__(self, keys: Iterable[Key]) -> None:
         self._keys = {key.id: key for key in keys}
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys.values())
 
     def principal_of(self, given: str | None, now_us: int) -> str:
         """Whose it is. The error does not tell whether it was the id, the secret or the time that was wrong."""

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from penstock.errors import ProtocolError
 
-# More than anybody has in flight; a run of more would only be a way to make the other side work.
+# Of a client: more than anybody has in flight; a run of more would only be a way to make the broker work.
 OFFSETS_MAX = 1_000_000
 _OFFSET_MAX = 1 << 63
 
@@ -31,13 +31,13 @@ def to_runs(offsets: BitMap64) -> list[int]:
     return runs
 
 
-def from_runs(runs: list[int]) -> BitMap64:
-    """ProtocolError if they are none."""
+def from_runs(runs: list[int], most: int = OFFSETS_MAX) -> BitMap64:
+    """ProtocolError if they are none, or of more than `most`."""
     firsts, counts = runs[::2], runs[1::2]
     if len(runs) % 2 or (runs and min(runs) < 0):
         raise ProtocolError("runs of offsets are pairs of a first one and a count")
-    if sum(counts) > OFFSETS_MAX:
-        raise ProtocolError(f"{sum(counts)} offsets at once; the limit is {OFFSETS_MAX}", limit=OFFSETS_MAX)
+    if sum(counts) > most:
+        raise ProtocolError(f"{sum(counts)} offsets at once; the limit is {most}", limit=most)
     ends = [first + count for first, count in zip(firsts, counts, strict=True)]
     if any(count < 1 for count in counts) or any(end >= _OFFSET_MAX for end in ends[-1:]):
         raise ProtocolError("a run of offsets is empty or reaches too far")

@@ -190,7 +190,8 @@ def _to_wire(value: object) -> object:
 
 def _from_wire(kind: type, value: object) -> object:
     if kind is BitMap64 and isinstance(value, list) and all(isinstance(one, int) for one in value):
-        return from_runs(value)
+        # Only in what a broker replies, which may tell of all that a group has not done.
+        return from_runs(value, 1 << 62)
     raise NotImplementedError(f"{kind.__name__} can't be received")
 
 

@@ -1,0 +1,90 @@
+"""Where the broker is: behind an address, or in a directory that this process opens itself."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.errors import ConnectionLost, DirectoryLocked, InvalidInput
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Client
+
+ADDRESS = "penstock://127.0.0.1:7420"
+
+_Server = Annotated[
+    str | None,
+    typer.Option("--server", metavar="ADDRESS", help=f"The broker. Default: $PENSTOCK_SERVER, or {ADDRESS}."),
+]
+_Data = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="The broker's directory instead, if no server has it open."),
+]
+# Not --key: that is a message's.
+_ServerKey = Annotated[
+    str | None,
+    typer.Option("--server-key", metavar="KEY", help="The key to the broker. Default: $PENSTOCK_KEY."),
+]
+
+
+class Broker:
+    """What the options of a command say; nothing is opened before it is asked for."""
+
+    def __init__(self, server: str | None, data: str | None, key: str | None) -> None:
+        if server is not None and data is not None:
+            raise InvalidInput("the broker is at --server or in --data, not both")
+        self.data = data
+        self.address = server or os.environ.get("PENSTOCK_SERVER") or ADDRESS
+        self.key = key or os.environ.get("PENSTOCK_KEY") or None
+
+    def open(self, *, create: bool = False) -> Client:
+        """A client, to be used in a `with`. Only with `create` a directory that is not there is made."""
+        return self._connected() if self.data is None else self._opened(self.data, create)
+
+    def _connected(self) -> Client:
+        import penstock
+
+        try:
+            return penstock.connect(self.address, key=self.key)
+        except ConnectionLost as error:
+            raise ConnectionLost(
+                f"{error.message}; `penstock serve` starts a server, and --data DIR needs none", **error.details
+            ) from error
+
+    def _opened(self, data: str, create: bool) -> Client:
+        import penstock
+
+        if not create and not Path(data).is_dir():
+            raise InvalidInput(f"{data}: no such directory")
+        try:
+            return penstock.open(data)
+        except DirectoryLocked as error:
+            raise DirectoryLocked(
+                f"{data} is in use by another process; if that is a server, reach it with --server", **error.details
+            ) from error
+
+
+def with_broker(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command its first argument, a Broker, and the options for it."""
+    first, *others = inspect.signature(command, eval_str=True).parameters.values()
+    assert first.annotation is Broker, f"{command.__name__} takes no broker"
+
+    @wraps(command)
+    def run(*, server: str | None, data: str | None, server_key: str | None, **options: Any) -> None:
+        command(Broker(server, data, server_key), **options)
+
+    where = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (("server", _Server), ("data", _Data), ("server_key", _ServerKey))
+    ]
+    parameters = [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others), *where]
+    # Typer reads both.
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run

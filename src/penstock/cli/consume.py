@@ -1,0 +1,127 @@
+"""penstock consume: the messages of a group, printed and acknowledged."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.broker import Broker, with_broker
+from penstock.cli.given import settings_given
+from penstock.cli.options import FromTime, Settings, ToTime
+from penstock.cli.output import EXIT_BAD_NEWS, flush
+from penstock.cli.stream import Format, print_messages, stretch_given, write_message
+from penstock.errors import InvalidInput, LeaseError
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Consumer, Received, ReceivedBatch
+
+# Printing takes no time, and each batch costs a trip to the disk.
+PREFETCH = 1_000
+
+
+class Acks(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+
+
+class Rows(StrEnum):
+    VALUE = "value"
+    JSON = "json"
+
+
+@with_broker
+def consume(
+    broker: Broker,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="The names of topics.")],
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="GROUP", help="Made if it is not there.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="What the consumer is called in traces.")] = None,
+    ack: Annotated[Acks, typer.Option("--ack", help="When printed; or never: given back at the end.")] = Acks.AUTO,
+    max: Annotated[int | None, typer.Option("--max", "-n", metavar="N", min=1, help="End after so many.")] = None,
+    until_idle: Annotated[
+        str | None, typer.Option("--until-idle", metavar="DURATION", help="End when nothing came for so long.")
+    ] = None,
+    settings: Settings = None,
+    from_time: FromTime = None,
+    to_time: ToTime = None,
+    output: Annotated[Rows, typer.Option("--output", "-o", help="Values, or JSON with everything.")] = Rows.VALUE,
+) -> None:
+    """Print the messages of a group, and acknowledge them.
+
+    Each is acknowledged when it is printed. Ends with Ctrl-C; what was not printed is given back. Without a group,
+    --from-time and --to-time read by time, as `penstock read` does. Exit code 1: there was nothing.
+    """
+    shape = Format(output.value)
+    is_by_time = from_time is not None or to_time is not None
+    if (group is None) != is_by_time:
+        raise InvalidInput("consume takes a --group, or --from-time and --to-time without one (see `penstock read`)")
+    with broker.open() as q:
+        if group is None:
+            stretch = stretch_given(from_time, to_time)
+            count = sum(print_messages(q.reader(topic, **stretch), shape, max) for topic in topics)
+        else:
+            prefetch = PREFETCH if max is None else min(max, PREFETCH)
+            options: dict[str, Any] = {"name": name, "prefetch": prefetch, "until_idle": until_idle}
+            with q.consumer(group, topics, **options, **settings_given(settings, {})) as consumer:
+                count = _print_all(consumer, shape, max, ack is Acks.AUTO)
+    if not count:
+        raise typer.Exit(EXIT_BAD_NEWS)
+
+
+def _print_all(consumer: Consumer, shape: Format, most: int | None, acks: bool) -> int:
+    count = 0
+    kept: list[Received] = []
+    try:
+        for batch in consumer.batches():
+            wanted = len(batch) if most is None else min(most - count, len(batch))
+            printed = _print_batch(batch, wanted, shape, acks)
+            count += len(printed)
+            kept += [] if acks else printed
+            if count == most:
+                break
+    finally:
+        _give_back(kept)
+    return count
+
+
+def _print_batch(batch: ReceivedBatch, wanted: int, shape: Format, acks: bool) -> list[Received]:
+    """What is printed is acknowledged, and nothing else, also when this ends by Ctrl-C or a reader that has gone."""
+    messages = list(batch.messages())
+    printed = 0
+    try:
+        for message in messages[:wanted]:
+            write_message(message, shape, attempt=message.attempt)
+            printed += 1
+        flush()
+    except KeyboardInterrupt:
+        flush()
+        _settle(batch, messages, printed, acks)
+        raise
+    except BaseException:
+        # Nobody knows how much of it arrived.
+        _give_back(messages)
+        raise
+    _settle(batch, messages, printed, acks)
+    return messages[:printed]
+
+
+def _settle(batch: ReceivedBatch, messages: list[Received], printed: int, acks: bool) -> None:
+    if acks and printed == len(messages):
+        batch.ack()
+        return
+    if acks:
+        for message in messages[:printed]:
+            message.ack()
+    _give_back(messages[printed:])
+
+
+def _give_back(messages: list[Received]) -> None:
+    for message in messages:
+        try:
+            message.release()
+        except LeaseError:
+            # Its time was up, or one before it was given back: it comes again by itself.
+            continue

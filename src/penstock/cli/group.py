@@ -1,0 +1,360 @@
+"""penstock group: what groups there are, where they are, and how to move them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.broker import Broker, with_broker
+from penstock.cli.given import flags_given, maybe_past_given, offset_given, past_given, settings_given
+from penstock.cli.options import FromTime, GroupName, OutputOption, Settings, Topic, ToTime, Yes
+from penstock.cli.output import (
+    EXIT_BAD_NEWS,
+    Column,
+    Output,
+    confirm,
+    console,
+    print_answer,
+    print_fields,
+    print_json,
+    print_rows,
+    print_table,
+)
+from penstock.cli.shown import bytes_json, counted, flat, ranges, shown_bytes, shown_text, shown_time, time_json
+from penstock.clock import SystemClock
+from penstock.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from penstock.client.requests import GroupInfo, ParkedKey, StateAt
+
+app = typer.Typer(
+    help="Make, list, show, set, delete, move and replay groups.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Visibility = Annotated[
+    str | None, typer.Option("--visibility", metavar="DURATION", help="How long a consumer may keep a message.")
+]
+MaxRetries = Annotated[int | None, typer.Option("--max-retries", metavar="N", help="Tries after the first one.")]
+Ordering = Annotated[str | None, typer.Option("--ordering", metavar="none|key|partition", help="What keeps its order.")]
+OnPoison = Annotated[
+    str | None, typer.Option("--on-poison", metavar="park|skip|block", help="What a message given up does to its key.")
+]
+Start = Annotated[
+    str | None, typer.Option("--start", metavar="earliest|latest", help="Where the group begins in a topic.")
+]
+OfPartition = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
+
+_RANGE = re.compile(r"([0-9]+):([0-9]+)-([0-9]+)")
+_COLUMNS = (
+    Column("group"),
+    Column("topics"),
+    Column("lag", is_number=True),
+    Column("members", is_number=True),
+    Column("ordering", rank=1),
+    Column("created", rank=2),
+)
+_LAG_COLUMNS = (Column("topic"), Column("partition", is_number=True), Column("lag", is_number=True), Column("member"))
+_PARKED_COLUMNS = (
+    Column("topic"),
+    Column("partition", is_number=True),
+    Column("key"),
+    Column("message"),
+    Column("since", rank=1),
+    Column("reason"),
+)
+_STATE_COLUMNS = (
+    Column("partition", is_number=True),
+    Column("floor", is_number=True),
+    Column("end offset", is_number=True),
+    Column("unacknowledged", is_number=True),
+    Column("leased", is_number=True),
+    Column("dead", is_number=True),
+)
+
+
+@app.command("create")
+@with_broker
+def create(
+    broker: Broker,
+    name: GroupName,
+    start: Start = None,
+    visibility: Visibility = None,
+    max_retries: MaxRetries = None,
+    ordering: Ordering = None,
+    on_poison: OnPoison = None,
+    settings: Settings = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a group. A consumer makes its group by itself; if it is there already, it must have these settings."""
+    flags = flags_given(
+        start=start, visibility=visibility, max_retries=max_retries, ordering=ordering, on_poison=on_poison
+    )
+    wanted = settings_given(settings, flags)
+    with broker.open() as q:
+        info = q.create_group(name, **wanted)
+    _print_group(info, output)
+
+
+@app.command("list")
+@with_broker
+def list_groups(broker: Broker, output: OutputOption = Output.TABLE) -> None:
+    """What groups there are, with their lag."""
+    with broker.open() as q:
+        groups = q.groups()
+    print_rows(output, groups, group_json, _COLUMNS, _cells, "there are no groups")
+
+
+@app.command("show")
+@with_broker
+def show(broker: Broker, name: GroupName, output: OutputOption = Output.TABLE) -> None:
+    """A group with its lag, its members and settings."""
+    with broker.open() as q:
+        info = q.group(name)
+    _print_group(info, output)
+
+
+@app.command("set")
+@with_broker
+def set_group(
+    broker: Broker,
+    name: GroupName,
+    visibility: Visibility = None,
+    max_retries: MaxRetries = None,
+    ordering: Ordering = None,
+    on_poison: OnPoison = None,
+    settings: Settings = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change those settings that are named."""
+    flags = flags_given(visibility=visibility, max_retries=max_retries, ordering=ordering, on_poison=on_poison)
+    wanted = settings_given(settings, flags)
+    with broker.open() as q:
+        info = q.change_group(name, **wanted)
+    _print_group(info, output)
+
+
+@app.command("delete")
+@with_broker
+def delete(broker: Broker, name: GroupName, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
+    """Delete a group with everything it knows of what it has done. The messages stay."""
+    with broker.open() as q:
+        q.group(name)
+        confirm(f"Delete {name} and what it has done?", yes)
+        q.delete_group(name)
+    print_answer(output, {"deleted": name}, f"deleted {name}")
+
+
+@app.command("seek")
+@with_broker
+def seek(
+    broker: Broker,
+    name: GroupName,
+    topic: Topic,
+    to: Annotated[
+        str, typer.Option("--to", metavar="WHERE", help="earliest, latest, a time, how long ago (10m), or an offset.")
+    ],
+    partition: OfPartition = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Move a group in a topic. What it has leased is let go."""
+    where = offset_given(to)
+    with broker.open() as q:
+        if isinstance(where, int) or where in ("earliest", "latest"):
+            q.seek(name, topic, where, partition=partition)
+        else:
+            q.seek(name, topic, time=past_given("--to", to), partition=partition)
+        lag = q.group(name).lag.get(topic, [])
+    answer = {"group": name, "topic": topic, "to": to, "lag": lag}
+    print_answer(output, answer, f"{name} is at {to} in {topic}, with {counted(sum(lag), 'message')} to do")
+
+
+@app.command("parked")
+@with_broker
+def parked(broker: Broker, name: GroupName, output: OutputOption = Output.TABLE) -> None:
+    """Keys that wait because a message of theirs was given up."""
+    with broker.open() as q:
+        keys = q.parked_keys(name)
+    print_rows(output, keys, _parked_json, _PARKED_COLUMNS, _parked_cells, f"no key of {name} is parked")
+
+
+@app.command("release")
+@with_broker
+def release(
+    broker: Broker,
+    name: GroupName,
+    topic: Topic,
+    key: Annotated[str | None, typer.Argument(metavar="KEY", help="A parked key; none for whole partitions.")] = None,
+    partition: OfPartition = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let a parked key go on, with what comes after the message that was given up."""
+    with broker.open() as q:
+        count = q.release_key(name, topic, key, partition=partition)
+    what = "everything" if key is None else f"key {key}"
+    print_answer(output, {"released": count}, f"released {what} in {counted(count, 'partition')} of {topic}")
+    if not count:
+        raise typer.Exit(EXIT_BAD_NEWS)
+
+
+@app.command("replay")
+@with_broker
+def replay(
+    broker: Broker,
+    topic: Topic,
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="The name of the new group.")],
+    from_time: FromTime = None,
+    to_time: ToTime = None,
+    offsets: Annotated[
+        list[str] | None,
+        typer.Option("--offsets", metavar="P:FIRST-LAST", help="Those of a partition, with LAST; may be repeated."),
+    ] = None,
+    delays: Annotated[bool, typer.Option("--delays", help="Hold messages back as long as they were then.")] = False,
+    lanes: Annotated[
+        bool, typer.Option("--lanes", help="Those of a higher priority first, as they came then.")
+    ] = False,
+    settings: Settings = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """A new group that gets the messages of a time, or of offsets, and nothing else. Other groups do not notice."""
+    stretch = _ranges_given(offsets)
+    with broker.open() as q:
+        count = q.replay(
+            topic,
+            name,
+            from_time=maybe_past_given("--from-time", from_time),
+            to_time=maybe_past_given("--to-time", to_time),
+            offsets=stretch,
+            delays=delays,
+            lanes=lanes,
+            **settings_given(settings, {}),
+        )
+    answer = {"group": name, "topic": topic, "messages": count}
+    print_answer(output, answer, f"{name} gets {counted(count, 'message')} of {topic}")
+    if not count:
+        raise typer.Exit(EXIT_BAD_NEWS)
+
+
+def _ranges_given(texts: list[str] | None) -> dict[int, tuple[int, int]] | None:
+    found = {}
+    for text in texts or ():
+        match = _RANGE.fullmatch(text)
+        if match is None:
+            raise InvalidInput(f"--offsets are partition:first-last, as in 0:10-19, not {text!r}", argument="--offsets")
+        found[int(match[1])] = (int(match[2]), int(match[3]) + 1)
+    return found or None
+
+
+@app.command("state-at")
+@with_broker
+def state_at(
+    broker: Broker,
+    name: GroupName,
+    topic: Topic,
+    time: Annotated[str, typer.Argument(metavar="TIME", help="RFC 3339, or how long ago, as in 10m.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """What a group had not acknowledged at some time."""
+    with broker.open() as q:
+        states = q.state_at(name, topic, past_given("TIME", time))
+    print_rows(output, states, _state_json, _STATE_COLUMNS, _state_cells, f"{name} had not started in {topic} by then")
+
+
+# --- how they look ------------------------------------------------------------------------------------------
+
+
+def group_json(info: GroupInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "created": time_json(info.created_us),
+        "lag": info.lag,
+        "lag_total": _lag(info),
+        "members": {
+            name: [{"topic": topic, "partition": partition} for topic, partition in places]
+            for name, places in info.members.items()
+        },
+        "settings": info.settings,
+    }
+
+
+def _lag(info: GroupInfo) -> int:
+    return sum(sum(each) for each in info.lag.values())
+
+
+def _cells(info: GroupInfo) -> list[str]:
+    return [
+        info.name,
+        ", ".join(info.lag) or "-",
+        str(_lag(info)),
+        str(len(info.members)),
+        str(info.settings.get("ordering", "-")),
+        shown_time(info.created_us, SystemClock().now_us()),
+    ]
+
+
+def _print_group(info: GroupInfo, output: Output) -> None:
+    out = console()
+    if output is Output.JSON:
+        print_json(out, group_json(info))
+        return
+    fields = [
+        ("group", info.name),
+        ("created", shown_time(info.created_us, SystemClock().now_us())),
+        ("lag", str(_lag(info))),
+        ("members", ", ".join(sorted(info.members)) or "-"),
+        *flat(info.settings),
+    ]
+    print_fields(out, fields, max(len(name) for name, _ in fields))
+    rows = _lag_rows(info)
+    if rows:
+        out.print()
+        print_table(out, _LAG_COLUMNS, rows)
+
+
+def _lag_rows(info: GroupInfo) -> list[list[str]]:
+    """Whose a partition is; in a group whose assignment is shared it is everybody's."""
+    rows = []
+    for topic, lags in info.lag.items():
+        for partition, lag in enumerate(lags):
+            owners = sorted(name for name, places in info.members.items() if (topic, partition) in places)
+            rows.append([topic, str(partition), str(lag), ", ".join(owners) or "-"])
+    return rows
+
+
+def _parked_json(parked: ParkedKey) -> dict[str, Any]:
+    return {
+        "topic": parked.topic,
+        "partition": parked.partition,
+        "key": bytes_json(parked.key),
+        "id": f"{parked.topic}:{parked.partition}:{parked.offset}",
+        "since": time_json(parked.since_us),
+        "reason": parked.reason,
+    }
+
+
+def _parked_cells(parked: ParkedKey) -> list[str]:
+    return [
+        parked.topic,
+        str(parked.partition),
+        shown_bytes(parked.key, "(all keys)"),
+        f"{parked.topic}:{parked.partition}:{parked.offset}",
+        shown_time(parked.since_us, SystemClock().now_us()),
+        shown_text(parked.reason),
+    ]
+
+
+def _state_json(state: StateAt) -> dict[str, Any]:
+    return {
+        "partition": state.partition,
+        "floor": state.floor,
+        "end_offset": state.end_offset,
+        "unacknowledged": ranges(state.unacknowledged),
+        "leased": ranges(state.leased),
+        "dead": ranges(state.dead),
+    }
+
+
+def _state_cells(state: StateAt) -> list[str]:
+    sets = (state.unacknowledged, state.leased, state.dead)
+    return [str(state.partition), str(state.floor), str(state.end_offset), *(str(len(each)) for each in sets)]

@@ -1,0 +1,197 @@
+"""penstock top: topics and groups, live."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.broker import Broker, with_broker
+from penstock.cli.options import OutputOption
+from penstock.cli.output import Output, console, flush, write_row
+from penstock.cli.shown import shown_size
+from penstock.clock import rfc3339
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Client
+    from penstock.client.requests import GroupInfo, TopicInfo
+
+
+class Snapshot(NamedTuple):
+    """`at` is for rates; `time_us` for people."""
+
+    at: float
+    time_us: int
+    topics: list[TopicInfo]
+    groups: list[GroupInfo]
+
+
+@with_broker
+def top(
+    broker: Broker,
+    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=3600, help="How often.")] = 1,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Topics with rates and sizes, groups with lag and members, live.
+
+    Drawn anew each second; q or Ctrl-C ends it. Into a pipe it prints one frame after the other.
+    """
+    with broker.open() as q:
+        if once or output is Output.JSON or not sys.stdout.isatty():
+            _print_frames(q, interval, once, output)
+        else:
+            _live(q, broker, interval)
+
+
+def _print_frames(q: Client, interval: float, once: bool, output: Output) -> None:
+    before = None
+    while True:
+        now = _look(q)
+        if output is Output.JSON:
+            write_row(_as_json(now, before))
+        else:
+            console().print(_frame(now, before))
+        flush()
+        if once:
+            return
+        before = now
+        time.sleep(interval)
+
+
+def _live(q: Client, broker: Broker, interval: float) -> None:
+    from rich.live import Live
+
+    before, now = None, _look(q)
+    title = broker.data or broker.address
+    with _keys(), Live(_frame(now, before, title), console=console(), screen=True, auto_refresh=False) as live:
+        while not _is_over(interval):
+            before, now = now, _look(q)
+            live.update(_frame(now, before, title), refresh=True)
+
+
+def _look(q: Client) -> Snapshot:
+    return Snapshot(time.monotonic(), time.time_ns() // 1_000, q.topics(), q.groups())
+
+
+# --- keys ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _keys() -> Iterator[None]:
+    """Single keys, without waiting for the end of a line."""
+    import termios
+    import tty
+
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _is_over(interval: float) -> bool:
+    """Whether somebody pressed q meanwhile."""
+    until = time.monotonic() + interval
+    while (left := until - time.monotonic()) > 0:
+        if not sys.stdin.isatty():
+            time.sleep(left)
+        elif select.select([sys.stdin], [], [], left)[0] and sys.stdin.read(1) in ("q", "Q", ""):
+            return True
+    return False
+
+
+# --- a frame ------------------------------------------------------------------------------------------------
+
+
+def _published(info: TopicInfo) -> int:
+    return sum(each.end_offset for each in info.partitions)
+
+
+def _lag(info: GroupInfo) -> int:
+    return sum(sum(each) for each in info.lag.values())
+
+
+def _topic_rate(info: TopicInfo, now: Snapshot, before: Snapshot | None) -> float | None:
+    """Messages published each second; None as long as there is nothing to compare with."""
+    for earlier in before.topics if before is not None else ():
+        if earlier.name == info.name:
+            assert before is not None
+            return max(0.0, (_published(info) - _published(earlier)) / (now.at - before.at))
+    return None
+
+
+def _lag_rate(info: GroupInfo, now: Snapshot, before: Snapshot | None) -> float | None:
+    """How fast its lag grows, or shrinks."""
+    for earlier in before.groups if before is not None else ():
+        if earlier.name == info.name:
+            assert before is not None
+            return (_lag(info) - _lag(earlier)) / (now.at - before.at)
+    return None
+
+
+def _as_json(now: Snapshot, before: Snapshot | None) -> dict[str, Any]:
+    return {
+        "time": rfc3339(now.time_us),
+        "topics": [
+            {
+                "name": info.name,
+                "partitions": len(info.partitions),
+                "messages": sum(each.end_offset - each.start_offset for each in info.partitions),
+                "bytes": sum(each.bytes for each in info.partitions),
+                "scheduled": info.scheduled,
+                "rate": _topic_rate(info, now, before),
+            }
+            for info in now.topics
+        ],
+        "groups": [
+            {
+                "name": info.name,
+                "topics": list(info.lag),
+                "lag": _lag(info),
+                "lag_rate": _lag_rate(info, now, before),
+                "members": sorted(info.members),
+            }
+            for info in now.groups
+        ],
+    }
+
+
+def _frame(now: Snapshot, before: Snapshot | None, title: str = "") -> Group:
+    shown = _as_json(now, before)
+    topics = _table("topic", "partitions", "messages", "size", "scheduled", "published/s")
+    for each in shown["topics"]:
+        numbers = (each["partitions"], each["messages"], shown_size(each["bytes"]), each["scheduled"])
+        topics.add_row(each["name"], *map(str, numbers), _shown_rate(each["rate"]))
+    groups = _table("group", "lag", "lag/s", "topics", "members", texts=("topics", "members"))
+    for each in shown["groups"]:
+        members = f"{len(each['members'])}: {', '.join(each['members'])}" if each["members"] else "-"
+        lag = Text(str(each["lag"]), "yellow" if each["lag"] else "")
+        groups.add_row(each["name"], lag, _shown_rate(each["lag_rate"]), ", ".join(each["topics"]) or "-", members)
+    head = Text(f"{title}  {shown['time'][:19]}Z".strip(), "bold")
+    return Group(head, Text(), topics, Text(), groups)
+
+
+def _table(first: str, *others: str, texts: tuple[str, ...] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    # Names are folded where it is narrow; a number that is cut is a wrong one.
+    for name in (first, *others):
+        is_text = name == first or name in texts
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    return table
+
+
+def _shown_rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.0f}"

@@ -1,0 +1,202 @@
+"""penstock topic: what topics there are, and how they are set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.broker import Broker, with_broker
+from penstock.cli.given import flags_given, retention_given, settings_given
+from penstock.cli.options import OutputOption, Settings, Topic, Yes
+from penstock.cli.output import (
+    Column,
+    Output,
+    confirm,
+    console,
+    print_answer,
+    print_fields,
+    print_json,
+    print_rows,
+    print_table,
+)
+from penstock.cli.shown import counted, flat, shown_size, shown_time, time_json
+from penstock.clock import SystemClock
+
+if TYPE_CHECKING:
+    from penstock.client.requests import PartitionInfo, TopicInfo
+
+app = typer.Typer(help="Make, list, show, set and delete topics.", no_args_is_help=True, rich_markup_mode=None)
+
+Partitions = Annotated[int | None, typer.Option("--partitions", metavar="N", min=1, help="6 for a new topic.")]
+Retention = Annotated[
+    str | None, typer.Option("--retention", metavar="DURATION", help='How long messages are kept, as in 7d, or "none".')
+]
+RetentionBytes = Annotated[
+    str | None,
+    typer.Option("--retention-bytes", metavar="SIZE", help='How much of them is kept, as in 10GiB, or "none".'),
+]
+Cleanup = Annotated[
+    str | None, typer.Option("--cleanup", metavar="delete|compact", help="By age, or all but the newest of each key.")
+]
+MaxDelay = Annotated[
+    str | None, typer.Option("--max-delay", metavar="DURATION", help="Messages with longer delays are refused.")
+]
+DeadLetters = Annotated[
+    bool | None, typer.Option("--dead-letters/--no-dead-letters", help="Keep messages that a group gives up.")
+]
+
+_COLUMNS = (
+    Column("topic"),
+    Column("partitions", is_number=True),
+    Column("messages", is_number=True),
+    Column("size", is_number=True),
+    Column("scheduled", rank=1, is_number=True),
+    Column("created", rank=2),
+)
+_PARTITION_COLUMNS = (
+    Column("partition", is_number=True),
+    Column("start offset", is_number=True),
+    Column("end offset", is_number=True),
+    Column("messages", is_number=True),
+    Column("size", is_number=True),
+)
+
+
+@app.command("create")
+@with_broker
+def create(
+    broker: Broker,
+    name: Topic,
+    partitions: Partitions = None,
+    retention: Retention = None,
+    retention_bytes: RetentionBytes = None,
+    cleanup: Cleanup = None,
+    max_delay: MaxDelay = None,
+    dead_letters: DeadLetters = None,
+    settings: Settings = None,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="One that is there is left as it is.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a topic."""
+    flags = flags_given(cleanup=cleanup, max_delay=max_delay, dead_letters=dead_letters)
+    wanted = settings_given(settings, flags | retention_given(retention, retention_bytes))
+    with broker.open(create=True) as q:
+        info = q.create_topic(name, partitions, exist_ok=exist_ok, **wanted)
+    print_answer(output, topic_json(info), f"{name} has {counted(len(info.partitions), 'partition')}")
+
+
+@app.command("list")
+@with_broker
+def list_topics(broker: Broker, output: OutputOption = Output.TABLE) -> None:
+    """What topics there are."""
+    with broker.open() as q:
+        topics = q.topics()
+    print_rows(output, topics, topic_json, _COLUMNS, _cells, "there are no topics")
+
+
+@app.command("show")
+@with_broker
+def show(broker: Broker, name: Topic, output: OutputOption = Output.TABLE) -> None:
+    """A topic with its partitions and settings."""
+    with broker.open() as q:
+        info = q.topic(name)
+    _print_topic(info, output)
+
+
+@app.command("set")
+@with_broker
+def set_topic(
+    broker: Broker,
+    name: Topic,
+    partitions: Annotated[int | None, typer.Option("--partitions", metavar="N", min=1, help="More of them.")] = None,
+    retention: Retention = None,
+    retention_bytes: RetentionBytes = None,
+    cleanup: Cleanup = None,
+    max_delay: MaxDelay = None,
+    dead_letters: DeadLetters = None,
+    settings: Settings = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change those settings that are named. With more partitions, keys spread differently from then on."""
+    flags = flags_given(cleanup=cleanup, max_delay=max_delay, dead_letters=dead_letters)
+    wanted = settings_given(settings, flags | retention_given(retention, retention_bytes))
+    with broker.open() as q:
+        info = q.change_topic(name, partitions, **wanted)
+    _print_topic(info, output)
+
+
+@app.command("delete")
+@with_broker
+def delete(broker: Broker, name: Topic, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
+    """Delete a topic with all its messages."""
+    with broker.open() as q:
+        count = _messages(q.topic(name))
+        confirm(f"Delete {name} with {counted(count, 'message')}?", yes)
+        q.delete_topic(name)
+    print_answer(output, {"deleted": name, "messages": count}, f"deleted {name} with {counted(count, 'message')}")
+
+
+# --- how they look ------------------------------------------------------------------------------------------
+
+
+def topic_json(info: TopicInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "created": time_json(info.created_us),
+        "messages": _messages(info),
+        "bytes": _size(info),
+        "scheduled": info.scheduled,
+        "settings": info.settings,
+        "partitions": [
+            {
+                "number": each.number,
+                "start_offset": each.start_offset,
+                "end_offset": each.end_offset,
+                "messages": each.end_offset - each.start_offset,
+                "bytes": each.bytes,
+            }
+            for each in info.partitions
+        ],
+    }
+
+
+def _messages(info: TopicInfo) -> int:
+    return sum(each.end_offset - each.start_offset for each in info.partitions)
+
+
+def _size(info: TopicInfo) -> int:
+    return sum(each.bytes for each in info.partitions)
+
+
+def _cells(info: TopicInfo) -> list[str]:
+    return [
+        info.name,
+        str(len(info.partitions)),
+        str(_messages(info)),
+        shown_size(_size(info)),
+        str(info.scheduled),
+        shown_time(info.created_us, SystemClock().now_us()),
+    ]
+
+
+def _print_topic(info: TopicInfo, output: Output) -> None:
+    out = console()
+    if output is Output.JSON:
+        print_json(out, topic_json(info))
+        return
+    fields = [
+        ("topic", info.name),
+        ("created", shown_time(info.created_us, SystemClock().now_us())),
+        ("messages", f"{_messages(info)}, {shown_size(_size(info))}"),
+        ("scheduled", str(info.scheduled)),
+        *flat(info.settings),
+    ]
+    print_fields(out, fields, max(len(name) for name, _ in fields))
+    out.print()
+    print_table(out, _PARTITION_COLUMNS, [_partition_cells(each) for each in info.partitions])
+
+
+def _partition_cells(info: PartitionInfo) -> list[str]:
+    numbers = (info.number, info.start_offset, info.end_offset, info.end_offset - info.start_offset)
+    return [*map(str, numbers), shown_size(info.bytes)]
