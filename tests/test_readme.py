@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from broker_process import broker_process
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -73,14 +75,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def commands() -> list[tuple[str, str | None]]:
-    return [
-        (line, shown_below(block) if block.text.count("\n") == 1 else None)
-        for block in BLOCKS
-        if block.language == "sh"
-        for line in block.text.splitlines()
-        if line.strip()
-    ]
+def commands() -> list[str]:
+    return [line for block in BLOCKS if block.language == "sh" for line in block.text.splitlines() if line.strip()]
 
 
 def test_the_python_blocks_print_what_is_shown(directory: Path) -> None:
@@ -88,21 +84,27 @@ def test_the_python_blocks_print_what_is_shown(directory: Path) -> None:
     assert (directory / "data/catalog").exists()
 
 
-def test_the_penstock_commands_print_what_is_shown(directory: Path) -> None:
-    for command, shown in commands():
-        if command.startswith(".venv/bin/penstock "):
-            assert shown is not None, "a command without the output it prints"
-            assert_shown(run(shlex.split(command), directory), shown)
+def test_the_penstock_commands_print_what_is_shown(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broker_process(tmp_path / "data") as broker:
+        monkeypatch.setenv("PENSTOCK_SERVER", broker.address)
+        for block in BLOCKS:
+            if block.language == "sh" and block.text.startswith(".venv/bin/penstock "):
+                shown = shown_below(block)
+                assert shown is not None, "commands without the output they print"
+                printed = [run(shlex.split(command), directory) for command in block.text.splitlines()]
+                assert_shown("".join(printed), shown)
 
 
-@pytest.mark.parametrize("command", [line for line, _ in commands() if line.startswith("make ")])
+@pytest.mark.parametrize("command", [line for line in commands() if line.startswith("make ")])
 def test_a_make_command_names_a_target(command: str) -> None:
     for target in command.split()[1:]:
         assert re.search(rf"^{re.escape(target)}:", MAKEFILE, re.MULTILINE), target
 
 
 def test_every_command_is_of_a_kind_that_is_checked() -> None:
-    assert {line.split()[0] for line, _ in commands()} <= {"make", ".venv/bin/penstock"}
+    assert {line.split()[0] for line in commands()} <= {"make", ".venv/bin/penstock"}
     assert {block.language for block in BLOCKS} <= {"sh", "python", "text"}
 
 
