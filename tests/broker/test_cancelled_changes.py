@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Event
 from typing import Any
 
 import pytest
 
-from broker_files import PathFiles, hold_deliveries, hold_messages, inline_of, run_inline, turns
+from broker_files import hold_deliveries, hold_messages, inline_of, run_inline, turns
 from broker_support import ack_all, clock_of, group_on, values
 from penstock.broker import scheduled
 from penstock.broker.broker import Broker
@@ -18,7 +16,7 @@ from penstock.broker.catalog import ScheduleRecord
 from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.errors import AlreadyExists, TopicNotFound
 from penstock.message import Message
-from penstock.testing import ManualClock, MemoryDisk, MemoryFiles
+from penstock.testing import MemoryDisk, MemoryFiles
 from support import SMALL_SEGMENTS
 
 HOUR = 3_600_000_000
@@ -37,33 +35,26 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 
 def test_a_topic_is_not_lost_because_the_creation_of_another_was_given_up() -> None:
     disk = MemoryDisk()
-    is_writing, may_go_on = Event(), Event()
 
-    def before(kind: str, path: str) -> None:
-        # The first change of the catalog takes its time.
-        if (kind, path) == ("create", "catalog.new") and "catalog" in disk.names and not is_writing.is_set():
-            is_writing.set()
-            may_go_on.wait(10)
-
-    async def main() -> None:
-        with ThreadPoolExecutor(2) as executor:
-            broker = await Broker.open(PathFiles(MemoryFiles(disk), before), clock=ManualClock(), executor=executor)
-            first = asyncio.create_task(broker.create_topic("first", 1))
-            while not is_writing.is_set():
-                await asyncio.sleep(0.001)
-            await cancelled(first)
-            second = asyncio.create_task(broker.create_topic("second", 1))
-            # If it can overtake the first one, it does so now.
-            await asyncio.wait([second], timeout=0.1)
-            may_go_on.set()
-            await (await second).publish(Message(b"precious"))
-            await broker.close()
+    async def before(broker: Broker) -> None:
+        executor = inline_of(broker)
+        executor.hold()
+        first = asyncio.create_task(broker.create_topic("first", 1))
+        await turns()
+        assert executor.is_holding
+        await cancelled(first)
+        second = asyncio.create_task(broker.create_topic("second", 1))
+        await turns()
+        # The second one is not even begun: on another thread it could overtake the first, which would undo it.
+        assert len(executor._held_back) == 1
+        executor.go_on()
+        await (await second).publish(Message(b"precious"))
 
     async def after(broker: Broker) -> None:
         assert [topic.name for topic in broker.topics] == ["first", "second"]
         assert broker.topic("second").partition(0).messages.end_offset == 1
 
-    asyncio.run(main())
+    run_inline(before, MemoryFiles(disk))
     run_inline(after, MemoryFiles(disk))
 
 

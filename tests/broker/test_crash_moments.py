@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from pyroaring import BitMap64
 
-from broker_files import Moments, hold_deliveries, run_inline, turns
+from broker_files import Moments, hold_deliveries, inline_of, run_inline, turns
 from broker_support import ack_all, clock_of, group_on, values
 from penstock.batch import Batch
 from penstock.broker import scheduled, snapshot
 from penstock.broker.broker import Broker
+from penstock.broker.deliveries import Deliveries
 from penstock.broker.group import Group, Receipt
 from penstock.broker.ids import MessageId
 from penstock.broker.settings import GroupSettings, TopicSettings
@@ -163,6 +166,82 @@ def test_a_replay_that_fails_leaves_nothing_behind_and_can_be_begun_again(monkey
         assert await everything(broker, "again") == [b"old"] * 2
 
     run_inline(work)
+
+
+def test_a_replay_that_fails_leaves_the_group_that_was_there_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 2)
+        for number in range(2):
+            await topic.publish(Message(b"old"), number)
+        record = await broker.create_group("again", GroupSettings().changed(lanes="none", is_replay=True))
+
+        def refuse(item: object) -> None:
+            raise Overloaded("too much is waiting")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(topic.partition(1).groups._ledger._journal, "commit", refuse)
+            with pytest.raises(Overloaded):
+                await broker.replay("t", "again", from_us=0)
+        assert broker.groups == [record]
+        assert broker.group_topics("again") == []
+        assert await broker.replay("t", "again", from_us=0) == 2
+        assert await everything(broker, "again") == [b"old"] * 2
+
+    run_inline(work)
+
+
+@pytest.mark.parametrize("ordering", ["none", "key", "partition"])
+def test_a_group_may_be_asked_for_messages_while_its_replay_is_on_its_way(ordering: str) -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 1)
+        for value in (b"1", b"2"):
+            await topic.publish(Message(value, b"k"))
+        await broker.create_group("again", GroupSettings().changed(lanes="none", is_replay=True, ordering=ordering))
+        inline_of(broker).hold(broker._catalog.put_group)
+        replaying = asyncio.create_task(broker.replay("t", "again", from_us=0, ordering=ordering))
+        await turns()
+        # Nothing is known yet of what it is of.
+        assert await broker.group("again", "t").lease("c", 10) == []
+        inline_of(broker).go_on()
+        executor = hold_deliveries(broker, topic.partition(0))
+        await turns()
+        handed = await broker.group("again", "t").lease("c", 10)
+        executor.go_on()
+        assert await replaying == 2
+        assert values(handed) == [b"1", b"2"]
+        await ack_all(broker.group("again", "t"), handed)
+        assert broker.group("again", "t").lag() == [0]
+
+    run_inline(work)
+
+
+def test_a_replay_that_a_start_can_not_finish_is_finished_when_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    killed: list[MemoryDisk] = []
+
+    async def before(broker: Broker) -> None:
+        await group_with(broker, Message(b"1"), Message(b"2"))
+        executor = hold_deliveries(broker, broker.topic("t").partition(0))
+        replaying = asyncio.create_task(broker.replay("t", "again", from_us=0))
+        await turns()
+        assert executor.is_holding
+        killed.append(disk.after_kill())
+        executor.go_on()
+        await replaying
+
+    async def refuse(*args: object) -> None:
+        raise Overloaded("too much is waiting")
+
+    async def after(broker: Broker) -> None:
+        monkeypatch.undo()
+        assert broker.group_topics("again") == []
+        await broker.tick()
+        await broker.join("again", "c", ["t"])
+        assert await everything(broker, "again") == [b"1", b"2"]
+
+    run_inline(before, MemoryFiles(disk))
+    monkeypatch.setattr(Deliveries, "record", refuse)
+    run_inline(after, MemoryFiles(killed[0]))
 
 
 def test_a_replay_does_not_begin_again_in_another_topic_of_the_same_name() -> None:

@@ -51,6 +51,7 @@ def next_lease(
     delivery: Delivery, count: int, end: int, now: int = 0, identity: int = 1, deadline: int = 1000
 ) -> Leased | None:
     leasing = Leasing(delivery, Lanes(), Delays(0), "none")
+    delivery.make_ready(now)
     decision = leasing.lease(
         AllThere(),
         count=count,

@@ -8,13 +8,16 @@ import pytest
 from pyroaring import BitMap64
 
 from broker_support import ack_all, clock_of, group_on, run, values
+from penstock.batch import Batch
 from penstock.broker import scheduled
 from penstock.broker.assignor import Part
 from penstock.broker.broker import Broker
 from penstock.broker.dead_letters import Where
 from penstock.broker.group import Group, Receipt
 from penstock.broker.ids import MessageId
+from penstock.broker.partition import Partition
 from penstock.broker.settings import GroupSettings, TopicSettings
+from penstock.errors import DiskFull
 from penstock.message import Message
 from penstock.testing import MemoryDisk, MemoryFiles
 from support import SMALL_SEGMENTS
@@ -336,6 +339,21 @@ def test_a_message_that_dies_again_after_retention_has_deleted_it_is_another_dea
     run(work)
 
 
+def test_a_parked_key_with_messages_that_were_given_back_hides_nothing_from_small_leases() -> None:
+    """One that came back waits in the queue, one behind it was the next to be leased when the key was parked."""
+
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, *[Message(b"x" * 1000, b"a")] * 3, settings=KEYED)
+        first = await group.lease("x", 2)
+        assert await group.lease("y", 1) == []
+        await group.release(first[0].receipt)
+        await group.reject(await lease_one(group, count=1), "bad")
+        await publish(broker, keyed("b"))
+        assert values(await group.lease("x", 1, 1500)) == [b"b"]
+
+    run(work)
+
+
 @pytest.mark.parametrize("cleanup", ["delete", "compact"])
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_a_key_stays_busy_over_a_restart_though_its_message_is_due_for_deletion(cleanup: str, is_waiting: bool) -> None:
@@ -372,3 +390,81 @@ def test_a_key_stays_busy_over_a_restart_though_its_message_is_due_for_deletion(
 
     run(before, MemoryFiles(disk))
     run(after, MemoryFiles(disk))
+
+
+@pytest.mark.parametrize("cleanup", ["delete", "compact"])
+def test_nobody_leases_what_was_deleted_from_a_frame_that_another_group_has_read(cleanup: str) -> None:
+    """A start could not tell its key any more, and would hand out the next one of it."""
+
+    async def before(broker: Broker) -> None:
+        clock = clock_of(broker)
+        topic = await broker.create_topic("t", 1, TopicSettings(retention_age_us=HOUR, cleanup=cleanup))
+        kept = Message(b"next week", deliver_at=clock.now_us() + 168 * HOUR)
+        await topic.publish_batch(Batch.from_messages([keyed("a1"), *map(keyed, "bbb"), kept], clock.now_us()))
+        for name in ("other", "g"):
+            await (await group_on(broker, name, "t", KEYED.changed(visibility_us=24 * HOUR))).start()
+        other = broker.group("other", "t")
+        await ack_all(other, await other.lease("c", 10))
+        topic.partition(0).messages.roll()
+        clock.advance_us(2 * HOUR)
+        await publish(broker, keyed("a2"))
+        topic.partition(0).messages.roll()
+        await broker.maintain()
+        there = [stored.message.value for stored in topic.partition(0).reading.messages(BitMap64(range(99)))]
+        assert there[-1:] == [b"a2"]
+        assert b"a1" not in there
+        group = broker.group("g", "t")
+        leased = values(await group.lease("c", 1)) + values(await group.lease("c", 10))
+        assert b"a1" not in leased
+        assert b"a2" in leased
+        await topic.partition(0).groups.flushed()
+
+    async def after(broker: Broker) -> None:
+        assert b"a2" not in values(await broker.group("g", "t").lease("d", 10))
+
+    run_and_kill(before, after)
+
+
+def test_maintenance_that_fails_half_way_leaves_nothing_that_is_gone_to_be_leased(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(broker: Broker) -> None:
+        clock = clock_of(broker)
+        topic = await broker.create_topic("t", 1, TopicSettings(retention_age_us=HOUR))
+        kept = Message(b"next week", deliver_at=clock.now_us() + 168 * HOUR)
+        await topic.publish_batch(Batch.from_messages([*map(keyed, "abcd"), kept], clock.now_us()))
+        group = await group_on(broker, "g", "t", KEYED)
+        await ack_all(group, await group.lease("c", 1))
+        clock.advance_us(2 * HOUR)
+
+        def full(*args: object) -> None:
+            raise DiskFull("no space left")
+
+        monkeypatch.setattr(Partition, "_shorten_deliveries", full)
+        with pytest.raises(DiskFull):
+            await broker.maintain()
+        assert await group.lease("c", 10) == []
+
+    run(work)
+
+
+@pytest.mark.parametrize("is_given_back", [False, True])
+def test_what_a_group_by_key_has_abandoned_does_not_hold_up_retention(is_given_back: bool) -> None:
+    """Nobody asks for what is due again. What is not due yet stays, since its key is busy."""
+
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 1, TopicSettings(retention_age_us=HOUR))
+        group = await group_on(broker, "g", "t", KEYED.changed(visibility_us=3 * HOUR))
+        await publish(broker, *map(keyed, "abc"))
+        receipt = await lease_one(group)
+        if is_given_back:
+            await group.nack(receipt, delay_us=3 * HOUR)
+        for start in (0, 3):
+            clock_of(broker).advance_us(2 * HOUR)
+            await broker.tick()
+            await broker.maintain()
+            assert topic.partition(0).messages.start_offset == start
+        assert await group.lease("c", 10) == []
+        assert group.lag() == [0]
+
+    run(work)

@@ -14,11 +14,12 @@ from penstock.broker.dead_letters import DeadLetter
 from penstock.broker.group import Group, Receipt
 from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.broker.topic import Topic
-from penstock.errors import DiskFull, InvalidName, InvalidSetting, Overloaded
+from penstock.errors import DiskFull, InvalidInput, InvalidName, InvalidSetting, Overloaded
 from penstock.message import Message
 from penstock.testing import Fault, MemoryDisk, MemoryFiles
 from support import frame_of
 
+SECOND, DAY = 1_000_000, 86_400_000_000
 SETTINGS = GroupSettings(max_retries=2, backoff_initial_us=0, backoff_max_us=0, backoff_jitter=0)
 
 
@@ -174,9 +175,9 @@ def test_one_letter_though_the_row_that_says_it_is_there_was_refused(monkeypatch
 # --- copies ----------------------------------------------------------------------------------------------
 
 
-async def letters_of_nobody(broker: Broker, *messages: Message) -> Topic:
+async def letters_of_nobody(broker: Broker, *messages: Message, settings: TopicSettings | None = None) -> Topic:
     """Dead letters of a group that is gone, so that there is nobody to bring them back to. The last one died first."""
-    topic = await broker.create_topic("t", 2)
+    topic = await broker.create_topic("t", 2, settings)
     group = await group_on(broker, "g", "t", SETTINGS.changed(lanes="none"))
     for message in messages:
         await topic.publish(message, 0)
@@ -234,6 +235,92 @@ def test_two_who_redrive_at_the_same_time_make_one_copy() -> None:
         done = await asyncio.gather(*(broker.dead_letters.redrive("t") for _ in range(3)))
         assert [len(one.copied) for one in done] == [2, 0, 0]
         assert [one.value for one in copies_in(topic, 0, since=2)] == [b"1", b"2"]
+
+    run_inline(work)
+
+
+async def copies_got_in_the_end(broker: Broker) -> list[bytes | None]:
+    """By somebody who redrives once more, long after retention has deleted the first copy."""
+    clock_of(broker).advance_us(2 * DAY)
+    await broker.settle()
+    await broker.maintain()
+    assert broker.topic("t").partition(0).messages.start_offset == 2
+    await broker.dead_letters.redrive("t")
+    return [one.value for one in copies_in(broker.topic("t"), 0, since=2)]
+
+
+def test_a_redrive_that_was_given_up_settles_the_letter_of_the_copy_that_was_on_its_way() -> None:
+    disk = MemoryDisk()
+
+    async def before(broker: Broker) -> None:
+        topic = await letters_of_nobody(broker, Message(b"1"), settings=TopicSettings(retention_age_us=DAY))
+        executor = hold_messages(broker, topic.partition(0))
+        redriving = asyncio.create_task(broker.dead_letters.redrive("t"))
+        await turns()
+        assert executor.is_holding
+        redriving.cancel()
+        await turns()
+        executor.go_on()
+        await turns()
+        assert [one.value for one in copies_in(topic, 0, since=1)] == [b"1"]
+        assert list(broker.dead_letters.letters("t")) == []
+        assert await copies_got_in_the_end(broker) == []
+
+    async def after(broker: Broker) -> None:
+        assert await copies_got_in_the_end(broker) == []
+
+    run_inline(before, MemoryFiles(disk))
+    run_inline(after, MemoryFiles(disk))
+
+
+def test_a_copy_is_not_deleted_before_its_letter_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+
+    async def refuse(*args: object) -> None:
+        raise Overloaded("too much is waiting")
+
+    async def before(broker: Broker) -> None:
+        topic = await letters_of_nobody(broker, Message(b"1"), settings=TopicSettings(retention_age_us=DAY))
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.dead_letters, "_settle", refuse)
+            with pytest.raises(Overloaded):
+                await broker.dead_letters.redrive("t")
+        assert [one.value for one in copies_in(topic, 0, since=1)] == [b"1"]
+        clock_of(broker).advance_us(2 * DAY)
+        await broker.maintain()
+        assert topic.partition(0).messages.start_offset == 2
+        assert list(broker.dead_letters.letters("t")) == []
+
+    async def after(broker: Broker) -> None:
+        assert await copies_got_in_the_end(broker) == []
+
+    run_inline(before, MemoryFiles(disk))
+    run_inline(after, MemoryFiles(disk))
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_rate_at_which_copies_would_wait_too_long_is_refused_before_the_first(dry_run: bool) -> None:
+    async def work(broker: Broker) -> None:
+        messages = [Message(b"%d" % number) for number in range(3)]
+        topic = await letters_of_nobody(broker, *messages, settings=TopicSettings(max_delay_us=SECOND))
+        with pytest.raises(InvalidInput, match="1s"):
+            await broker.dead_letters.redrive("t", rate=1, dry_run=dry_run)
+        assert copies_in(topic, 0, since=3) == []
+        assert len(list(broker.dead_letters.letters("t"))) == 3
+        assert len((await broker.dead_letters.redrive("t", rate=2)).copied) == 3
+
+    run_inline(work)
+
+
+def test_a_rate_is_not_bound_by_the_longest_delay_where_nothing_is_copied() -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 1, TopicSettings(max_delay_us=SECOND))
+        group = await group_on(broker, "g", "t", SETTINGS)
+        for _ in range(3):
+            await topic.publish(Message(b"x"))
+        await group.reject(await lease_one(group, 3), "bad")
+        await broker.settle()
+        assert len((await broker.dead_letters.redrive("t", rate=1)).in_place) == 3
 
     run_inline(work)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pyroaring import BitMap64
 
 from broker_support import ack_all, clock_of, group_on, rows, run, values
 from penstock.batch import Batch
 from penstock.broker.broker import Broker
 from penstock.broker.group import Group, Handed
 from penstock.broker.key_hash import hash_of, key_hashes
+from penstock.broker.key_order import KeyOrder
+from penstock.broker.lanes import Lanes
 from penstock.broker.settings import GroupSettings
 from penstock.errors import LeaseError, NotFound
-from penstock.message import Message
+from penstock.message import Message, Priority
 from penstock.testing import MemoryDisk, MemoryFiles
 
 SECOND = 1_000_000
@@ -220,3 +223,16 @@ def test_groups_with_different_orders_do_not_mind_each_other() -> None:
         assert values(await loose.lease("x", 10)) == [b"a1", b"a2"]
 
     run(work)
+
+
+def test_the_keys_of_what_may_come_along_are_known_for_each_lane() -> None:
+    """So nobody has to read them again."""
+    order = KeyOrder(lambda offsets: np.full(len(offsets), 7, np.uint64), Lanes(BitMap64([1, 2]), BitMap64()))
+    order.leased(1, BitMap64([0]), np.array([7], np.uint64))
+    for lane, offsets in ((Priority.HIGH, [1, 2]), (Priority.NORMAL, [3, 4])):
+        order.block(lane, np.array(offsets), np.full(2, 7, np.uint64))
+    order.left(1, BitMap64([0]))
+    assert order.more(Priority.HIGH, BitMap64([1]), 9) == BitMap64([2])
+    assert order.more(Priority.NORMAL, BitMap64([3]), 9) == BitMap64([4])
+    assert order.known(Priority.HIGH, np.array([1, 2])).tolist() == [7, 7]
+    assert order.known(Priority.NORMAL, np.array([2, 3, 4])).tolist() == [0, 7, 7]

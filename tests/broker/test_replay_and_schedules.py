@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from broker_support import ack_all, clock_of, group_on, run, values
@@ -350,6 +354,60 @@ def test_a_group_is_made_once_and_joined_as_it_is() -> None:
             broker.group("other", "t")
 
     run(work)
+
+
+class Until:
+    """Timers that tell until when somebody would have waited."""
+
+    def __init__(self) -> None:
+        self.us: list[int] = []
+
+    async def wait(self, futures: Sequence[asyncio.Future[Any]], until_us: int) -> bool:
+        self.us.append(until_us)
+        return False
+
+
+def test_a_member_does_not_wait_for_what_only_another_may_lease() -> None:
+    timers = Until()
+
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 2)
+        for number in range(2):
+            await topic.publish(Message(b"%d" % number), number)
+        for name in ("c1", "c2"):
+            await broker.join("g", name, ["t"], session_us=45 * SECOND, visibility_us=10 * SECOND)
+        assert len(await broker.poll("g", "c1", ["t"])) == 1
+        for polled in await broker.poll("g", "c2", ["t"]):
+            await broker.group("g", "t").ack(polled.handed.receipt)
+        # The lease of the first one is over, and it does not ask again; nor is it heard of.
+        for after in (20 * SECOND, 40 * SECOND):
+            clock_of(broker).advance_us(after)
+            assert await broker.poll("g", "c2", ["t"], wait_us=100 * SECOND) == []
+            assert timers.us.pop() == clock_of(broker).now_us() + 100 * SECOND
+        await broker.tick()
+        assert got(await broker.poll("g", "c2", ["t"], wait_us=100 * SECOND)) != []
+
+    run(work, timers=timers)
+
+
+def test_who_can_get_no_more_waits_for_a_lease_to_end_and_not_for_what_is_due_already() -> None:
+    timers = Until()
+
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 1)
+        for value in (b"1", b"2", b"3"):
+            await topic.publish(Message(value))
+        await broker.join("g", "c", ["t"], visibility_us=10 * SECOND, max_in_flight=2)
+        first, second = [(await broker.poll("g", "c", ["t"], count=1))[0].handed.receipt for _ in range(2)]
+        await broker.group("g", "t").nack(first, delay_us=SECOND)
+        await broker.poll("g", "c", ["t"], visibility_us=20 * SECOND)
+        clock_of(broker).advance_us(2 * SECOND)
+        assert await broker.poll("g", "c", ["t"], wait_us=100 * SECOND) == []
+        assert timers.us == [clock_of(broker).now_us() + 8 * SECOND]
+        await broker.group("g", "t").ack(second)
+        assert got(await broker.poll("g", "c", ["t"])) == [b"1"]
+
+    run(work, timers=timers)
 
 
 def test_a_deleted_group_starts_from_nothing_when_it_comes_again() -> None:

@@ -18,11 +18,16 @@ from support import frame_of, open_log, values_of
 class Bench:
     """A group commit whose thread is the test itself: it runs when told."""
 
-    def __init__(self, log: Log, limits: Limits | None = None) -> None:
+    def __init__(self, log: Log, limits: Limits | None = None, *, is_chained: bool = False) -> None:
         self.runs: list[Callable[[], None]] = []
         self.told: list[list[tuple[str, Outcome]]] = []
         self.commits: GroupCommit[str] = GroupCommit(
-            log, clock=ManualClock(), run=self.runs.append, tell=self._tell, limits=limits or Limits()
+            log,
+            clock=ManualClock(),
+            run=self.runs.append,
+            tell=self._tell,
+            limits=limits or Limits(),
+            is_chained=is_chained,
         )
 
     def _tell(self, outcomes: Sequence[tuple[str, Outcome]]) -> None:
@@ -142,6 +147,44 @@ def test_a_busy_log_gives_its_thread_back_now_and_then(log: Log) -> None:
     assert left == 0
     assert runs == 7
     assert log.synced_offset == 50
+
+
+@pytest.mark.parametrize(("is_chained", "second"), [(False, Committed), (True, DiskFull)])
+def test_what_waits_behind_a_group_that_failed_fails_too_if_it_builds_on_it(is_chained: bool, second: type) -> None:
+    faults: list[Fault] = []
+
+    def before(operation: Operation) -> Fault | None:
+        is_hit = faults and operation.kind == "write" and operation.name.endswith(".log")
+        if is_hit:
+            # It comes while the first one is written.
+            bench.commits.commit("b", Message(b"b"))
+        return faults.pop() if is_hit else None
+
+    log = open_log(FaultyFiles(MemoryFiles(), before))
+    bench = Bench(log, is_chained=is_chained)
+    faults.append(Fault(DiskFull("no space left")))
+    bench.commits.commit("a", Message(b"a"))
+    bench.run()
+    assert [[(token, type(outcome)) for token, outcome in group] for group in bench.told] == [
+        [("a", DiskFull)],
+        [("b", second)],
+    ]
+    assert values_of(log) == ([] if is_chained else [b"b"])
+
+
+def test_nothing_is_written_behind_what_a_pool_that_was_gone_has_lost(log: Log) -> None:
+    bench = Bench(log, is_chained=True)
+
+    def gone(work: object) -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    bench.commits._run, run = gone, bench.commits._run
+    bench.commits.commit("a", Message(b"a"))
+    bench.commits._run = run
+    bench.commits.commit("b", Message(b"b"))
+    bench.run()
+    assert [type(outcome) for group in bench.told for _, outcome in group] == [LogClosed, LogClosed]
+    assert values_of(log) == []
 
 
 def test_a_full_disk_fails_the_group_and_the_next_one_succeeds() -> None:

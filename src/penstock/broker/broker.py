@@ -101,7 +101,7 @@ class Broker:
         self.consumers = Consumers(self._topics, clock)
         self.dead_letters = DeadLetters(self.topic, self._dead_letter_topic, clock, limits)
         self.schedules: Schedules
-        # What a task in the background died of: the broker must not go on as if nothing had happened.
+        # What a task in the background or a disk died of: the broker must not go on as if nothing had happened.
         self.failure: BaseException | None = None
 
     @classmethod
@@ -241,7 +241,11 @@ class Broker:
             del self._groups[key]
         self.consumers.topic_changed(name, 0)
         topic.bell.ring()
-        await self._on_a_thread(partial(self._remove, topic, record))
+        try:
+            await self._on_a_thread(partial(self._remove, topic, record))
+        finally:
+            for partition in topic.partitions:
+                partition.reading.forget()
 
     def _remove(self, topic: Topic, record: TopicRecord) -> None:
         for partition in topic.partitions:
@@ -323,6 +327,10 @@ class Broker:
         self._catalog.group(name)
         await self._on_a_thread(partial(self._catalog.delete_group, name))
         self.consumers.forget(name)
+        await self._drop_group(name)
+
+    async def _drop_group(self, name: str) -> None:
+        """What it has done, everywhere."""
         for key in [key for key in self._groups if key[0] == name]:
             del self._groups[key]
         for partition in self._partitions():
@@ -335,7 +343,8 @@ class Broker:
         on_topic = self._groups.get((name, topic))
         if on_topic is None:
             policy = record.settings.policy(self._dice)
-            on_topic = Group(name, self.topic(topic), record.settings, policy, self._clock)
+            replay = record.replay if record.replay and record.replay.topic == self.topic(topic).record.id else None
+            on_topic = Group(name, self.topic(topic), record.settings, policy, self._clock, replay)
             self._groups[name, topic] = on_topic
         return on_topic
 
@@ -397,7 +406,7 @@ class Broker:
                 polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
                 if polled or self._clock.now_us() >= deadline_us:
                     return polled
-                if not await self._timers.wait(rings, min(deadline_us, self._next_due_of(group, names))):
+                if not await self._timers.wait(rings, min(deadline_us, self._next_due_of(group, consumer, names))):
                     return []
             finally:
                 for bell, ring in zip(bells, rings, strict=True):
@@ -428,10 +437,13 @@ class Broker:
             raise failure
         return polled
 
-    def _next_due_of(self, group: str, topics: list[str]) -> int:
-        dues = [self.consumers.next_due(group)]
+    def _next_due_of(self, group: str, consumer: str, topics: list[str]) -> int:
+        """When there may be something for this member by time alone. Of what others have, a bell tells if it moves."""
+        dues = []
         for name in topics:
-            dues += [partition.groups.next_due_of(group) for partition in self.topic(name).partitions]
+            partitions = self.topic(name).partitions
+            for number in self.consumers.leasable(group, consumer, name):
+                dues.append(partitions[number].groups.next_due_of(group))
         # What is overdue stays in: its time may have come while we were asking.
         return min((due for due in dues if due is not None), default=1 << 62)
 
@@ -500,38 +512,40 @@ class Broker:
         on_topic = self.topic(topic)
         if self._catalog.has_group(group) and self.group_topics(group):
             raise AlreadyExists(f"there is a group {group} already; a replay has one of its own", group=group)
-        self._known_group(group, settings)
+        known = self._known_group(group, settings)
         replay = ReplayRecord(on_topic.record.id, tuple(ranges), delays)
         await self._on_a_thread(partial(self._catalog.put_group, group, settings, replay))
+        # Somebody may have asked for it meanwhile: it knows now what it is of.
+        self._groups.pop((group, topic), None)
         try:
-            await self._start_replay(group, on_topic, replay, list(range(len(ranges))))
+            await self._start_replay(self.group(group, topic), len(ranges))
         except PenstockError:
             with suppress(PenstockError):
-                await self._delete_group(group)
+                await self._take_back_replay(group, known)
             raise
 
-    async def _start_replay(self, group: str, topic: Topic, replay: ReplayRecord, partitions: list[int]) -> None:
-        """In these at the same time: nobody else starts the group there in between."""
-        starts = []
-        for number in partitions:
-            # Retention may have been faster.
-            first, last = (max(bound, topic.partition(number).messages.start_offset) for bound in replay.ranges[number])
-            starts.append(self.group(group, topic.name).replay(number, first, last, delays=replay.delays))
+    async def _start_replay(self, group: Group, partitions: int) -> None:
+        """In all at the same time: nobody else starts the group there in between."""
+        starts = [group.start_replay(number) for number in range(partitions)]
         for outcome in await asyncio.gather(*starts, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
+    async def _take_back_replay(self, group: str, known: GroupRecord | None) -> None:
+        """A group that was there before is there again, as it was."""
+        if known is None:
+            await self._delete_group(group)
+            return
+        await self._on_a_thread(partial(self._catalog.restore_group, known))
+        await self._drop_group(group)
+
     async def _finish_replays(self) -> None:
-        """Those that a crash cut short, ahead of anybody who could ask them for messages."""
+        """Those that a crash cut short. What can't be started now is when somebody asks for it."""
         for record in self._catalog.groups:
             for topic in self._topics.values():
-                if record.replay is None or record.replay.topic != topic.record.id:
-                    continue
-                numbers = range(len(record.replay.ranges))
-                left = [number for number in numbers if not topic.partition(number).groups.has(record.name)]
-                if left:
-                    start = self._start_replay(record.name, topic, record.replay, left)
-                    await asyncio.wait([self._in_background(start)])
+                if record.replay is not None and record.replay.topic == topic.record.id:
+                    start = self._in_background(self.group(record.name, topic.name).start())
+                    await asyncio.wait([start])
 
     def _ranges(
         self, topic: Topic, from_us: int | None, to_us: int | None, offsets: dict[int, tuple[int, int]] | None
@@ -567,7 +581,7 @@ class Broker:
     async def tick(self) -> None:
         """What time alone does. To be called now and then, by whoever owns the loop."""
         if self.failure is not None:
-            raise Fatal(f"a task in the background failed: {self.failure!r}") from self.failure
+            raise Fatal(f"the broker has failed: {self.failure!r}") from self.failure
         self.consumers.tick()
         for topic in list(self._topics.values()):
             for number, partition in enumerate(topic.partitions):
@@ -583,17 +597,25 @@ class Broker:
             for partition in topic.partitions:
                 if self._topics.get(topic.name) is not topic:
                     break
-                until = partition.reading.visible_offset
-                # Lanes and delays of what is deleted are known from then on from a snapshot only.
-                with suppress(Overloaded, LogClosed):
-                    await partition.groups.snapshot_if_needed()
-                protected = array_of(partition.protected())
-                try:
-                    await self._on_a_thread(partial(partition.maintain, topic.settings, protected, until))
-                except LogClosed:
-                    # Deleted meanwhile; the others are still there.
-                    continue
-                partition.after_maintenance()
+                # A topic that is deleted meanwhile keeps no other from its own.
+                with suppress(LogClosed):
+                    await self._maintain(topic, partition)
+
+    async def _maintain(self, topic: Topic, partition: Partition) -> None:
+        graves = self._topics.get(topic.name + DEAD_LETTERS)
+        if graves is not None:
+            # Once a copy is deleted, nobody knows any more that its letter was redriven.
+            await self.dead_letters.settle_copied(graves)
+        until = partition.reading.visible_offset
+        # Lanes and delays of what is deleted are known from then on from a snapshot only.
+        with suppress(Overloaded, LogClosed):
+            await partition.groups.snapshot_if_needed()
+        protected = array_of(partition.protected())
+        try:
+            await self._on_a_thread(partial(partition.maintain, topic.settings, protected, until))
+        finally:
+            # Also if it failed half-way: something may have been deleted.
+            partition.after_maintenance()
 
     async def settle(self) -> None:
         """Until nothing is under way in the background."""
@@ -674,6 +696,11 @@ class Broker:
         if error is not None and not passes:
             self.failure = error
 
+    def _could_not_write(self, error: PenstockError) -> None:
+        """A message. A full disk passes; after anything that does not, nobody knows what is on it."""
+        if isinstance(error, Fatal) and self.failure is None:
+            self.failure = error
+
     async def _changed(self, change: Coroutine[Any, Any, T]) -> T:
         """One change of the catalog at a time, each to its end: also if whoever asked for it gives up waiting."""
 
@@ -711,6 +738,7 @@ class Broker:
             limits=self._limits,
             bell=bell,
             frames=self._frames,
+            failed=self._could_not_write,
             settings=self._log_settings,
         )
 

@@ -209,6 +209,10 @@ class Catalog:
         self._change(groups=(*_without(self._contents.groups, name), record))
         return record
 
+    def restore_group(self, record: GroupRecord) -> None:
+        """As it was."""
+        self._change(groups=(*_without(self._contents.groups, record.name), record))
+
     def delete_group(self, name: str) -> None:
         self.group(name)
         self._change(groups=_without(self._contents.groups, name))

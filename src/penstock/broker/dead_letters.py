@@ -18,8 +18,9 @@ A letter whose message is gone is redriven as a copy, exactly once as well:
     2. the copy is published, by a producer that is named after the letter
     3. settled
 
-A start settles those whose copy is there; the others are published when somebody redrives them again. A copy has the
-value, key, headers and priority of the message, and no TTL: whoever redrives it wants it delivered, however old it is.
+A start settles those whose copy is there, and so does maintenance before it deletes anything; the others are published
+when somebody redrives them again. A copy has the value, key, headers and priority of the message, and no TTL: whoever
+redrives it wants it delivered, however old it is.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.reading import Stored
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
+from penstock.durations import duration_text
 from penstock.errors import InvalidInput, MessageNotFound, TopicNotFound
 from penstock.frame import Frame, Producer
 from penstock.limits import KIB, Limits
@@ -262,8 +264,8 @@ class DeadLetters:
         obituary = _obituary(stored.message)
         if obituary is None:
             return None
-        settled = partition.groups.has(SETTLED) and partition.groups.state(SETTLED).is_done(stored.offset)
         message = msgspec.structs.replace(stored.message, headers=_plain(stored.message), priority=obituary.priority)
+        settled = _is_settled(partition, stored.offset)
         return DeadLetter(MessageId(graves.name, number, stored.offset), obituary, message, stored.append_time, settled)
 
     # --- trying again ------------------------------------------------------------------------------------
@@ -280,7 +282,7 @@ class DeadLetters:
         """Back to the groups that gave them up, no more than `rate` a second, in the order of the messages.
 
         In place where the message is still in the log: same id, same place in the order. Otherwise a copy is
-        published to the topic, which all its groups get.
+        published to the topic, which all its groups get. Done to its end, also if whoever asked gives up waiting.
         """
         is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate <= 1_000_000
         if rate is not None and not is_rate:
@@ -290,8 +292,13 @@ class DeadLetters:
             raise InvalidInput(f"redrives_max is a number, not {redrives_max!r}")
         source = self._topic(topic)
         await self._bury_all(source)
-        async with self._settling:
-            return await self._redrive(source, where, dry_run, rate, redrives_max)
+
+        async def alone() -> Redrive:
+            async with self._settling:
+                return await self._redrive(source, where, dry_run, rate, redrives_max)
+
+        # A copy whose letter is not settled would be made again once retention has deleted it.
+        return await asyncio.shield(asyncio.get_running_loop().create_task(alone()))
 
     async def _redrive(
         self, source: Topic, where: Where | None, dry_run: bool, rate: float | None, redrives_max: int
@@ -300,8 +307,11 @@ class DeadLetters:
         now = self._clock.now_us()
         sent = 0
         # A message may have died later than one that was published after it.
-        for letter in sorted(self.letters(source.name, where), key=_original):
-            due_us = now + (int(sent * 1_000_000 / rate) if rate else 0)
+        letters = sorted(self.letters(source.name, where), key=_original)
+        if rate is not None:
+            self._check_delays(source, letters, rate, redrives_max)
+        for letter in letters:
+            due_us = now + _delay_us(sent, rate)
             fate = self._fate(source, letter, redrives_max)
             fate_list: list[MessageId] = getattr(done, fate)
             fate_list.append(letter.id)
@@ -316,6 +326,19 @@ class DeadLetters:
             await self._settle(letter.id)
         return done
 
+    def _check_delays(self, source: Topic, letters: list[DeadLetter], rate: float, redrives_max: int) -> None:
+        """Ahead of the first one: a copy waits as a delayed message does, and no longer than the topic allows."""
+        longest = source.settings.max_delay_us
+        if _delay_us(len(letters) - 1, rate) <= longest:
+            return
+        fates = [self._fate(source, letter, redrives_max) for letter in letters]
+        sent = [fate for fate in fates if fate in ("in_place", "copied")]
+        if any(fate == "copied" and _delay_us(number, rate) > longest for number, fate in enumerate(sent)):
+            raise InvalidInput(
+                f"at {rate:g} a second, copies would come later than {duration_text(longest)} from now, which is the"
+                f" longest delay of {source.name}: redrive fewer at once, or more a second"
+            )
+
     async def discard(self, topic: str, where: Where | None = None) -> int:
         """They are not shown any more, nor redriven."""
         count = 0
@@ -326,15 +349,17 @@ class DeadLetters:
         return count
 
     async def settle_copied(self, graves: Topic) -> None:
-        """Letters whose copy was published ahead of a crash, which kept anybody from saying so."""
-        async with self._settling:
-            for number, partition in enumerate(graves.partitions):
-                for offset in list(_copying(partition)):
-                    identity = MessageId(graves.name, number, offset)
-                    with suppress(TopicNotFound):
-                        source = self._topic(graves.name.removesuffix(DEAD_LETTERS))
-                        if self._is_copied(source, identity):
-                            await self._settle(identity)
+        """Letters whose copy is there, though a crash or a full queue has kept anybody from saying so.
+
+        Waits for nobody who redrives, which may take long: both find the same copy.
+        """
+        for number, partition in enumerate(graves.partitions):
+            for offset in list(_copying(partition)):
+                identity = MessageId(graves.name, number, offset)
+                with suppress(TopicNotFound):
+                    source = self._topic(graves.name.removesuffix(DEAD_LETTERS))
+                    if self._is_copied(source, identity):
+                        await self._settle(identity)
 
     async def _bury_all(self, topic: Topic) -> None:
         """What a crash, or a full disk, has left unfinished."""
@@ -429,6 +454,8 @@ class DeadLetters:
         return Producer(digest >> 1 or 1, 0, 0)
 
     async def _settle(self, letter: MessageId) -> None:
+        if _is_settled(self._topic(letter.topic).partition(letter.partition), letter.offset):
+            return
         await self._record(letter, Passed(SETTLED, Cursors.at(0), gone=pack(BitMap64([letter.offset]))))
 
     async def _record(self, letter: MessageId, event: GroupEvent) -> None:
@@ -436,8 +463,17 @@ class DeadLetters:
         await groups.record([event] if groups.has(SETTLED) else [Started(SETTLED, 0), event])
 
 
+def _is_settled(graves: Partition, offset: int) -> bool:
+    return graves.groups.has(SETTLED) and graves.groups.state(SETTLED).is_done(offset)
+
+
 def _copying(graves: Partition) -> dict[int, Copying]:
     return graves.groups.state(SETTLED).copying if graves.groups.has(SETTLED) else {}
+
+
+def _delay_us(sent: int, rate: float | None) -> int:
+    """Of one that comes after so many others."""
+    return int(sent * 1_000_000 / rate) if rate else 0
 
 
 def _check(where: object) -> None:

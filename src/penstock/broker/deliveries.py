@@ -286,10 +286,13 @@ class Deliveries:
     def holding_up(self) -> BitMap64:
         """Messages that keep their keys busy. Once one is gone, a start could not tell its key, and would hand out the
         next one of it. The oldest ones, if there are very many: those are the first to be deleted."""
-        offsets = BitMap64()
+        offsets, now = BitMap64(), self._clock.now_us()
         for group in self._working.values():
             if group.settings.ordering == "key":
-                offsets |= group.delivery.waiting
+                for due_us, waiting in group.delivery.waits():
+                    # What is due is ready as soon as somebody asks, and may be gone by then as all that is ready.
+                    if due_us > now:
+                        offsets |= waiting
                 for lease in group.delivery.leases.values():
                     offsets |= lease.offsets
         return offsets[:_HOLDING_UP_MAX]
@@ -308,6 +311,8 @@ class Deliveries:
         group = self._group(name)
         self._release_due(now, self._note)
         self._run_out(group, now)
+        # Also if there is no room: nobody shall wait for a time that has come.
+        group.delivery.make_ready(now)
         room = min(count, group.settings.max_in_flight - group.delivery.in_flight)
         look_at, looked_at = room, 0
         while room > 0 and looked_at < _LOOKED_AT_MAX:

@@ -332,7 +332,7 @@ class Delivery:
             case Deferred():
                 offsets = unpack(event.offsets)
                 self.hidden -= offsets
-                self.wait(offsets, event.due_us)
+                self._wait_anew(offsets, event.due_us)
             case Started():
                 self._start(event)
 
@@ -453,6 +453,11 @@ class Delivery:
         self._waits += 1
         heapq.heappush(self._waiting, (due_us, self._waits, offsets))
 
+    def _wait_anew(self, offsets: BitMap64, due_us: int) -> None:
+        """Those that nobody had leased."""
+        self.wait(offsets, due_us)
+        self.order.wait_anew(offsets)
+
     def set_attempts(self, offsets: BitMap64, attempts: int) -> None:
         self.attempts.update(dict.fromkeys(offsets, attempts))
         self._retried |= offsets
@@ -473,8 +478,7 @@ class Delivery:
             self.floor = lowest
         self.done -= offsets
         self.unseen |= offsets
-        self.wait(offsets, due_us)
-        self.order.wait_anew(offsets)
+        self._wait_anew(offsets, due_us)
 
     def _make_ready_these(self, offsets: BitMap64) -> None:
         """In recovery nobody asked what was due: what was leased had been."""

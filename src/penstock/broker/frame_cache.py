@@ -1,7 +1,8 @@
 """The frames that were read last, for those who read a little at a time.
 
-A frame holds a thousand messages, and many consumers ask for ten. What is in it never changes; retention and
-compaction may remove messages from the log that are still here, which is as if they had been read a moment earlier.
+A frame holds a thousand messages, and many consumers ask for ten. What is in it never changes, but retention and
+compaction may remove messages from the log that are still here: after them, the frames of the partition are forgotten.
+Nobody may lease what a start would not find any more.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ class FrameCache:
     def add(self, owner: int, frame: Frame, facts: FrameFacts) -> None:
         key = (owner, facts.base_offset)
         if key in self._frames:
-            return
+            # Merged with others since.
+            self._drop(*key)
+        else:
+            insort(self._starts.setdefault(owner, []), facts.base_offset)
         self._frames[key] = _Kept(frame, facts)
-        insort(self._starts.setdefault(owner, []), facts.base_offset)
         self._size += len(frame.data)
         self._make_room()
 

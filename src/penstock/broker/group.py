@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from pyroaring import BitMap64
 
+from penstock.broker.catalog import ReplayRecord
 from penstock.broker.delivery import Parked
 from penstock.broker.events import Deferred, GroupEvent, Started, pack
 from penstock.broker.names import check_name
@@ -57,10 +58,20 @@ class ParkedKey(NamedTuple):
 class Group:
     """One group on one topic."""
 
-    def __init__(self, name: str, topic: Topic, settings: GroupSettings, policy: RetryPolicy, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        topic: Topic,
+        settings: GroupSettings,
+        policy: RetryPolicy,
+        clock: Clock,
+        replay: ReplayRecord | None = None,
+    ) -> None:
+        """`replay`: what it is to get of this topic, if that is all."""
         self.name = name
         self.topic = topic
         self._clock = clock
+        self._replay = replay
         self._turn = 0
         self.configure(settings, policy)
 
@@ -235,6 +246,14 @@ class Group:
         await part.groups.record(events)
         part.groups.configure(self.name, self.settings, self.policy)
 
+    async def start_replay(self, number: int) -> None:
+        """In one of the partitions that the replay is of."""
+        assert self._replay is not None
+        # Retention may have been faster.
+        start = self.topic.partition(number).messages.start_offset
+        first, last = (max(bound, start) for bound in self._replay.ranges[number])
+        await self.replay(number, first, last, delays=self._replay.delays)
+
     def lag(self) -> list[int]:
         """Messages not done, for each partition."""
         lags = []
@@ -282,8 +301,12 @@ class Group:
     async def _started(self, number: int) -> Partition:
         partition = self.topic.partition(number)
         if not partition.groups.has(self.name):
-            first = self._first_offset(partition)
-            await partition.groups.start(self.name, first, end=first if self.settings.is_replay else None)
+            if self._replay is not None and number < len(self._replay.ranges):
+                # A crash or a full queue has kept the replay from being started here.
+                await self.start_replay(number)
+            else:
+                first = self._first_offset(partition)
+                await partition.groups.start(self.name, first, end=first if self.settings.is_replay else None)
         if not partition.groups.is_configured(self.name):
             partition.groups.configure(self.name, self.settings, self.policy)
         return partition

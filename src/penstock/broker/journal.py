@@ -34,16 +34,17 @@ class Journal:
         limits: Limits = DEFAULT_LIMITS,
         told: Callable[[], None] = lambda: None,
         failed: Callable[[PenstockError], None] = lambda error: None,
+        is_chained: bool = False,
     ) -> None:
         """`told` is called on the loop when more is on disk, once for all that were written together; `failed` for each
-        that was not written, whether somebody still waits for it or not."""
+        that was not written, whether somebody still waits for it or not. `is_chained`: see `GroupCommit`."""
         self._loop = loop
         self._told = told
         self._failed = failed
         self._handed_in = self._settled = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._commits: GroupCommit[_Waiter | None] = GroupCommit(
-            log, clock=clock, run=executor.submit, tell=self._tell, limits=limits
+            log, clock=clock, run=executor.submit, tell=self._tell, limits=limits, is_chained=is_chained
         )
 
     def commit(self, item: Frame | Message) -> _Waiter:

@@ -80,13 +80,15 @@ class _Leased:
 class _Queues:
     """Blocked messages of one lane, by their keys and in order."""
 
-    __slots__ = ("_head_offsets", "_mark", "_marks", "by_key", "heads")
+    __slots__ = ("_head_offsets", "_mark", "_marks", "_next", "by_key", "heads")
 
     def __init__(self, marks: KeyMarks, mark: int) -> None:
         self.by_key: dict[int, deque[int]] = {}
         # The first of a queue whose key is free: ready, and not in the queue any more; and its key.
         self.heads: dict[int, int] = {}
         self._head_offsets = BitMap64()
+        # What `next_of` said last, and their keys.
+        self._next: dict[int, int] = {}
         self._marks = marks
         self._mark = mark
 
@@ -130,6 +132,28 @@ class _Queues:
     def heads_in(self, offsets: BitMap64) -> set[int]:
         """Their keys."""
         return {self.heads[head] for head in self._head_offsets & offsets}
+
+    def next_of(self, heads: BitMap64, count: int) -> BitMap64:
+        """Up to `count` of those that come next in the queues of those of these that are heads."""
+        self._next = {}
+        if not self.heads or count <= 0:
+            return BitMap64()
+        keys = self.heads_in(heads) & self.by_key.keys()
+        # A key that is shut since: its head goes back to the queue, and nothing with it.
+        keys -= self._shut(keys)
+        if not keys:
+            return BitMap64()
+        each = -(-count // len(keys))
+        self._next = {offset: key for key in keys for offset in islice(self.by_key[key], each)}
+        return BitMap64(self._next)[:count]
+
+    def _shut(self, keys: set[int]) -> set[int]:
+        hashes = np.fromiter(keys, np.uint64, len(keys))
+        return set(hashes[self._marks.of(hashes) & _SHUT != 0].tolist())
+
+    def known(self, offset: int) -> int:
+        """The key of a head, or of what `next_of` said last."""
+        return self.heads.get(offset) or self._next.get(offset, NO_KEY)
 
     def first_left(self, key: int, taken: BitMap64) -> int | None:
         """The first in the queue of this key that is not among these, which are from its front."""
@@ -179,8 +203,6 @@ class KeyOrder(Order):
         self.blocked = BitMap64()
         self._marks = KeyMarks()
         self._queues = {lane: _Queues(self._marks, mark) for lane, mark in _QUEUED.items()}
-        # The keys of what `more` said last.
-        self._more: dict[int, int] = {}
         self._is_blocked = False
         self._leases: dict[int, _Leased] = {}
         self._waiting: dict[int, int] = {}
@@ -220,22 +242,13 @@ class KeyOrder(Order):
         self.blocked |= blocked
 
     def more(self, lane: Priority, heads: BitMap64, count: int) -> BitMap64:
-        queues = self._queues[lane]
-        if not queues.heads or count <= 0:
-            return BitMap64()
-        keys = queues.heads_in(heads) & queues.by_key.keys()
-        if not keys:
-            return BitMap64()
-        each = -(-count // len(keys))
-        self._more = {offset: key for key in keys for offset in islice(queues.by_key[key], each)}
-        return BitMap64(self._more)[:count]
+        return self._queues[lane].next_of(heads, count)
 
     def known(self, lane: Priority, offsets: Ints) -> Hashes:
-        heads, more = self._queues[lane].heads, self._more
-        if not heads:
+        queues = self._queues[lane]
+        if not queues.heads:
             return np.zeros(len(offsets), np.uint64)
-        keys = [heads.get(offset) or more.get(offset, NO_KEY) for offset in offsets.tolist()]
-        return np.array(keys, np.uint64)
+        return np.array([queues.known(offset) for offset in offsets.tolist()], np.uint64)
 
     def leased(self, lease: int, offsets: BitMap64, hashes: Hashes) -> None:
         leased = _Leased(array_of(offsets), hashes, self._marks.mark(hashes, _LEASED))

@@ -250,7 +250,6 @@ class Leasing:
         `look_at` is how many may be looked at for that, if some of them can't be leased.
         """
         delivery = self._delivery
-        delivery.make_ready(now_us)
         if delivery.order.stands(delivery):
             return None
         decision = _Deciding(delivery, reader, count, now_us)

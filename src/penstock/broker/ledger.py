@@ -35,7 +35,10 @@ class Ledger:
     def __init__(
         self, log: Log, *, clock: Clock, executor: Executor, loop: asyncio.AbstractEventLoop, limits: Limits
     ) -> None:
-        self._journal = Journal(log, clock=clock, executor=executor, loop=loop, limits=limits, failed=self._stop)
+        # A row speaks of what those before it have made: behind one that is missing, no start could read it.
+        self._journal = Journal(
+            log, clock=clock, executor=executor, loop=loop, limits=limits, failed=self._stop, is_chained=True
+        )
         self._loop = loop
         self._held_back: deque[Message] = deque()
         self._timer: asyncio.TimerHandle | None = None

@@ -3,7 +3,7 @@
     partitions/<id>/messages      a log of the messages
     partitions/<id>/deliveries    a log of what happened to them
 
-Belongs to one event loop, but is opened and closed on a thread: both read and write the disk.
+Belongs to one event loop, but is opened, maintained and closed on a thread: all that reads and writes the disk.
 """
 
 from __future__ import annotations
@@ -59,13 +59,17 @@ class Partition:
         limits: Limits,
         bell: Bell,
         frames: FrameCache,
+        failed: Callable[[PenstockError], None],
     ) -> None:
+        """`failed` is told on the loop of each message that could not be written, also if nobody waits for it."""
         self.messages = messages
         self.deliveries = deliveries
         self.reading = Reading(messages, frames)
         self._clock = clock
         self.bell = bell
-        self._journal = Journal(messages, clock=clock, executor=executor, loop=loop, limits=limits, told=bell.ring)
+        self._journal = Journal(
+            messages, clock=clock, executor=executor, loop=loop, limits=limits, told=bell.ring, failed=failed
+        )
         self._producers: Producers[_Committing] = Producers()
         self._loop = loop
         self.groups = Deliveries(deliveries, self.reading, clock=clock, executor=executor, loop=loop, new_id=new_id)
@@ -85,6 +89,7 @@ class Partition:
         limits: Limits,
         bell: Bell,
         frames: FrameCache,
+        failed: Callable[[PenstockError], None],
         settings: LogSettings | None = None,
     ) -> Partition:
         messages = Log.open(files.directory("messages"), clock=clock, settings=settings, cache=cache, new_log_id=new_id)
@@ -110,6 +115,7 @@ class Partition:
                 limits=limits,
                 bell=bell,
                 frames=frames,
+                failed=failed,
             )
         except PenstockError:
             messages.close()
@@ -239,6 +245,7 @@ class Partition:
 
     def after_maintenance(self) -> None:
         """On the loop: what was deleted, and what every group is done with, need not be remembered."""
+        self.reading.forget()
         floors = [self.groups.state(name).floor for name in self.groups.groups if not name.startswith("__")]
         bound = min(floors, default=self.messages.start_offset)
         self.groups.lanes.forget_below(min(bound, self.messages.start_offset))
@@ -248,7 +255,6 @@ class Partition:
             state.forget_dead_below(min(self.messages.start_offset, state.floor))
 
     def close(self) -> None:
-        self.reading.close()
         try:
             self.messages.close()
         finally:

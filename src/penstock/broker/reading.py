@@ -54,7 +54,8 @@ class Reading:
     def visible_offset(self) -> int:
         return self._visible if self._coming else self.log.synced_offset
 
-    def close(self) -> None:
+    def forget(self) -> None:
+        """What was read; some of it may not be in the log any more. On the event loop, as everything with the cache."""
         self._cache.forget(id(self))
 
     def special_comes(self) -> None:

@@ -59,13 +59,21 @@ class GroupCommit(Generic[Token]):
         run: Callable[[Callable[[], None]], object],
         tell: Callable[[Sequence[tuple[Token, Outcome]]], None],
         limits: Limits = DEFAULT_LIMITS,
+        is_chained: bool = False,
     ) -> None:
-        """`run` starts a function on another thread; `tell` is called there, once for each group."""
+        """`run` starts a function on another thread; `tell` is called there, once for each group.
+
+        `is_chained`: each item builds on those before it, so once one could not be written, none behind it is.
+        Otherwise each stands for itself, and what comes after a full disk may succeed.
+        """
         self._log = log
         self._clock = clock
         self._run = run
         self._tell = tell
         self._limits = limits
+        self._is_chained = is_chained
+        # What the chain broke of.
+        self._broken: PenstockError | None = None
         self._waiting: list[_Waiting[Token]] = []
         self._waiting_bytes = 0
         self._is_running = False
@@ -98,8 +106,7 @@ class GroupCommit(Generic[Token]):
                 left, self._waiting = self._waiting, []
                 self._waiting_bytes = 0
                 self._is_running = False
-            closed = LogClosed(f"nothing can be written any more: {error}")
-            self._tell([(token, closed.again()) for token, _, _ in left])
+            self._tell(self._failed(left, LogClosed(f"nothing can be written any more: {error}")))
 
     def _write_groups(self) -> None:
         for _ in range(_GROUPS_IN_A_ROW):
@@ -130,17 +137,19 @@ class GroupCommit(Generic[Token]):
             return group
 
     def _write(self, group: list[_Waiting[Token]]) -> list[tuple[Token, Outcome]]:
+        if self._broken is not None:
+            return self._failed(group, self._broken)
         try:
             frames = self._frames(group)
             appended = self._log.append(frames)
             self._log.sync()
         except PenstockError as error:
-            return [(token, error.again()) for token, _, _ in group]
+            return self._failed(group, error)
         except Exception as error:
             # A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal.
             fatal = Fatal(f"unexpected {error!r}")
             fatal.__cause__ = error
-            return [(token, fatal.again()) for token, _, _ in group]
+            return self._failed(group, fatal)
         outcomes: list[tuple[Token, Outcome]] = []
         offset = appended.base_offsets[0]
         for token, item, _ in group:
@@ -148,6 +157,11 @@ class GroupCommit(Generic[Token]):
             offset += item.count if isinstance(item, Frame) else 1
         assert offset == appended.next_offset
         return outcomes
+
+    def _failed(self, group: list[_Waiting[Token]], error: PenstockError) -> list[tuple[Token, Outcome]]:
+        if self._is_chained:
+            self._broken = error
+        return [(token, error.again()) for token, _, _ in group]
 
     def _frames(self, group: list[_Waiting[Token]]) -> list[Frame]:
         """Frames as they are; messages between them gathered, as many as a frame may hold."""
