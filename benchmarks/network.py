@@ -53,7 +53,18 @@ while data := peer.recv(65536):
 class Broker:
     def __init__(self, path: Path) -> None:
         started = time.perf_counter()
-        command = [PENSTOCK, "serve", "--data", path / "data", "--native", "127.0.0.1:0", "--http", "none"]
+        command = [
+            PENSTOCK,
+            "serve",
+            "--data",
+            path / "data",
+            "--native",
+            "127.0.0.1:0",
+            "--http",
+            "none",
+            "--grpc",
+            "none",
+        ]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         found = None

@@ -14,10 +14,12 @@ PENSTOCK = Path(sys.executable).with_name("penstock")
 
 
 class BrokerProcess:
-    def __init__(self, data: Path, *arguments: str) -> None:
+    def __init__(self, data: Path, *arguments: str, port: int = 0) -> None:
         self._data = data
         self._arguments = arguments
-        self.port = 0
+        self.port = port
+        # Until it was ready.
+        self.said = ""
         self.start()
 
     @property
@@ -32,15 +34,15 @@ class BrokerProcess:
             text=True,
         )
         assert self.process.stderr is not None
-        said = []
+        self.said = ""
         for line in self.process.stderr:
-            said.append(line)
+            self.said += line
             found = re.search(r" ready .*native=127\.0\.0\.1:(\d+)", line)
             if found:
                 self.port = int(found[1])
                 return
         self._gone()
-        raise AssertionError("the broker did not start:\n" + "".join(said))
+        raise AssertionError(f"the broker did not start:\n{self.said}")
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -60,7 +62,7 @@ class BrokerProcess:
 
 @contextmanager
 def broker_process(data: Path, *arguments: str) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(data, "--http", "none", *arguments)
+    process = BrokerProcess(data, "--http", "none", "--grpc", "none", *arguments)
     try:
         yield process
     finally:

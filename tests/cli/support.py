@@ -67,7 +67,20 @@ class Run:
 @contextmanager
 def serving(data: Path) -> Iterator[str]:
     """The address of a real server on `data`; it must end well."""
-    command = [PENSTOCK, "serve", "--data", data, "--native", "127.0.0.1:0", "--http", "none", "--log-format", "json"]
+    command = [
+        PENSTOCK,
+        "serve",
+        "--data",
+        data,
+        "--native",
+        "127.0.0.1:0",
+        "--http",
+        "none",
+        "--grpc",
+        "none",
+        "--log-format",
+        "json",
+    ]
     process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:

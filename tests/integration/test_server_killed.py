@@ -92,7 +92,7 @@ def test_a_broker_that_is_told_to_stop_says_goodbye_and_ends_well(tmp_path: Path
 
 def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path) -> None:
     with broker_process(tmp_path / "data"), pytest.raises(AssertionError, match="directory_locked"):
-        BrokerProcess(tmp_path / "data", "--http", "none")
+        BrokerProcess(tmp_path / "data", "--http", "none", "--grpc", "none")
 
 
 def test_no_broker_there_is_told_at_once(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_door_for_others_needs_keys_or_a_word(address: str) -> None:
         ({"native": "host:99999"}, "native is host:port or none"),
         ({"native": ":7420"}, "native is host:port or none"),
         ({"native": "::1:7420"}, "native is host:port or none"),
-        ({"http": "none", "native": "none"}, "all doors are shut"),
+        ({"http": "none", "native": "none", "grpc": "none"}, "all doors are shut"),
         ({"log_format": "xml"}, "log_format is text or json"),
         ({"log_level": "loud"}, "log_level is debug"),
         ({"insecure": "maybe"}, "insecure is true or false"),

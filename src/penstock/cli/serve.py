@@ -24,6 +24,9 @@ Native = Annotated[
 Http = Annotated[
     str | None, typer.Option("--http", metavar="HOST:PORT", help="The HTTP door, or none. Default: 127.0.0.1:8080.")
 ]
+Grpc = Annotated[
+    str | None, typer.Option("--grpc", metavar="HOST:PORT", help="The gRPC door, or none. Default: 127.0.0.1:9000.")
+]
 Access = Annotated[str | None, typer.Option("--access", metavar="FILE", help="The file with keys and rules.")]
 TlsCert = Annotated[
     str | None, typer.Option("--tls-cert", metavar="FILE", help="A certificate in PEM: TLS at every door.")
@@ -50,6 +53,7 @@ def serve(
     data: Data = None,
     native: Native = None,
     http: Http = None,
+    grpc: Grpc = None,
     access: Access = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -69,6 +73,7 @@ def serve(
         data=data,
         native=native,
         http=http,
+        grpc=grpc,
         access=access,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -86,6 +91,7 @@ def show(
     data: Data = None,
     native: Native = None,
     http: Http = None,
+    grpc: Grpc = None,
     access: Access = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -100,6 +106,7 @@ def show(
         data=data,
         native=native,
         http=http,
+        grpc=grpc,
         access=access,
         tls_cert=tls_cert,
         tls_key=tls_key,

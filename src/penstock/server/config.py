@@ -43,17 +43,20 @@ class Address(NamedTuple):
 
 NATIVE = Address("127.0.0.1", 7420)
 HTTP = Address("127.0.0.1", 8080)
+GRPC = Address("127.0.0.1", 9000)
+DOORS = ("native", "http", "grpc")
 
 
 @dataclass(frozen=True)
 class Config:
-    """`native` and `http` are host:port, or none for a door that is shut. `access` is the file with keys and rules,
-    `tls_cert` and `tls_key` are those with a certificate and its key.
+    """Doors are host:port, or none for one that is shut. `access` is the file with keys and rules, `tls_cert` and
+    `tls_key` are those with a certificate and its key.
     """
 
     data: str = "data"
     native: Address | None = NATIVE
     http: Address | None = HTTP
+    grpc: Address | None = GRPC
     access: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -63,7 +66,7 @@ class Config:
 
     def check(self) -> None:
         """Open to others only with keys, or if that is meant."""
-        for name in ("native", "http"):
+        for name in DOORS:
             address: Address | None = getattr(self, name)
             is_open = self.access is None and not self.insecure
             if address is not None and not address.is_loopback and is_open:
@@ -74,8 +77,8 @@ class Config:
                 )
         if self.tls_key is not None and self.tls_cert is None:
             raise InvalidSetting("tls_key without tls_cert", setting="tls_key")
-        if self.native is None and self.http is None:
-            raise InvalidSetting("all doors are shut: native and http are both none", setting="native")
+        if all(getattr(self, name) is None for name in DOORS):
+            raise InvalidSetting("all doors are shut: native, http and grpc are none", setting="native")
 
 
 class Value(NamedTuple):
@@ -132,7 +135,7 @@ def _read(file: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _value(name: str, given: Any) -> Any:
     match name:
-        case "native" | "http":
+        case "native" | "http" | "grpc":
             return _address(name, given)
         case "insecure":
             return _flag(name, given)

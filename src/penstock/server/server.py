@@ -11,7 +11,7 @@ import logging
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.clock import SystemClock
 from penstock.errors import Fatal, PenstockError
@@ -32,7 +32,12 @@ class Ready(NamedTuple):
     """Where the doors are, with the ports that were chosen."""
 
     native: Address | None
-    http: Address | None
+    grpc: Address | None
+
+
+class Door(Protocol):
+    async def close(self) -> None:
+        """Answers what was asked, and closes."""
 
 
 class Server:
@@ -40,6 +45,7 @@ class Server:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._doors: list[Door] = []
         self._end = asyncio.Event()
         self._failure: PenstockError | None = None
 
@@ -59,24 +65,46 @@ class Server:
             gate = Gate(site, config.access)
             tls = None if config.tls_cert is None else Tls(config.tls_cert, config.tls_key)
             counts = Counts()
-            native = None if config.native is None else NativeDoor(site, gate, counts=counts, broke=self._broke)
-            where = Ready(await _opened(native, config.native, tls), None)
+            where = Ready(await self._open_native(site, gate, counts, tls), await self._open_grpc(site, gate))
             watching = asyncio.get_running_loop().create_task(self._watch(site, gate, tls))
-            log.info("ready", extra={"data": config.data, "native": str(where.native), "http": str(where.http)})
+            log.info("ready", extra={"data": config.data, **{name: str(at) for name, at in where._asdict().items()}})
             ready(where)
             await self._end.wait()
             log.info("stopping")
             watching.cancel()
-            if native is not None:
-                try:
-                    async with asyncio.timeout(DRAIN_S):
-                        await native.close()
-                except TimeoutError:
-                    log.warning("some requests were not answered within %g s", DRAIN_S)
         finally:
+            await self._close_doors()
             await self._closed(site)
         if self._failure is not None:
             raise self._failure
+
+    async def _open_native(self, site: LocalTransport, gate: Gate, counts: Counts, tls: Tls | None) -> Address | None:
+        if self._config.native is None:
+            return None
+        door = NativeDoor(site, gate, counts=counts, broke=self._broke)
+        self._doors.append(door)
+        port = await door.open(*self._config.native, None if tls is None else tls.context)
+        return self._config.native._replace(port=port)
+
+    async def _open_grpc(self, site: LocalTransport, gate: Gate) -> Address | None:
+        config = self._config
+        if config.grpc is None:
+            return None
+        # Here and not at the top: it takes a while, and not everybody has this door.
+        from penstock.server.grpc.door import GrpcDoor
+        from penstock.server.grpc.tls import credentials
+
+        door = GrpcDoor(site, gate, broke=self._broke)
+        self._doors.append(door)
+        tls = None if config.tls_cert is None else credentials(config.tls_cert, config.tls_key)
+        return config.grpc._replace(port=await door.open(*config.grpc, tls))
+
+    async def _close_doors(self) -> None:
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await asyncio.gather(*[door.close() for door in self._doors])
+        except TimeoutError:
+            log.warning("some requests were not answered within %g s", DRAIN_S)
 
     async def _watch(self, site: LocalTransport, gate: Gate, tls: Tls | None) -> None:
         """What time alone does may fail, and nobody may be asking for anything. Keys and certificates may change."""
@@ -99,12 +127,6 @@ class Server:
             if self._failure is None:
                 raise
         log.info("stopped")
-
-
-async def _opened(door: NativeDoor | None, address: Address | None, tls: Tls | None) -> Address | None:
-    if door is None or address is None:
-        return None
-    return Address(address.host, await door.open(*address, None if tls is None else tls.context))
 
 
 async def serve(config: Config, ready: Callable[[Ready], None] = lambda ready: None) -> None:

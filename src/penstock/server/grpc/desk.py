@@ -1,0 +1,129 @@
+"""What all calls share: who is waiting here, what is done behind their backs, and whether it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyroaring import BitMap64
+
+from penstock.errors import LogClosed, PenstockError
+from penstock.local.transport import LocalTransport
+from penstock.server.grpc.receipts import Lease, Seal
+
+log = logging.getLogger("penstock.grpc")
+
+
+class Desk:
+    """Belongs to the broker's event loop. Its `site` asks nobody for rights: it is for what the door does itself."""
+
+    def __init__(self, site: LocalTransport) -> None:
+        self.site = site
+        self._is_over = asyncio.Event()
+        self._members: Counter[tuple[str, str]] = Counter()
+        self._polls: set[asyncio.Task[Any]] = set()
+        self._behind: set[asyncio.Task[None]] = set()
+        self._turn = 0
+
+    # --- who is here -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def member(self, group: str, consumer: str) -> Iterator[None]:
+        """Is heard of all the time."""
+        self._members[group, consumer] += 1
+        try:
+            yield
+        finally:
+            self._members[group, consumer] -= 1
+            if not self._members[group, consumer]:
+                del self._members[group, consumer]
+
+    def is_here(self, group: str, consumer: str) -> bool:
+        return (group, consumer) in self._members
+
+    def keep_alive(self) -> None:
+        for group, consumer in self._members:
+            try:
+                self.site.broker.consumers.heartbeat(group, consumer)
+            except PenstockError:
+                # Its group is gone, and it hears so when it asks for more.
+                pass
+
+    @contextmanager
+    def polling(self) -> Iterator[None]:
+        """The task is cancelled when it is over: a poll that is cancelled has leased nothing."""
+        self.check()
+        task = asyncio.current_task()
+        assert task is not None
+        self._polls.add(task)
+        try:
+            yield
+        finally:
+            self._polls.discard(task)
+
+    # --- what is known -----------------------------------------------------------------------------------
+
+    def partitions(self, topic: str) -> int:
+        """1 of a topic that is not there: whoever publishes to it hears so, if it may know."""
+        try:
+            return len(self.site.broker.topic(topic).partitions)
+        except PenstockError:
+            return 1
+
+    def next_turn(self, partitions: int) -> int:
+        """Where messages without a key go."""
+        self._turn += 1
+        return self._turn % partitions
+
+    def leased(self, group: str, lease: Lease) -> BitMap64:
+        """What is left of a lease."""
+        try:
+            groups = self.site.broker.topic(lease.topic).partition(lease.partition).groups
+        except PenstockError:
+            return BitMap64()
+        found = groups.state(group).leases.get(lease.number) if groups.has(group) else None
+        return BitMap64() if found is None else found.offsets
+
+    def seal(self, group: str, topic: str) -> Seal:
+        return Seal(group, self.site.broker.topic(topic).record.id)
+
+    # --- behind their backs, and the end -----------------------------------------------------------------
+
+    def do(self, work: Coroutine[Any, Any, None]) -> None:
+        """Also if the call that wants it is over."""
+        task = asyncio.get_running_loop().create_task(self._done(work))
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
+
+    async def _done(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except PenstockError as error:
+            # What was leased comes back when its time is up, and a member leaves when its session is over.
+            log.info("after a call was over: %s", error.message)
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over.is_set()
+
+    def check(self) -> None:
+        if self.is_over:
+            raise LogClosed("the broker is stopping")
+
+    async def over(self) -> None:
+        """Until it is."""
+        await self._is_over.wait()
+
+    def end(self) -> None:
+        """Nobody waits any longer."""
+        self._is_over.set()
+        for task in self._polls:
+            task.cancel()
+
+    async def settled(self) -> None:
+        while self._behind:
+            await asyncio.wait(self._behind)

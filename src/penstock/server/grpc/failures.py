@@ -1,0 +1,100 @@
+"""Errors as gRPC tells them: a status code, the sentence as its details, and more in the trailing metadata.
+
+    penstock-code       the stable code
+    penstock-details    what a program may want to read, as a JSON object in ASCII; left out if there is none
+
+Each class of error has one status code; a class that is not in the table has that of the nearest one above it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from grpc import StatusCode
+
+from penstock.errors import (
+    AlreadyExists,
+    ConnectionLost,
+    DiskFull,
+    Fatal,
+    Forbidden,
+    InternalError,
+    InvalidInput,
+    LeaseError,
+    LogClosed,
+    LogCorrupt,
+    NotFound,
+    OffsetOutOfRange,
+    Overloaded,
+    PenstockError,
+    ProducerError,
+    ProducerFenced,
+    ProtocolError,
+    SettingsConflict,
+    StorageError,
+    Unauthenticated,
+    Unsupported,
+)
+from penstock.server.grpc import penstock_pb2 as pb
+
+CODES: dict[type[PenstockError], StatusCode] = {
+    PenstockError: StatusCode.UNKNOWN,
+    InvalidInput: StatusCode.INVALID_ARGUMENT,
+    OffsetOutOfRange: StatusCode.OUT_OF_RANGE,
+    NotFound: StatusCode.NOT_FOUND,
+    ProtocolError: StatusCode.INVALID_ARGUMENT,
+    Unauthenticated: StatusCode.UNAUTHENTICATED,
+    Forbidden: StatusCode.PERMISSION_DENIED,
+    ConnectionLost: StatusCode.UNAVAILABLE,
+    InternalError: StatusCode.INTERNAL,
+    Unsupported: StatusCode.UNIMPLEMENTED,
+    Overloaded: StatusCode.RESOURCE_EXHAUSTED,
+    AlreadyExists: StatusCode.ALREADY_EXISTS,
+    SettingsConflict: StatusCode.FAILED_PRECONDITION,
+    LeaseError: StatusCode.FAILED_PRECONDITION,
+    ProducerError: StatusCode.FAILED_PRECONDITION,
+    ProducerFenced: StatusCode.ABORTED,
+    StorageError: StatusCode.INTERNAL,
+    DiskFull: StatusCode.RESOURCE_EXHAUSTED,
+    LogClosed: StatusCode.UNAVAILABLE,
+    LogCorrupt: StatusCode.DATA_LOSS,
+    Fatal: StatusCode.UNAVAILABLE,
+}
+# All metadata of a call together may have 8 KiB by gRPC's defaults.
+_DETAILS_BYTES_MAX = 4_096
+_SENTENCE_MAX = 1_024
+
+
+class Told(Protocol):
+    """What is told of an error."""
+
+    @property
+    def code(self) -> str: ...
+
+    message: str
+    details: dict[str, Any]
+
+
+def code_of(kind: type[PenstockError]) -> StatusCode:
+    return next(CODES[above] for above in kind.__mro__ if above in CODES)
+
+
+def sentence_of(error: Told) -> str:
+    return error.message if len(error.message) <= _SENTENCE_MAX else error.message[:_SENTENCE_MAX] + "…"
+
+
+def details_of(error: Told) -> str:
+    """Nothing, if that is more than anybody wants to hear."""
+    written = json.dumps(error.details, default=str) if error.details else ""
+    return written if len(written) <= _DETAILS_BYTES_MAX else ""
+
+
+def metadata_of(error: PenstockError) -> list[tuple[str, str]]:
+    details = details_of(error)
+    code = ("penstock-code", error.code)
+    return [code, ("penstock-details", details)] if details else [code]
+
+
+def failure_of(error: Told) -> pb.Failure:
+    return pb.Failure(code=error.code, message=sentence_of(error), details_json=details_of(error))

@@ -1,0 +1,141 @@
+"""Messages that are pushed as they come, as far as there is credit, and answers on the same stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from penstock.client.answers import Answer, Nack, Release
+from penstock.errors import InvalidInput, PenstockError
+from penstock.limits import MIB
+from penstock.server.grpc import penstock_pb2 as pb
+from penstock.server.grpc.answering import Said, answered, give_back
+from penstock.server.grpc.calls import Call
+from penstock.server.grpc.consuming import fitting, leases_of
+from penstock.server.grpc.receipts import Lease
+from penstock.server.grpc.replies import Replies, until_first
+from penstock.server.grpc.settings import settings_in
+from penstock.server.subscription import Subscription
+
+AT_ONCE_MAX = 1_000
+_PUSH_BYTES_MAX = 1 * MIB
+_WAIT_US = 15_000_000
+_ANSWERS = ("ack", "nack", "reject", "release", "extend")
+# More leases than that are looked through for those that are over.
+_LEASES_MANY = 64
+
+
+async def subscribe(call: Call) -> None:
+    first = await call.context.read()
+    if first is grpc.aio.EOF or first.WhichOneof("request") != "subscribe":
+        raise InvalidInput("the first request on this stream is a subscribe")
+    call.desk.check()
+    wanted: pb.Subscription = first.subscribe
+    await call.site.join_for_a_session(wanted.group, wanted.consumer, list(wanted.topics), settings_in(wanted.settings))
+    stream = _Stream(call, wanted)
+    with call.desk.member(wanted.group, wanted.consumer):
+        answer: Answer = Nack("the stream of its consumer broke off")
+        try:
+            await stream.run()
+            answer = Release()
+        except PenstockError:
+            answer = Release()
+            raise
+        finally:
+            stream.let_go(answer)
+
+
+class _Stream:
+    """Invariant: whatever was leased for it and not answered for is in one of `_leases`."""
+
+    def __init__(self, call: Call, wanted: pb.Subscription) -> None:
+        self._call = call
+        self._wanted = wanted
+        # Bytes are bounded by the flow control of HTTP/2.
+        self._subscription = Subscription(wanted.credit, 1)
+        self._leases: set[Lease] = set()
+        self._many = _LEASES_MANY
+        self._writing = asyncio.Lock()
+        self._replies = Replies(self._answer)
+
+    async def run(self) -> None:
+        await self._write(pb.SubscribeReply(subscribed=pb.Subscribed()))
+        await until_first(self._listen(), self._push(), self._replies.tell(), self._stop())
+
+    async def _stop(self) -> None:
+        await self._call.desk.over()
+        await self._replies.told()
+        self._call.desk.check()
+
+    # --- what comes in -----------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        while (request := await self._call.context.read()) is not grpc.aio.EOF:
+            kind = request.WhichOneof("request")
+            if kind == "credit":
+                self._subscription.add(request.credit.messages, 0)
+            elif kind in _ANSWERS:
+                await self._replies.add(self._answered(getattr(request, kind)), request.ByteSize())
+            else:
+                raise InvalidInput("what follows a subscribe is credit, or an answer")
+        await self._replies.told()
+
+    async def _answered(self, said: Said) -> pb.AnswerReply:
+        group = self._wanted.group
+        if said.group not in ("", group):
+            raise InvalidInput(f"this stream is for group {group}, not {said.group}")
+        return await answered(self._call, group, said)
+
+    # --- what goes out -----------------------------------------------------------------------------------
+
+    async def _push(self) -> None:
+        wanted = self._wanted
+        while True:
+            credit, _ = await self._subscription.credit()
+            deliveries = await self._call.site.poll(
+                wanted.group,
+                wanted.consumer,
+                list(wanted.topics),
+                count=min(credit, AT_ONCE_MAX),
+                bytes_max=_PUSH_BYTES_MAX,
+                wait_us=_WAIT_US,
+            )
+            self._note(leases_of(deliveries))
+            messages, left = fitting(self._call.desk, wanted.group, deliveries)
+            for receipt in left:
+                await self._call.site.answer(wanted.group, receipt, Release())
+            if messages:
+                self._subscription.spend(len(messages), 0)
+                await self._write(pb.SubscribeReply(delivered=pb.PollReply(messages=messages)))
+
+    async def _answer(self, reply: pb.AnswerReply) -> None:
+        await self._write(pb.SubscribeReply(answered=reply))
+
+    async def _write(self, reply: Any) -> None:
+        """One after the other; returns when the client takes it."""
+        async with self._writing:
+            await self._call.context.write(reply)
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def _note(self, leases: Sequence[Lease]) -> None:
+        self._leases.update(leases)
+        if len(self._leases) > self._many:
+            group = self._wanted.group
+            self._leases = {lease for lease in self._leases if self._call.desk.leased(group, lease)}
+            self._many = max(2 * len(self._leases), _LEASES_MANY)
+
+    def let_go(self, answer: Answer) -> None:
+        """Unless the broker stops: then its consumer may go on with what it has, through another stream."""
+        if not self._call.desk.is_over:
+            self._call.desk.do(self._left(answer))
+
+    async def _left(self, answer: Answer) -> None:
+        desk, wanted = self._call.desk, self._wanted
+        # Another stream of the same consumer may have taken over.
+        if not desk.is_here(wanted.group, wanted.consumer):
+            await desk.site.leave(wanted.group, wanted.consumer)
+        await give_back(desk, wanted.group, list(self._leases), answer)
