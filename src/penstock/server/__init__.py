@@ -2,6 +2,7 @@
 
 server       from the start to a graceful end; config is what it is told, logs what it tells
 native       the native protocol over TCP; session is one connection of it, subscription what it may be sent
+http         HTTP, with OpenAPI; a package of its own
 grpc         gRPC; a package of its own
 parcels      messages on their way to a consumer: whole frames, or only what is wanted of them
 gate         who may come in: keys, in the access_file; tls has the certificate

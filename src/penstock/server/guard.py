@@ -96,6 +96,10 @@ class Guarded:
     def _check(self, *rights: Right) -> None:
         self._rules().check(self.principal, rights)
 
+    def check_broker(self, operation: Operation) -> None:
+        """On everything there is."""
+        self._check(Right(operation, Kind.BROKER, ""))
+
     @property
     def limits(self) -> Limits:
         return self._site.limits

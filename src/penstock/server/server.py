@@ -32,6 +32,7 @@ class Ready(NamedTuple):
     """Where the doors are, with the ports that were chosen."""
 
     native: Address | None
+    http: Address | None
     grpc: Address | None
 
 
@@ -65,7 +66,11 @@ class Server:
             gate = Gate(site, config.access)
             tls = None if config.tls_cert is None else Tls(config.tls_cert, config.tls_key)
             counts = Counts()
-            where = Ready(await self._open_native(site, gate, counts, tls), await self._open_grpc(site, gate))
+            where = Ready(
+                await self._open_native(site, gate, counts, tls),
+                await self._open_http(site, gate, counts, tls),
+                await self._open_grpc(site, gate),
+            )
             watching = asyncio.get_running_loop().create_task(self._watch(site, gate, tls))
             log.info("ready", extra={"data": config.data, **{name: str(at) for name, at in where._asdict().items()}})
             ready(where)
@@ -85,6 +90,16 @@ class Server:
         self._doors.append(door)
         port = await door.open(*self._config.native, None if tls is None else tls.context)
         return self._config.native._replace(port=port)
+
+    async def _open_http(self, site: LocalTransport, gate: Gate, counts: Counts, tls: Tls | None) -> Address | None:
+        if self._config.http is None:
+            return None
+        from penstock.server.http.door import HttpDoor
+
+        door = HttpDoor(site, gate, counts=counts, broke=self._broke)
+        self._doors.append(door)
+        port = await door.open(*self._config.http, None if tls is None else tls.context)
+        return self._config.http._replace(port=port)
 
     async def _open_grpc(self, site: LocalTransport, gate: Gate) -> Address | None:
         config = self._config

@@ -1,0 +1,121 @@
+"""Routes of consumers: answering for messages, with their receipts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pyroaring import BitMap64
+
+from penstock.broker.names import check_name
+from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
+from penstock.client.transport import Receipt
+from penstock.errors import Fatal, GroupNotFound, NotLeased, PenstockError
+from penstock.server.http import receipts, shapes
+from penstock.server.http.asking import us_of
+from penstock.server.http.desk import AnyAsked, Asked, Desk
+from penstock.server.http.failures import Error, InvalidReceipt
+from penstock.server.http.routes import Route
+
+
+async def ack(desk: Desk, asked: Asked[shapes.Ack, Any]) -> shapes.Answered:
+    return await _answered(desk, asked, asked.body.receipts, Ack())
+
+
+async def nack(desk: Desk, asked: Asked[shapes.Nack, Any]) -> shapes.Answered:
+    answer = Nack(asked.body.reason, us_of("delay", asked.body.delay))
+    return await _answered(desk, asked, asked.body.receipts, answer)
+
+
+async def reject(desk: Desk, asked: Asked[shapes.Reject, Any]) -> shapes.Answered:
+    return await _answered(desk, asked, asked.body.receipts, Reject(asked.body.reason))
+
+
+async def release(desk: Desk, asked: Asked[shapes.Ack, Any]) -> shapes.Answered:
+    return await _answered(desk, asked, asked.body.receipts, Release())
+
+
+async def extend(desk: Desk, asked: Asked[shapes.Extend, Any]) -> shapes.Answered:
+    answer = Extend(us_of("visibility", asked.body.visibility))
+    return await _answered(desk, asked, asked.body.receipts, answer)
+
+
+async def _answered(desk: Desk, asked: AnyAsked, given: list[str], answer: Answer) -> shapes.Answered:
+    """One answer for each lease, whatever is in it: the log has one row for it."""
+    check_name("group", asked.path["group"])
+    invalid: list[shapes.NotAnswered] = []
+    by_lease: dict[tuple[str, int, int], dict[int, str]] = {}
+    for text in given:
+        try:
+            place = receipts.read(text)
+        except InvalidReceipt as error:
+            invalid.append(_failed(text, error))
+        else:
+            by_lease.setdefault(place[:3], {})[place.offset] = text
+    answers = [_answered_lease(desk, asked, lease, some, answer) for lease, some in by_lease.items()]
+    failed = [one for some in await asyncio.gather(*answers) for one in some]
+    desk.waiting.answered(asked.path["group"])
+    return shapes.Answered(done=sum(map(len, by_lease.values())) - len(failed), failed=invalid + failed)
+
+
+async def _answered_lease(
+    desk: Desk, asked: AnyAsked, lease: tuple[str, int, int], texts: dict[int, str], answer: Answer
+) -> list[shapes.NotAnswered]:
+    """Those that failed. What is not in the lease any more fails alone."""
+    group, given = asked.path["group"], BitMap64(texts)
+    held = given & desk.leased(group, *lease)
+    failed = []
+    # If none of them is held, the broker says why.
+    if held and len(held) < len(given):
+        error = NotLeased("the message is not in the lease, or was answered for already")
+        failed = [_failed(texts[offset], error) for offset in given - held]
+    offsets = held or given
+    try:
+        await asked.site.answer(group, Receipt(*lease, offsets), answer)
+    except (GroupNotFound, Fatal):
+        raise
+    except PenstockError as error:
+        failed += [_failed(texts[offset], error) for offset in offsets]
+    return failed
+
+
+def _failed(receipt: str, error: Error) -> shapes.NotAnswered:
+    return shapes.NotAnswered(receipt=receipt, code=error.code, message=error.message)
+
+
+_ANSWERED_EXAMPLE = {
+    "done": 1,
+    "failed": [{"receipt": "oops", "code": "invalid_receipt", "message": "not a receipt that was given out: 'oops'"}],
+}
+
+
+def _answering(name: str, act: Any, summary: str, body: type, **more: Any) -> Route:
+    return Route(
+        "POST",
+        f"/v1/groups/{{group}}/{name}",
+        act,
+        summary,
+        body=body,
+        reply=shapes.Answered,
+        errors=(GroupNotFound,),
+        example={"receipts": [receipts.EXAMPLE], **more},
+        reply_example=_ANSWERED_EXAMPLE,
+    )
+
+
+ROUTES = (
+    _answering("ack", ack, "Done: these never come to this group again. On disk when this is answered.", shapes.Ack),
+    _answering(
+        "nack",
+        nack,
+        "To be tried again: after the delay, or by the group's back-off.",
+        shapes.Nack,
+        delay="10s",
+        reason="busy",
+    ),
+    _answering(
+        "reject", reject, "Never to be tried again: dead letters at once.", shapes.Reject, reason="not a number"
+    ),
+    _answering("release", release, "Given back unseen: this delivery does not count.", shapes.Ack),
+    _answering("extend", extend, "More time, for all that was leased together.", shapes.Extend, visibility="1m"),
+)

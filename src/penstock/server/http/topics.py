@@ -1,0 +1,254 @@
+"""Routes about topics: making them, publishing to them, reading them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from penstock.client.reader import Reader
+from penstock.client.requests import TopicInfo
+from penstock.clock import rfc3339
+from penstock.errors import (
+    AlreadyExists,
+    BatchTooLarge,
+    DiskFull,
+    Fatal,
+    Forbidden,
+    InvalidInput,
+    InvalidMessage,
+    InvalidName,
+    InvalidSetting,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    PenstockError,
+    TopicNotFound,
+)
+from penstock.limits import MIB
+from penstock.server.guard import Guarded
+from penstock.server.http import shapes
+from penstock.server.http.asking import decoded, time_in
+from penstock.server.http.desk import Asked, Desk
+from penstock.server.http.failures import failure_of
+from penstock.server.http.routes import Route, batch_max, message_max
+from penstock.server.http.rows import message_in, stored
+from penstock.server.http.settings import settings_in
+
+READ_BYTES_MAX = 4 * MIB
+_MESSAGE: msgspec.json.Decoder[shapes.Publish] = msgspec.json.Decoder(shapes.Publish)
+
+
+class _Batch(msgspec.Struct, forbid_unknown_fields=True):
+    """Each message is decoded by itself, so that one that is wrong spoils none of the others."""
+
+    messages: list[Raw]
+
+
+def _topic(info: TopicInfo) -> shapes.Topic:
+    return shapes.Topic(
+        name=info.name,
+        partitions=info.partitions,
+        settings=info.settings,
+        created_at=rfc3339(info.created_us),
+        scheduled=info.scheduled,
+    )
+
+
+# --- topics -------------------------------------------------------------------------------------------------
+
+
+async def create_topic(desk: Desk, asked: Asked[shapes.CreateTopic, Any]) -> shapes.Topic:
+    given = asked.body
+    return _topic(await asked.admin.create_topic(given.name, given.partitions, **settings_in(given)))
+
+
+async def list_topics(desk: Desk, asked: Asked[None, Any]) -> shapes.Topics:
+    return shapes.Topics(topics=[_topic(info) for info in await asked.admin.topics()])
+
+
+async def get_topic(desk: Desk, asked: Asked[None, Any]) -> shapes.Topic:
+    return _topic(await asked.admin.topic(asked.path["topic"]))
+
+
+async def change_topic(desk: Desk, asked: Asked[shapes.ChangeTopic, Any]) -> shapes.Topic:
+    given = asked.body
+    return _topic(await asked.admin.change_topic(asked.path["topic"], given.partitions, **settings_in(given)))
+
+
+async def delete_topic(desk: Desk, asked: Asked[None, Any]) -> None:
+    await asked.admin.delete_topic(asked.path["topic"])
+
+
+# --- publishing ---------------------------------------------------------------------------------------------
+
+
+async def publish(desk: Desk, asked: Asked[shapes.Publish, Any]) -> shapes.Published:
+    return await published(asked.site, asked.path["topic"], asked.body)
+
+
+async def published(site: Guarded, topic: str, given: shapes.Publish) -> shapes.Published:
+    at = await site.publish(topic, message_in(given, site.now_us()), given.partition)
+    return shapes.Published(
+        id=f"{topic}:{at.partition}:{at.offset}",
+        partition=at.partition,
+        offset=at.offset,
+        timestamp=rfc3339(at.append_time),
+    )
+
+
+async def publish_batch(desk: Desk, asked: Asked[_Batch, Any]) -> shapes.PublishedBatch:
+    """They are written together: those that come to a partition at the same time are one batch there."""
+    given = asked.body.messages
+    most = asked.site.limits.batch_messages_max
+    if not given:
+        raise InvalidInput("messages: there is none")
+    if len(given) > most:
+        raise BatchTooLarge(f"a batch has at most {most} messages, not {len(given)}", messages_max=most)
+    outcomes = [_published_one(asked.site, asked.path["topic"], raw) for raw in given]
+    return shapes.PublishedBatch(results=await asyncio.gather(*outcomes))
+
+
+async def _published_one(site: Guarded, topic: str, raw: Raw) -> shapes.Result:
+    """What is wrong with the topic is wrong with all of them."""
+    try:
+        at = await published(site, topic, decoded(bytes(raw), _MESSAGE))
+    except (TopicNotFound, InvalidName, Forbidden, Fatal):
+        raise
+    except PenstockError as error:
+        return shapes.Result(error=failure_of(error))
+    return shapes.Result(at.id, at.partition, at.offset, at.timestamp)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+async def read(desk: Desk, asked: Asked[None, shapes.ReadQuery]) -> shapes.Log:
+    query = asked.query
+    reader = Reader(
+        asked.transport,
+        asked.path["topic"],
+        from_time=time_in(query.from_time),
+        to_time=time_in(query.to_time),
+        from_offset=query.offset,
+        partitions=None if query.partition is None else [query.partition],
+    )
+    if query.offset is not None and query.partition is None:
+        raise InvalidInput("an offset is one of a partition; say which")
+    # Where it ends without a single message, if nothing is there.
+    next_offset = None if query.partition is None else (await reader.offsets())[query.partition][0]
+    messages: list[shapes.Message] = []
+    size = 0
+    async for message in reader:
+        messages.append(stored(message, query.as_))
+        size += message.message.size
+        next_offset = None if query.partition is None else message.offset + 1
+        if len(messages) >= query.limit or size >= READ_BYTES_MAX:
+            break
+    return shapes.Log(messages=messages, next_offset=next_offset)
+
+
+_TOPIC_EXAMPLE = {
+    "name": "orders",
+    "partitions": [{"number": 0, "start_offset": 0, "end_offset": 3, "bytes": 312}],
+    "settings": {"retention": {"hours": 168, "bytes": None}, "cleanup": "delete", "max_delay": "365d"},
+    "created_at": "2026-01-14T15:00:00.000000Z",
+    "scheduled": 0,
+}
+_MESSAGE_EXAMPLE = {
+    "id": "orders:0:41",
+    "topic": "orders",
+    "partition": 0,
+    "offset": 41,
+    "key": "user-1",
+    "value": "b3JkZXIgMQ==",
+    "headers": {"source": "web"},
+    "timestamp": "2026-01-14T15:00:00.000000Z",
+    "append_time": "2026-01-14T15:00:00.000120Z",
+    "priority": "normal",
+}
+_PUBLISHED_EXAMPLE = {
+    "id": "orders:0:41",
+    "partition": 0,
+    "offset": 41,
+    "timestamp": "2026-01-14T15:00:00.000120Z",
+}
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/topics",
+        create_topic,
+        "Make a topic, with 6 partitions unless told otherwise.",
+        body=shapes.CreateTopic,
+        reply=shapes.Topic,
+        status=201,
+        errors=(AlreadyExists, InvalidName, InvalidSetting),
+        example={"name": "orders", "partitions": 6, "retention": {"hours": 168}},
+        reply_example=_TOPIC_EXAMPLE,
+    ),
+    Route("GET", "/v1/topics", list_topics, "All topics, by name.", reply=shapes.Topics),
+    Route(
+        "GET",
+        "/v1/topics/{topic}",
+        get_topic,
+        "One topic: its partitions, with the offsets they hold, and its settings.",
+        reply=shapes.Topic,
+        errors=(TopicNotFound,),
+        reply_example=_TOPIC_EXAMPLE,
+    ),
+    Route(
+        "PATCH",
+        "/v1/topics/{topic}",
+        change_topic,
+        "Change settings, or add partitions: keys spread differently from then on.",
+        body=shapes.ChangeTopic,
+        reply=shapes.Topic,
+        errors=(TopicNotFound, InvalidSetting),
+        example={"partitions": 12, "retention": {"hours": 24}},
+    ),
+    Route(
+        "DELETE",
+        "/v1/topics/{topic}",
+        delete_topic,
+        "Delete a topic, with all its messages.",
+        status=204,
+        errors=(TopicNotFound,),
+    ),
+    Route(
+        "POST",
+        "/v1/topics/{topic}/publish",
+        publish,
+        "Publish a message. It is on disk when this is answered.",
+        body=shapes.Publish,
+        reply=shapes.Published,
+        errors=(TopicNotFound, PartitionNotFound, InvalidMessage, BatchTooLarge, DiskFull),
+        example={"key": "user-1", "text": "order 1", "headers": {"source": "web"}, "delay": "30m", "priority": "high"},
+        reply_example=_PUBLISHED_EXAMPLE,
+        body_max=message_max,
+    ),
+    Route(
+        "POST",
+        "/v1/topics/{topic}/publish/batch",
+        publish_batch,
+        "Publish many messages, with a result for each of them. Those that are not refused are on disk.",
+        body=_Batch,
+        described=shapes.PublishBatch,
+        reply=shapes.PublishedBatch,
+        errors=(TopicNotFound, BatchTooLarge, DiskFull),
+        example={"messages": [{"key": "user-1", "text": "order 1"}, {"key": "user-2", "json": {"order": 2}}]},
+        reply_example={"results": [_PUBLISHED_EXAMPLE]},
+        body_max=batch_max,
+    ),
+    Route(
+        "GET",
+        "/v1/topics/{topic}/messages",
+        read,
+        "Read the log as it was written, delayed messages too. No group is involved.",
+        query=shapes.ReadQuery,
+        reply=shapes.Log,
+        errors=(TopicNotFound, PartitionNotFound, OffsetOutOfRange),
+        reply_example={"messages": [_MESSAGE_EXAMPLE], "next_offset": 42},
+    ),
+)
