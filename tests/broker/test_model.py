@@ -55,7 +55,7 @@ from penstock.storage.log import LogSettings
 from penstock.testing import ManualClock, MemoryDisk, MemoryFiles
 
 EXAMPLES = 2_000
-MUTANT_EXAMPLES = 300
+MUTANT_EXAMPLES = 3_000
 STEPS = 18
 GROUPS_MAX = 2
 MESSAGES_MAX = 40

@@ -94,3 +94,22 @@ def test_segments_of_which_most_must_stay_are_left_alone(log: Log, clock: Manual
     before = log.segments
     apply_retention(log, Retention(age_us_max=1), now_us=clock.now_us(), protected=lambda offsets: offsets % 4 > 0)
     assert log.segments == before
+
+
+def test_a_small_bound_is_kept_though_the_segment_being_written_is_large(clock: ManualClock) -> None:
+    log = open_log(MemoryFiles(), clock)
+    fill(log, 1)
+    bound = 10 * log.size
+    for _ in range(100):
+        fill(log, 5)
+        retain(log, clock, bytes_max=bound)
+    assert bound <= log.size < 2.5 * bound
+
+
+def test_a_short_age_is_kept_though_something_is_always_being_written(clock: ManualClock) -> None:
+    log = open_log(MemoryFiles(), clock)
+    for _ in range(60):
+        fill(log, 1)
+        clock.advance_us(HOUR // 6)
+        retain(log, clock, age_us_max=HOUR)
+    assert 6 <= log.end_offset - log.start_offset <= 10

@@ -45,6 +45,14 @@ def expired(segments: Sequence[Segment], retention: Retention, *, now_us: int, k
     return count
 
 
+def _is_too_large(active: Segment, retention: Retention) -> bool:
+    return retention.bytes_max is not None and active.size > retention.bytes_max // 2
+
+
+def _is_too_long(active: Segment, retention: Retention, now_us: int) -> bool:
+    return retention.age_us_max is not None and now_us - active.header.created > retention.age_us_max // 4
+
+
 def _is_too_old(segment: Segment, retention: Retention, now_us: int) -> bool:
     return retention.age_us_max is not None and segment.last_append_time < now_us - retention.age_us_max
 
@@ -62,10 +70,12 @@ def apply_retention(
     `keep_from` is the oldest offset still needed, with everything behind it (an archive not yet written). `protected`
     tells single messages that must stay (delayed ones that are not due): segments that hold such are rewritten without
     the others, so that one message for next year does not keep a year of messages.
-    An active segment that has wholly expired is sealed first: a log that nobody writes to empties all the same.
+    An active segment that has wholly expired is sealed first: a log that nobody writes to empties all the same. So is
+    one that holds more, or has been written for longer, than a part of what is to be kept: only whole segments go.
     """
     active = log.segments[-1]
-    if _is_too_old(active, retention, now_us) and not active.is_empty:
+    is_coarse = _is_too_large(active, retention) or _is_too_long(active, retention, now_us)
+    if (is_coarse or _is_too_old(active, retention, now_us)) and not active.is_empty:
         with suppress(DiskFull):
             # No room for a new segment yet; the older ones can go all the same.
             log.roll()
