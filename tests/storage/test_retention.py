@@ -113,3 +113,13 @@ def test_a_short_age_is_kept_though_something_is_always_being_written(clock: Man
         clock.advance_us(HOUR // 6)
         retain(log, clock, age_us_max=HOUR)
     assert 6 <= log.end_offset - log.start_offset <= 10
+
+
+def test_what_was_written_last_stays_however_small_the_bound(clock: ManualClock) -> None:
+    log = open_log(MemoryFiles(), clock)
+    fill(log, 3)
+    log.roll()
+    fill(log, 2)
+    for _ in range(3):
+        retain(log, clock, bytes_max=1)
+    assert len(values_of(log)) == 2

@@ -33,7 +33,8 @@ class Retention:
 
 def expired(segments: Sequence[Segment], retention: Retention, *, now_us: int, keep_from: int) -> int:
     """How many of the oldest segments may go; none that holds an offset of `keep_from` or later."""
-    size = sum(segment.size for segment in segments)
+    # One that was just begun holds nothing that could be kept instead of another.
+    size = sum(segment.size for segment in segments if not segment.is_empty)
     count = 0
     for segment in segments[:-1]:
         too_old = _is_too_old(segment, retention, now_us)
