@@ -15,6 +15,7 @@ setup: $(STAMP)  ## build .venv with everything the project needs
 .PHONY: test-tools
 test-tools:
 	@tools/system-packages strace
+	@tools/system-packages chromium || echo "The tests of the dashboard in a browser will be skipped." >&2
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -12,5 +12,6 @@ rows receipts settings     messages, what they are answered for with, and settin
 waiting       long polls and streams, until something comes or the client goes
 asking        bodies and queries, to structs
 failures      errors to statuses
+dashboard     the page at /, from the folder page
 openapi       the description at /openapi.json, made from the table and the structs
 """

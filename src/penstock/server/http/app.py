@@ -21,7 +21,7 @@ from penstock.errors import Fatal, InternalError, InvalidInput, PenstockError
 from penstock.server.access import Operation, Rules
 from penstock.server.gate import Gate
 from penstock.server.guard import Guarded
-from penstock.server.http import failures, shapes
+from penstock.server.http import dashboard, failures, shapes
 from penstock.server.http.asking import Gone, Receive, Scope, Send, body_of, decoded, query_of
 from penstock.server.http.desk import Asked, Desk
 from penstock.server.http.failures import Error, ForeignSite, MethodNotAllowed, Refused, RouteNotFound
@@ -58,7 +58,8 @@ class App:
         paths = [Path(path, _Endpoint(self, routes)) for path, routes in by_path.items()]
         description = _Description(self, described(ROUTES, penstock.__version__))
         others = [Path("/openapi.json", description), Path("/metrics", _Metrics(self))]
-        self._router = Router([*paths, *others], redirect_slashes=False, default=self._lost)
+        pages = dashboard.paths(self.fail)
+        self._router = Router([*paths, *others, *pages], redirect_slashes=False, default=self._lost)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
