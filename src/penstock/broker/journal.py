@@ -54,10 +54,10 @@ class Journal:
         self._handed_in += 1
         return waiter
 
-    def post(self, item: Frame | Message) -> None:
-        """The same for what nobody waits for."""
-        self._commits.commit(None, item)
-        self._handed_in += 1
+    def post(self, rows: Sequence[Message]) -> None:
+        """The same for rows that nobody waits for, all of them or none."""
+        self._commits.commit_rows(None, rows)
+        self._handed_in += len(rows)
 
     async def settled(self) -> None:
         """What was handed in so far is on disk, or has failed; also that which nobody waits for any more."""

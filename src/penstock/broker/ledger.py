@@ -67,11 +67,12 @@ class Ledger:
 
     def flush(self) -> None:
         """What was held back goes ahead of what comes now."""
-        while self._held_back:
-            message = self._held_back[0]
-            self._journal.post(message)
-            self._held_back.popleft()
-            self._count(message)
+        if self._held_back:
+            rows = list(self._held_back)
+            self._journal.post(rows)
+            self._held_back.clear()
+            for row in rows:
+                self._count(row)
 
     async def flushed(self) -> None:
         """Everything so far can be read from the log."""

@@ -86,11 +86,18 @@ class GroupCommit(Generic[Token]):
         else:
             check_appendable(item)
             size = len(item.data)
-        waiting = (token, item, size)
+        self._add([(token, item, size)], size)
+
+    def commit_rows(self, token: Token, rows: Sequence[Message]) -> None:
+        """Several messages of the broker's own, which need no check, each under this token; all of them or none."""
+        waiting: list[_Waiting[Token]] = [(token, row, row.size + _MESSAGE_OVERHEAD) for row in rows]
+        self._add(waiting, sum(size for _, _, size in waiting))
+
+    def _add(self, waiting: list[_Waiting[Token]], size: int) -> None:
         with self._lock:
             if self._waiting and self._waiting_bytes + size > WAITING_BYTES_MAX:
                 raise Overloaded(f"{self._waiting_bytes} bytes are waiting to be written", limit=WAITING_BYTES_MAX)
-            self._waiting.append(waiting)
+            self._waiting += waiting
             self._waiting_bytes += size
             if self._is_running:
                 return
