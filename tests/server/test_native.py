@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.errors import (
     LeaseNotFound,
     MemberNotFound,
     NotLeased,
+    PartitionNotFound,
     ProtocolError,
     SettingsConflict,
     TopicNotFound,
@@ -26,6 +28,7 @@ from penstock.frame import Frame, Producer
 from penstock.net.connection import Connection
 from penstock.net.remote import RemoteTransport, deliveries_in
 from penstock.server import session
+from penstock.server.session import _ACTIONS, Session
 from penstock.wire import words
 from penstock.wire.conversation import ClientEnd
 from penstock.wire.packets import Decoder, Kind, Packet
@@ -201,6 +204,68 @@ def test_messages_are_pushed_as_far_as_there_is_credit(tmp_path: Path) -> None:
             connection.unsubscribe(correlation, came.put_nowait)
             assert await came.get() is None
             await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_a_stopping_broker_does_not_wait_for_those_who_wait_for_messages(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            transport = await RemoteTransport.to(here.place, SystemClock())
+            await transport.join("g", "c", ["t"], {})
+            connection = await transport._link.connect()
+            came: asyncio.Queue[Packet | None] = asyncio.Queue()
+            connection.subscribe(words.Subscribe("g", "c", ("t",), 3, 1_000_000), came.put_nowait)
+            while not any(session.requests for session in here.door.sessions):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                await here.door.close()
+            assert await came.get() is None
+            await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_a_topic_that_is_made_again_with_fewer_partitions_is_asked_for_anew(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=8)
+            await asyncio.gather(*[q.publish("t", b"x", key=f"{number}") for number in range(50)])
+            await q.delete_topic("t")
+            await q.create_topic("t", partitions=1)
+            outcomes = [await _outcome(q.publish("t", b"x", key=f"{number}")) for number in range(20)]
+            assert outcomes.count(None) >= 19
+            assert outcomes[-1] is None
+
+    serve(tmp_path, work)
+
+
+async def _outcome(work: Awaitable[object]) -> BaseException | None:
+    try:
+        await work
+    except PartitionNotFound as error:
+        return error
+    return None
+
+
+def test_a_request_that_makes_the_broker_hang_up_is_not_repeated_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung_up = 0
+
+    async def hang_up(session: Session, packet: Packet) -> tuple[object, tuple[()]]:
+        nonlocal hung_up
+        hung_up += 1
+        session.abort()
+        return None, ()
+
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            monkeypatch.setitem(_ACTIONS, Kind.CALL, hang_up)
+            with pytest.raises(ConnectionLost):
+                await q.topics()
+        assert 1 < hung_up < 10
 
     serve(tmp_path, work)
 

@@ -93,6 +93,13 @@ def test_headers_that_are_none_are_refused(header: bytes) -> None:
         assert isinstance(error, ProtocolError)
 
 
+@pytest.mark.parametrize("wrong", [5, "x", ["a"], [None], {"a": 1}])
+def test_a_set_of_offsets_that_is_none_is_refused(wrong: object) -> None:
+    state = {"partition": 0, "floor": 0, "end_offset": 0, "unacknowledged": wrong, "leased": [], "dead": []}
+    with pytest.raises(ProtocolError):
+        reply_of(requests.GetStateAt("g", "t", 1), encoded([state]))
+
+
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(ProtocolError):
         decoded(b"\x91" * 100_000, words.Join)

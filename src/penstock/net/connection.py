@@ -32,7 +32,7 @@ class Place(NamedTuple):
     client: str = "penstock-python"
 
     def __str__(self) -> str:
-        return f"penstock://{self.host}:{self.port}"
+        return f"penstock{'' if self.tls is None else 's'}://{self.host}:{self.port}"
 
 
 class Connection(asyncio.Protocol):

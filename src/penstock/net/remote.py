@@ -35,7 +35,7 @@ from penstock.client.requests import (
 )
 from penstock.client.transport import Delivery, Page, Receipt, Stored, Terms
 from penstock.clock import Clock
-from penstock.errors import ConnectionLost, PenstockError, ProtocolError
+from penstock.errors import ConnectionLost, NotFound, PenstockError, ProtocolError
 from penstock.frame import Frame, frame_size
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.message import Message
@@ -48,6 +48,9 @@ from penstock.wire.runs import from_runs, to_runs
 R = TypeVar("R")
 
 PATIENCE_S = 30.0
+# A connection that is lost so many times in a row, the last time at once, is no accident.
+_LOST_MAX = 5
+_LOST_AT_ONCE_S = 1.0
 _LOOKING = (
     AskWhy | DescribeGroup | DescribeTopic | FindOffsets | GetDeadLetter | GetMessage | GetScheduled | GetStateAt
     | GetTrace | ListDeadLetters | ListGroups | ListParkedKeys | ListScheduled | ListSchedules | ListTopics
@@ -90,7 +93,12 @@ class RemoteTransport:
             producer = Producer(self, topic, _AT_ONCE, new_id=partial(secrets.token_bytes, 16))
             await producer.start()
             producer = self._producers.setdefault(topic, producer)
-        return await producer.stored(message, partition)
+        try:
+            return await producer.stored(message, partition)
+        except NotFound:
+            # The topic may have been deleted, and made again with fewer partitions: asked for anew the next time.
+            self._producers.pop(topic, None)
+            raise
 
     async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
         connection = await self._link.connect()
@@ -156,14 +164,17 @@ class RemoteTransport:
         return words.reply_of(request, reply.header)
 
     async def _again(self, kind: Kind, word: object, late: Any = None) -> Packet:
-        """Until it is answered, or the broker can't be reached for too long."""
-        while True:
+        """Until it is answered. Not for ever: what makes the broker hang up does so every time."""
+        loop = asyncio.get_running_loop()
+        for lost in range(1, _LOST_MAX + 1):
             connection = await self._link.connect()
+            began = loop.time()
             try:
                 return await connection.request(kind, word, late=late)
             except ConnectionLost:
-                # Another connection, which is waited for as long as is right.
-                continue
+                if lost == _LOST_MAX and loop.time() - began < _LOST_AT_ONCE_S:
+                    raise
+        return await self._again(kind, word, late)
 
     async def close(self) -> None:
         try:

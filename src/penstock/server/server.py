@@ -125,14 +125,18 @@ class Server:
         """What time alone does may fail, and nobody may be asking for anything. Keys and certificates may change."""
         while True:
             await asyncio.sleep(0.5)
-            gate.refresh()
-            if tls is not None:
-                tls.refresh()
             try:
                 site.check()
             except Fatal as error:
                 self._broke(error)
                 return
+            try:
+                gate.refresh()
+                if tls is not None:
+                    tls.refresh()
+            except Exception:
+                # Whatever is in those files, the broker must still be watched.
+                log.exception("what has changed could not be taken up")
 
     async def _closed(self, site: LocalTransport) -> None:
         try:

@@ -35,6 +35,8 @@ REQUESTS_MAX = 1_000
 # What waits to be sent: above it nothing is leased for this peer.
 _UNSENT_BYTES_MAX = 4 * MIB
 POLL_BYTES_MAX = 8 * MIB
+# They end when messages come, or never.
+_WAITING = (Kind.POLL.name, Kind.SUBSCRIBE.name)
 
 
 class Session(asyncio.Protocol):
@@ -291,13 +293,13 @@ class Session(asyncio.Protocol):
             self._handshake.cancel()
         self.writable.set()
         for task in self._under_way.values():
-            if task.get_name() in (Kind.POLL.name, Kind.SUBSCRIBE.name):
+            if task.get_name() in _WAITING:
                 task.cancel()
         self._door.gone(self)
 
     async def drained(self) -> None:
-        """What was asked for is answered."""
-        waiting = [task for task in self._under_way.values() if task.get_name() != Kind.POLL.name]
+        """What was asked for is answered, but for those who wait for messages."""
+        waiting = [task for task in self._under_way.values() if task.get_name() not in _WAITING]
         if waiting:
             await asyncio.wait(waiting)
 

@@ -11,6 +11,7 @@ No sockets and no clock: whoever has those feeds `receive` and sends what it is 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from enum import Enum
 
@@ -36,7 +37,7 @@ def packet_bytes_max(limits: Limits) -> int:
     return limits.frame_bytes_max + _HEADER_BYTES_MAX
 
 
-class _End:
+class _End(ABC):
     """What both have in common."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -58,8 +59,9 @@ class _End:
                 self.state = State.CLOSED
             yield packet
 
+    @abstractmethod
     def _check(self, kind: Kind) -> None:
-        raise NotImplementedError
+        """ProtocolError if the other side does not say that, or not now."""
 
     def ping(self, now_us: int) -> bytes:
         return packed(Kind.PING, 0, encoded(Ping(now_us)))

@@ -185,14 +185,14 @@ def _to_wire(value: object) -> object:
         return to_runs(value)
     if isinstance(value, Mapping):
         return dict(value)
-    raise NotImplementedError(f"{type(value).__name__} can't be sent")
+    raise TypeError(f"{type(value).__name__} can't be sent")
 
 
 def _from_wire(kind: type, value: object) -> object:
     if kind is BitMap64 and isinstance(value, list) and all(isinstance(one, int) for one in value):
         # Only in what a broker replies, which may tell of all that a group has not done.
         return from_runs(value, 1 << 62)
-    raise NotImplementedError(f"{kind.__name__} can't be received")
+    raise TypeError(f"not a {kind.__name__}")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
