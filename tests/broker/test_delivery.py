@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,11 +17,15 @@ from penstock.broker.delivery import Delivery
 from penstock.broker.events import (
     AnyEvent,
     Exhausted,
+    Extended,
     GroupEvent,
     Leased,
     Started,
+    Together,
+    Unparked,
     from_value,
     to_message,
+    to_messages,
     unpack,
 )
 from penstock.broker.key_hash import Hashes
@@ -179,7 +184,23 @@ def test_answers_for_what_is_not_held_are_refused_and_change_nothing() -> None:
 def test_a_row_that_is_no_event_is_noticed() -> None:
     for value in (b"", b"\xff", b"\x91\xa1Z", None):
         with pytest.raises(LogCorrupt):
-            from_value(value)
+            from_value(value, 1)
+
+
+def test_a_row_that_has_more_events_than_times_is_noticed() -> None:
+    row = Together("", (Unparked("g", ()), Unparked("h", ())), (5,))
+    with pytest.raises(LogCorrupt):
+        from_value(msgspec.msgpack.encode(row), 1)
+
+
+@pytest.mark.parametrize("bytes_max", [1, 60, 1_000])
+def test_decisions_that_nobody_waited_for_share_rows_and_none_is_cut(bytes_max: int) -> None:
+    decisions = [([Unparked("g", (b"k%d" % at,)), Extended("h", at, 7)], 10 + at) for at in range(5)]
+    rows = to_messages(decisions, bytes_max=bytes_max)
+    read = [from_value(row.value, row.timestamp) for row in rows]
+    assert [one for row in read for one in row] == [(event, at) for events, at in decisions for event in events]
+    assert all(len(row) % 2 == 0 for row in read)
+    assert len(rows) == {1: 5, 60: 3, 1_000: 1}[bytes_max]
 
 
 @dataclass
@@ -331,9 +352,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         """The same events make the same state."""
         again = Delivery("g")
         for value, at_us in self.journal:
-            for event in from_value(value):
+            for event, happened_us in from_value(value, at_us):
                 assert isinstance(event, GroupEvent)
-                again.apply(event, at_us)
+                again.apply(event, happened_us)
         again.check()
         assert (again.floor, again.cursors, again.done) == (
             self.delivery.floor,

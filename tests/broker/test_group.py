@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 import pytest
 from pyroaring import BitMap64
@@ -12,6 +11,7 @@ from broker_support import broker_on, group_on, run
 from penstock.batch import Batch
 from penstock.broker import ledger
 from penstock.broker.broker import Broker
+from penstock.broker.events import Unparked
 from penstock.broker.group import Group, Handed, Receipt
 from penstock.broker.settings import GroupSettings
 from penstock.errors import (
@@ -389,7 +389,7 @@ def test_an_event_that_is_refused_for_overload_is_not_applied(monkeypatch: pytes
             patch.setattr(ledger, "HELD_BACK_MAX", 0)
             with pytest.raises(Overloaded):
                 await group.extend(handed.receipt._replace(offsets=BitMap64([1])))
-            patch.setattr(broker.topic("t").partitions[0].groups._ledger, "_held_back", deque([Message(b"")]))
+            patch.setattr(broker.topic("t").partitions[0].groups._ledger, "_held_back", [([Unparked("g", ())], 1)])
             with pytest.raises(Overloaded):
                 await group.lease("c", 2)
         assert group.lag() == [4]

@@ -553,5 +553,4 @@ def events_of(log: Log, offset: int) -> Iterator[tuple[AnyEvent, int]]:
             raise LogCorrupt(f"a frame of the deliveries log can't be decoded: {error.message}") from error
         for value, at_us, number in rows:
             if number >= offset:
-                for event in from_value(value):
-                    yield event, at_us
+                yield from from_value(value, at_us)

@@ -191,12 +191,6 @@ class Moved(Event, frozen=True, array_like=True, gc=False, tag="M"):
     due_us: int
 
 
-class Together(Event, frozen=True, array_like=True, gc=False, tag="+"):
-    """Several events of one decision: all of them happened, or none. Each is packed as a row of its own would be."""
-
-    packed: tuple[bytes, ...]
-
-
 GroupEvent = (
     Started
     | Leased
@@ -214,6 +208,18 @@ GroupEvent = (
     | Deferred
 )
 AnyEvent = GroupEvent | Assigned | Dropped | Due | Cancelled | Moved
+
+
+class Together(Event, frozen=True, array_like=True, gc=False, tag="+"):
+    """Several events in one row: all of them happened, or none.
+
+    With `times`, they are of several decisions that nobody waited for, and each has its own; otherwise of one.
+    """
+
+    events: tuple[AnyEvent, ...]
+    times: tuple[int, ...] = ()
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyEvent | Together)
 
@@ -230,15 +236,30 @@ def unpack(packed: bytes) -> BitMap64:
 def to_message(events: Sequence[AnyEvent], now_us: int) -> Message:
     """One row for what was decided together."""
     first = events[0]
-    row = first if len(events) == 1 else Together(first.group, tuple(_encoder.encode(event) for event in events))
+    row = first if len(events) == 1 else Together(first.group, tuple(events))
     return Message(_encoder.encode(row), key=first.group.encode(), timestamp=now_us)
 
 
-def from_value(value: bytes | None) -> list[AnyEvent]:
+def to_messages(decisions: Sequence[tuple[Sequence[AnyEvent], int]], *, bytes_max: int) -> list[Message]:
+    """As few rows as possible for decisions and when they were taken: cheaper to write than a row for each."""
+    events = [event for decided, _ in decisions for event in decided]
+    times = [at_us for decided, at_us in decisions for _ in decided]
+    value = _encoder.encode(Together("", tuple(events), tuple(times)))
+    if len(value) <= bytes_max or len(decisions) == 1:
+        return [Message(value, key=b"", timestamp=times[-1])]
+    half = len(decisions) // 2
+    return to_messages(decisions[:half], bytes_max=bytes_max) + to_messages(decisions[half:], bytes_max=bytes_max)
+
+
+def from_value(value: bytes | None, at_us: int) -> list[tuple[AnyEvent, int]]:
+    """The events of a row that was written at that time, and when each happened."""
     try:
         row: AnyEvent | Together = _decoder.decode(value or b"")
     except msgspec.DecodeError as error:
         raise LogCorrupt(f"a row of the deliveries log is not an event: {error}") from error
-    if isinstance(row, Together):
-        return [event for packed in row.packed for event in from_value(packed)]
-    return [row]
+    if not isinstance(row, Together):
+        return [(row, at_us)]
+    times = row.times or (at_us,) * len(row.events)
+    if len(times) != len(row.events):
+        raise LogCorrupt(f"a row of the deliveries log has {len(row.events)} events and {len(times)} times")
+    return list(zip(row.events, times, strict=True))

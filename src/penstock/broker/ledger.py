@@ -11,21 +11,21 @@ next start reads the truth.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from penstock.broker.events import AnyEvent, to_message
+from penstock.broker.events import AnyEvent, to_message, to_messages
 from penstock.broker.journal import Journal
 from penstock.clock import Clock
 from penstock.errors import Fatal, LogClosed, Overloaded, PenstockError
 from penstock.frame import Frame
-from penstock.limits import Limits
+from penstock.limits import MIB, Limits
 from penstock.message import Message
 from penstock.storage.commit import Committed
 from penstock.storage.log import Log
 
 HELD_BACK_MAX = 64
+_ROW_BYTES_MAX = MIB
 _HELD_BACK_S = 0.01
 
 
@@ -40,7 +40,8 @@ class Ledger:
             log, clock=clock, executor=executor, loop=loop, limits=limits, failed=self._stop, is_chained=True
         )
         self._loop = loop
-        self._held_back: deque[Message] = deque()
+        self._held_back: list[tuple[Sequence[AnyEvent], int]] = []
+        self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: PenstockError | None = None
         # Bytes of rows since the last snapshot.
@@ -61,16 +62,18 @@ class Ledger:
         self.check()
         if len(self._held_back) >= HELD_BACK_MAX:
             self.flush()
-        self._held_back.append(to_message(events, now_us))
+        if not self._held_back:
+            self._since = self._loop.time()
+        self._held_back.append((events, now_us))
         if self._timer is None:
             self._timer = self._loop.call_later(_HELD_BACK_S, self._flush_later)
 
     def flush(self) -> None:
         """What was held back goes ahead of what comes now."""
         if self._held_back:
-            rows = list(self._held_back)
+            rows = to_messages(self._held_back, bytes_max=_ROW_BYTES_MAX)
             self._journal.post(rows)
-            self._held_back.clear()
+            self._held_back = []
             for row in rows:
                 self._count(row)
 
@@ -82,12 +85,19 @@ class Ledger:
 
     def _flush_later(self) -> None:
         self._timer = None
-        if self._stopped is None:
+        if self._stopped is not None or not self._held_back:
+            return
+        left = self._since + _HELD_BACK_S - self._loop.time()
+        if left <= 0:
             try:
                 self.flush()
             except Overloaded:
                 # More is waiting for the disk than may; it goes with the next row, or the next time.
-                self._timer = self._loop.call_later(_HELD_BACK_S, self._flush_later)
+                left = _HELD_BACK_S
+            else:
+                return
+        # Others went with a row in the meantime; these have not waited long.
+        self._timer = self._loop.call_later(left, self._flush_later)
 
     def snapshot(self, frames: Sequence[Frame]) -> asyncio.Future[list[Committed]]:
         """The state as it is now, behind the rows that led to it."""
