@@ -17,6 +17,7 @@ from statistics import median
 
 import harness
 from harness import Figure, Run, info
+from penstock.broker.disk import Disk
 from penstock.broker.journal import Journal
 from penstock.clock import SystemClock
 from penstock.frame import Frame
@@ -56,7 +57,7 @@ def commit(run: Run, loop: Loop, make: Make, appenders: int, messages: int) -> f
 
 async def _closed_loop(log: Log, executor: Executor, make: Make, appenders: int, messages: int) -> float:
     loop = asyncio.get_running_loop()
-    journal = Journal(log, clock=CLOCK, executor=executor, loop=loop)
+    journal = Journal(log, clock=CLOCK, disk=Disk(executor), loop=loop)
     started = loop.time()
     async with asyncio.TaskGroup() as group:
         for _ in range(appenders):

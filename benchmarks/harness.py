@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -94,6 +94,7 @@ class Run:
 Measure = Callable[[Run], Iterable[Figure]]
 # Runs once and returns the seconds that count, so that what it prepares and clears away does not.
 Contender = Callable[[], float]
+Found = TypeVar("Found")
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -102,17 +103,17 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def interleave(rounds: int, contenders: Mapping[str, Contender]) -> dict[str, list[float]]:
-    """The seconds of each contender in each round."""
+def interleave(rounds: int, contenders: Mapping[str, Callable[[], Found]]) -> dict[str, list[Found]]:
+    """What each contender found in each round: the seconds it took, for most."""
     names = list(contenders)
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    taken: dict[str, list[Found]] = {name: [] for name in names}
     for number in range(rounds + 1):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             gc.collect()
-            spent = contenders[name]()
+            found = contenders[name]()
             if number:
-                taken[name].append(spent)
+                taken[name].append(found)
     return taken
 
 
@@ -161,6 +162,11 @@ def main(question: str, measure: Measure, *, rounds: int) -> None:
 
 
 # --- showing ------------------------------------------------------------------------------------------------
+
+
+def say(line: str) -> None:
+    """What is no figure, and should be known beside them: what ran, and what did not."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def show(title: str, figures: Iterable[Figure], caption: str) -> None:

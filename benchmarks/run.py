@@ -23,7 +23,11 @@ SCRIPTS = (
     "delays",
     "backlog",
     "encode",
-    "network",
+    "throughput",
+    "latency",
+    "doors",
+    "neighbours",
+    "start",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,21 +16,32 @@ SCRIPTS = (
     "backlog",
     "commit",
     "delays",
+    "doors",
     "encode",
     "groups",
+    "latency",
     "leases",
-    "network",
+    "neighbours",
     "open",
     "point_read",
     "read",
+    "start",
+    "throughput",
 )
+HELPERS = {"harness", "pacing", "run", "serving"}
 
 
 def run(name: str, *arguments: str) -> str:
+    return finished(name, *arguments).stdout
+
+
+def finished(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(BENCHMARKS / f"{name}.py"), "--quick", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment}
+    )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -52,8 +64,7 @@ def test_every_line_of_a_benchmark_is_a_figure_and_nothing_is_left_behind(script
 
 
 def test_the_runner_knows_every_script_and_keeps_the_figures(tmp_path: Path) -> None:
-    helpers = {"harness", "run"}
-    assert {path.stem for path in BENCHMARKS.glob("*.py")} - helpers == set(SCRIPTS)
+    assert {path.stem for path in BENCHMARKS.glob("*.py")} - HELPERS == set(SCRIPTS)
 
     results = tmp_path / "results"
     shown = run("run", "encode", "--dir", str(tmp_path / "data"), "--results", str(results))
@@ -62,3 +73,12 @@ def test_the_runner_knows_every_script_and_keeps_the_figures(tmp_path: Path) -> 
     assert kept["script"] == "encode"
     assert kept["figures"]
     assert kept["figures"][0]["name"] in shown
+
+
+def test_a_peer_that_is_not_there_is_skipped_with_a_line_that_says_so(tmp_path: Path) -> None:
+    done = finished("throughput", "--json", "--dir", str(tmp_path), PATH="/nowhere")
+
+    names = [json.loads(line)["name"] for line in done.stdout.splitlines()]
+    assert {"send", "send_batch", "iterate", "batches"} <= set(names)
+    assert not any("Redis" in name for name in names)
+    assert "Redis Streams, fsync always: skipped, it needs redis-server" in done.stderr

@@ -1,0 +1,156 @@
+"""How many messages a second does one Python client get through a broker, and how many through others?
+
+A broker process and a client process on this machine, over TCP; messages of 100 B, six partitions; every publish and
+acknowledgement on disk before it is told:
+
+    send            a blocking producer, one `send` a message
+    send_batch      ready Arrow tables of 10,000
+    iterate         a blocking consumer, one message at a time, an `ack` for each, told together after 5 ms (ack_linger)
+    batches         a blocking consumer, in columns, one acknowledgement for each batch, waited for
+
+Redis Streams and NATS JetStream take their turns in the same rounds, each with a fresh server and its own Python
+client. There is a bar against those that sync before they answer, as we do; beside the defaults of the others, which
+do not, there is only the ratio. `send` and `send_batch` are compared with how they publish, `iterate` with an ack for
+each message, `batches` with one ack for many.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from statistics import median
+
+import pyarrow as pa
+
+import harness
+import penstock
+from harness import Figure, Run, info
+from peers import Peer
+from peers.nats import JetStream
+from peers.redis import RedisStreams
+from penstock.client.blocking import Client
+from penstock.limits import MIB
+from serving import PARTITIONS, broker, values
+
+TABLE_ROWS = 10_000
+PEERS: tuple[Peer, ...] = (RedisStreams(True), RedisStreams(False), JetStream(True), JetStream(False))
+BARS = {"send": 600, "send_batch": 3_000, "iterate": 300, "batches": 2_000}
+# Which of theirs each of ours is compared with.
+BESIDE = {"send": "publish_s", "send_batch": "publish_s", "iterate": "ack_each_s", "batches": "ack_many_s"}
+PEER_BAR = 5
+
+
+# --- ours ---------------------------------------------------------------------------------------------------
+
+
+def send(q: Client, topic: str, some: Sequence[bytes]) -> float:
+    with q.producer(topic) as producer:
+        started = time.perf_counter()
+        for value in some:
+            producer.send(value)
+        producer.flush()
+        return (time.perf_counter() - started) / len(some)
+
+
+def send_batch(q: Client, topic: str, tables: Sequence[pa.Table]) -> float:
+    with q.producer(topic, batch_messages=TABLE_ROWS, batch_bytes=4 * MIB) as producer:
+        started = time.perf_counter()
+        for table in tables:
+            producer.send_batch(table)
+        return (time.perf_counter() - started) / sum(len(table) for table in tables)
+
+
+def iterate(q: Client, topic: str, count: int) -> float:
+    with q.consumer("iterate", topic, prefetch=10_000, ack_linger="5ms", until_idle="10s") as consumer:
+        done = 0
+        started = time.perf_counter()
+        for message in consumer:
+            assert message.value
+            message.ack()
+            done += 1
+            if done == count:
+                break
+        consumer.flush()
+        spent = time.perf_counter() - started
+    assert done == count
+    return spent / count
+
+
+def batches(q: Client, topic: str, count: int) -> float:
+    with q.consumer("batches", topic, prefetch=10_000, until_idle="10s") as consumer:
+        done = 0
+        started = time.perf_counter()
+        for batch in consumer.batches():
+            batch.ack()
+            done += len(batch)
+            if done == count:
+                break
+        spent = time.perf_counter() - started
+    assert done == count
+    return spent / count
+
+
+def ours(run: Run, some: Sequence[bytes]) -> dict[str, float]:
+    """Seconds for each message. A little of everything first: a broker that has just started is slower."""
+    table = pa.table({"value": values(TABLE_ROWS)})
+    few = some[:10_000]
+    with broker(run) as running, penstock.connect(running.address) as q:
+        for topic in ("warm", "columns", "bench"):
+            q.create_topic(topic, partitions=PARTITIONS)
+        send(q, "warm", few)
+        send_batch(q, "columns", [table])
+        iterate(q, "warm", len(few))
+        batches(q, "warm", len(few))
+        return {
+            "send": send(q, "bench", some),
+            "send_batch": send_batch(q, "columns", [table] * max(2 * len(some) // TABLE_ROWS, 1)),
+            "iterate": iterate(q, "bench", len(some)),
+            "batches": batches(q, "bench", len(some)),
+        }
+
+
+# --- beside the others --------------------------------------------------------------------------------------
+
+
+def present(peers: Sequence[Peer]) -> Iterator[Peer]:
+    for peer in peers:
+        if missing := peer.missing():
+            harness.say(f"{peer.name}: skipped, it needs {missing}")
+        else:
+            harness.say(f"{peer.name}: {peer.described()}")
+            yield peer
+
+
+def turn_of(run: Run, peer: Peer, some: Sequence[bytes]) -> dict[str, float]:
+    with run.folder() as path:
+        return peer.turn(path, some[: run.pick(peer.messages, 500)])._asdict()
+
+
+def measure(run: Run) -> Iterator[Figure]:
+    peers = list(present(PEERS))
+    some = values(run.pick(500_000, 20_000))
+    contenders = {"penstock": partial(ours, run, some)}
+    for peer in peers:
+        contenders[peer.name] = partial(turn_of, run, peer, some)
+    turns = harness.interleave(run.rounds, contenders)
+    taken = {name: [turn[name] for turn in turns["penstock"]] for name in BARS}
+    for name, bar in BARS.items():
+        yield harness.at_least(name, 1e-3 / median(taken[name]), "k messages/s", bar)
+    for peer in peers:
+        yield from compared(peer, turns[peer.name], taken)
+
+
+def compared(
+    peer: Peer, turns: Sequence[Mapping[str, float]], taken: Mapping[str, Sequence[float]]
+) -> Iterator[Figure]:
+    for name, theirs in BESIDE.items():
+        ratio = harness.ratio([turn[theirs] for turn in turns], taken[name])
+        told = f"{name} / {peer.name}"
+        yield harness.at_least(told, ratio, "×", PEER_BAR) if peer.is_durable else info(told, ratio, "×")
+    for what, theirs in (("publish", "publish_s"), ("ack of each", "ack_each_s"), ("ack of many", "ack_many_s")):
+        yield info(f"{peer.name}: {what}", 1e-3 / median(turn[theirs] for turn in turns), "k messages/s")
+
+
+if __name__ == "__main__":
+    harness.main(__doc__, measure, rounds=5)
