@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.bench-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench clean
+.PHONY: help setup run demo examples test check format bench clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +18,14 @@ test-tools:
 	@tools/system-packages strace
 	@tools/system-packages chromium || echo "The tests of the dashboard in a browser will be skipped." >&2
 
+.PHONY: bench-tools
+bench-tools: $(BENCH_STAMP)
+	@tools/system-packages redis-server || echo "The benchmarks will leave Redis Streams out." >&2
+
+$(BENCH_STAMP): $(STAMP)
+	@$(BIN)/pip install --quiet --editable '.[bench]' --constraint constraints.txt && touch $@ || \
+	  echo "The clients of Redis and NATS could not be installed: the benchmarks will leave them out." >&2
+
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "penstock needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 1; }
@@ -27,8 +36,11 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup  ## start the broker on this machine, with its data in ./data
 	$(BIN)/penstock serve --data data
 
-demo: setup  ## all examples: queue, order, delays, dead letters, traces, a killed process, a damaged log
-	$(BIN)/python examples/demo.py
+demo: setup  ## a small shop on a broker of its own: orders, a poison message, kill -9, traces, replay
+	$(BIN)/penstock demo
+
+examples: setup  ## all examples: queue, order, delays, dead letters, traces, a killed process, a damaged log
+	$(BIN)/python examples/all.py
 
 test: setup test-tools  ## all tests
 	$(BIN)/pytest
@@ -44,7 +56,7 @@ format: setup  ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## the benchmarks, each figure beside its physical limit
+bench: setup bench-tools  ## the benchmarks, each figure beside its physical limit, or beside Redis and NATS
 	$(BIN)/python benchmarks/run.py
 
 clean:  ## remove .venv and everything generated

@@ -1,4 +1,4 @@
-"""A log on disk, from its first message to its first damaged byte. Run it with `make demo`.
+"""A log on disk, from its first message to its first damaged byte. Run it with `make examples`.
 
 A child process writes messages and says which ones are safe; it is killed with SIGKILL while it writes. What it
 called safe must be there when the log is opened again. Everything happens in a temporary directory.

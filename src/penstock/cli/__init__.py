@@ -21,6 +21,7 @@ trace        penstock trace, penstock why
 top          penstock top
 bench        penstock bench
 ping         penstock ping
+demo         penstock demo: a package, with the shop it shows
 log          penstock log …; log_inspect does the work, log_view draws it
 
 What is heavy (numpy, pyarrow, the client) is imported by the command that needs it, so that `--help` is quick.

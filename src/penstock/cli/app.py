@@ -17,6 +17,7 @@ import typer
 from penstock.cli import (
     bench,
     consume,
+    demo,
     dlq,
     group,
     key,
@@ -58,6 +59,7 @@ app.command("why")(trace.why)
 app.command("top")(top.top)
 app.command("bench")(bench.bench)
 app.command("ping")(ping.ping)
+app.command("demo")(demo.demo)
 app.add_typer(serve.config_app, name="config")
 app.add_typer(key.app, name="key")
 app.add_typer(log.app, name="log")

@@ -1,4 +1,4 @@
-"""Everything at once: the examples, one after the other. Run it with `make demo`."""
+"""Everything at once: the examples, one after the other. Run it with `make examples`."""
 
 import ast
 import subprocess
