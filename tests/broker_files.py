@@ -57,7 +57,7 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 def inline_of(broker: Broker) -> Inline:
-    executor = broker._executor
+    executor = broker._disk.executor
     assert isinstance(executor, Inline)
     return executor
 
@@ -81,7 +81,9 @@ def run_inline(work: Work, files: Files | None = None, **options: Any) -> None:
     """As `run` does, but on one thread: what happens, and in which order, is the same every time."""
 
     async def main() -> None:
-        broker = await Broker.open(files or MemoryFiles(), clock=ManualClock(), executor=Inline(), **options)
+        broker = await Broker.open(
+            files or MemoryFiles(), clock=ManualClock(), executor=Inline(), lone_writes=False, **options
+        )
         try:
             await work(broker)
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,8 +18,10 @@ from penstock.testing import ManualClock, MemoryFiles
 
 
 @asynccontextmanager
-async def broker_on(files: Files, *, threads: int = 2, **options: Any) -> AsyncIterator[Broker]:
-    with ThreadPoolExecutor(threads) as executor:
+async def broker_on(
+    files: Files, *, threads: int = 2, executor: Executor | None = None, **options: Any
+) -> AsyncIterator[Broker]:
+    with executor or ThreadPoolExecutor(threads) as executor:
         broker = await Broker.open(files, clock=ManualClock(), executor=executor, **options)
         try:
             yield broker

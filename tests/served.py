@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.client.client import Client
 from penstock.clock import SystemClock
+from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.local.transport import LocalTransport
 from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
@@ -33,8 +34,10 @@ class Served:
 
 
 @asynccontextmanager
-async def served(path: Path, *, silence_us: int = 15_000_000, access: Path | None = None) -> AsyncIterator[Served]:
-    site = await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock())
+async def served(
+    path: Path, *, silence_us: int = 15_000_000, access: Path | None = None, limits: Limits = DEFAULT_LIMITS
+) -> AsyncIterator[Served]:
+    site = await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock(), limits=limits)
     door = NativeDoor(site, Gate(site, access), silence_us=silence_us)
     try:
         yield Served(site, door, await door.open("127.0.0.1", 0))

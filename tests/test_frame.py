@@ -13,6 +13,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import frame as frame_module
 from penstock.batch import Batch
 from penstock.body import encode
 from penstock.codec import CODECS, LZ4, NONE, ZSTD
@@ -26,6 +27,7 @@ from penstock.errors import (
     InvalidColumn,
     InvalidFrame,
     InvalidInput,
+    PenstockError,
     UnknownColumn,
     UnknownMagic,
     UnsupportedVersion,
@@ -518,3 +520,35 @@ def test_a_hostile_body_meets_typed_errors_or_can_be_read(given_rows: list[Messa
         return
     accepted.batch().to_arrow().validate(full=True)
     list(accepted.batch().messages())
+
+
+# --- the short way for one message --------------------------------------------------------------------------
+
+
+@given(
+    st.one_of(st.none(), st.binary(max_size=20)),
+    st.one_of(st.none(), st.binary(max_size=20)),
+    st.lists(st.tuples(st.integers(0, 60), st.binary(min_size=1, max_size=4)), max_size=2),
+    st.integers(-9, 9),
+)
+def test_the_short_way_takes_what_the_long_way_takes(
+    key: bytes | None, value: bytes | None, changes: list[tuple[int, bytes]], longer: int
+) -> None:
+    """A frame of one message, damaged at will and sealed again."""
+    frame = Frame.of_message(Message(value, key=key), now_us=5)
+    body = bytearray(frame.data[HEADER_BYTES:])
+    for at, change in changes:
+        body[at : at + len(change)] = change
+    body = body[:longer] if longer < 0 else body + bytes(longer)
+    data = with_body(frame, bytes(body))
+
+    def outcome() -> object:
+        try:
+            return list(Frame.accept(data).batch().messages())
+        except PenstockError as error:
+            return type(error)
+
+    short = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frame_module, "is_plain_message", lambda body, limits: False)
+        assert outcome() == short

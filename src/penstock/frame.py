@@ -46,7 +46,16 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from penstock.batch import Batch
-from penstock.body import Bytes, check_limits, decode, decode_message, encode, encode_message, encode_plain
+from penstock.body import (
+    Bytes,
+    check_limits,
+    decode,
+    decode_message,
+    encode,
+    encode_message,
+    encode_plain,
+    is_plain_message,
+)
 from penstock.clock import TIME_MAX_US
 from penstock.codec import CODECS, NONE, compress, decompress, decompress_checked
 from penstock.errors import (
@@ -196,9 +205,13 @@ class Frame:
         frame = cls(view)
         frame.check_body()
         _check_header(frame, limits)
-        body = view[HEADER_BYTES : HEADER_BYTES + frame.body_length]
-        if frame.codec != NONE:
-            body = decompress_checked(frame.codec, body, frame.raw_length)
+        body_length, raw_length, count, _, flags, codec, first, last, *_ = frame._stable()
+        body = view[HEADER_BYTES : HEADER_BYTES + body_length]
+        is_simple = count == 1 and codec == NONE and not flags and 0 <= first == last <= TIME_MAX_US
+        if is_simple and is_plain_message(body, limits):
+            return frame
+        if codec != NONE:
+            body = decompress_checked(codec, body, raw_length)
         batch = frame._decode(body, limits)
         if flags_of(batch) != frame.flags:
             raise InvalidColumn(f"flags are {frame.flags:#x}, the columns say {flags_of(batch):#x}")

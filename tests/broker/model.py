@@ -240,8 +240,8 @@ class Place:
         self._forget_empty_leases()
 
     def nack(self, identity: int, offsets: list[int], now_us: int, reason: str, delay_us: int | None) -> None:
-        given_up = self._fail(self.leases[identity], offsets, now_us, reason, delay_us)
-        self._pull_back(identity, [offset for offset in offsets if self._parks or offset not in given_up])
+        self._fail(self.leases[identity], offsets, now_us, reason, delay_us)
+        self._pull_back(identity, offsets)
 
     def reject(self, identity: int, offsets: list[int], now_us: int, reason: str) -> None:
         lease = self.leases[identity]

@@ -248,6 +248,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 executor=self.executor,
                 new_id=functools.partial(self.random.randbytes, 16),
                 log_settings=self.log_settings,
+                lone_writes=False,
             )
         )
         self.run(_nothing())

@@ -80,7 +80,7 @@ def test_a_delayed_message_is_not_leased_early_however_fast_the_disk_is() -> Non
         group = await group_with(broker)
         later = Message(b"later", deliver_at=clock_of(broker).now_us() + HOUR)
         publishing = asyncio.create_task(group.topic.publish(later))
-        await asyncio.sleep(0)
+        await turns(2)
         assert group.topic.partition(0).messages.synced_offset == 1
         assert not publishing.done()
         assert await group.lease("c", 1) == []

@@ -24,6 +24,7 @@ from penstock.errors import (
     SettingsConflict,
     TopicNotFound,
 )
+from penstock.local.transport import LocalTransport
 from penstock.testing import VirtualClock, VirtualQueue
 
 
@@ -609,3 +610,67 @@ def test_a_loop_that_ends_because_nothing_comes_makes_room_for_others(queue: Vir
         message.ack()
     publish(queue, 1, start=4)
     assert values(list(first)) == [b"4"]
+
+
+# --- ahead --------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A transport that counts what is asked for, and what comes."""
+
+    def __init__(self, inner: LocalTransport) -> None:
+        self.inner = inner
+        self.asked: list[int] = []
+        self.held = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def poll(self, *where: Any, count: int, bytes_max: int, wait_us: int) -> Any:
+        self.asked.append(count)
+        found = await self.inner.poll(*where, count=count, bytes_max=bytes_max, wait_us=wait_us)
+        self.held += sum(len(delivery.receipt.offsets) for delivery in found)
+        return found
+
+
+def test_while_the_last_half_is_worked_on_the_next_half_is_fetched(run_client: Any) -> None:
+    ways: list[Counting] = []
+
+    def through(transport: LocalTransport) -> Counting:
+        ways.append(Counting(transport))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        for number in range(300):
+            await client.publish("orders", b"%d" % number)
+        seen = []
+        consumer = client.consumer("w", "orders", prefetch=100, until_idle="1s")
+        async for message in consumer:
+            seen.append(message.value)
+            # As long as it takes to work on it: what was asked for meanwhile comes.
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert ways[0].held - len(seen) <= 100, "never more ahead than it was told"
+        assert seen == [b"%d" % number for number in range(300)]
+        assert ways[0].asked[:5] == [100, 50, 50, 50, 50]
+
+    run_client(work, through=through)
+
+
+def test_whoever_fetches_few_ahead_gets_no_more_before_they_are_worked_on(run_client: Any) -> None:
+    ways: list[Counting] = []
+
+    def through(transport: LocalTransport) -> Counting:
+        ways.append(Counting(transport))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        for number in range(30):
+            await client.publish("orders", b"%d" % number)
+        async for message in client.consumer("w", "orders", prefetch=10, until_idle="1s"):
+            await asyncio.sleep(0)
+            assert ways[0].held <= message.offset // 10 * 10 + 10
+
+    run_client(work, through=through)

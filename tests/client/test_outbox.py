@@ -61,3 +61,26 @@ def test_without_keys_one_partition_after_the_other_is_filled() -> None:
     partitions = [a.parcel.partition for a in added if a]
     assert partitions[::2] == partitions[1::2]
     assert sorted(partitions[:6]) == [0, 0, 1, 1, 2, 2]
+
+
+def test_an_idle_partition_can_be_reserved_and_what_comes_meanwhile_waits() -> None:
+    box = outbox()
+    assert box.reserve(None, 0) == 0
+    assert box.reserve(None, 0) is None, "somebody sends already"
+    added = box.add(Message(b"a"), 1, 0)
+    assert added is not None
+    assert not box.due(added.parcel), "whoever has reserved it goes on with this"
+    assert box.release(0)
+    parcel = box.take(0)
+    assert parcel is added.parcel
+    box.settle(parcel)
+    assert box.take(0) is None
+    assert box.reserve(None, 0) == 0
+    assert not box.release(0)
+
+
+def test_a_partition_for_which_something_waits_is_not_reserved() -> None:
+    box = outbox()
+    box.add(Message(b"a"), 1, 0)
+    assert box.reserve(None, 0) is None
+    assert box.reserve(b"key", None) is None

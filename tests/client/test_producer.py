@@ -27,6 +27,7 @@ from penstock.errors import (
 )
 from penstock.frame import Frame, Producer
 from penstock.local.transport import LocalTransport
+from penstock.message import Message
 from penstock.partitioner import partition_of
 from penstock.testing import Fault, FaultyFiles, MemoryFiles, Operation, VirtualQueue
 
@@ -297,13 +298,13 @@ def test_a_table_comes_behind_what_was_sent_before_it(queue: VirtualQueue) -> No
 def test_a_large_table_is_cut_into_frames_that_fit(queue: VirtualQueue) -> None:
     table = pa.table(
         {
-            "value": [bytes(1_000)] * 500,
-            "headers": [[{"key": "h", "value": b"x" * 50}]] * 500,
-            "priority": [1] * 500,
+            "value": [bytes(500)] * 12_000,
+            "headers": [[{"key": "h", "value": b"x" * 50}]] * 12_000,
+            "priority": [1] * 12_000,
         }
     )
-    with queue.producer("orders", batch_bytes=20_000, buffer_bytes=50_000) as producer:
-        assert producer.send_batch(table).offsets.tolist() == list(range(500))
+    with queue.producer("orders", buffer_bytes=50_000) as producer:
+        assert producer.send_batch(table).offsets.tolist() == list(range(12_000))
     assert {message.priority for message in queue.reader("orders")} == {1}
 
 
@@ -367,3 +368,84 @@ def test_an_error_that_was_heard_is_not_raised_again_at_the_end(queue: VirtualQu
         producer.send(b"unheard")
         with pytest.raises(TopicNotFound):
             producer.flush()
+
+
+# --- one message that somebody waits for --------------------------------------------------------------------
+
+
+def test_one_that_is_waited_for_is_sent_again_and_stored_once(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport, lost=[Overloaded("the answer was lost")]))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        producer = client.producer("orders")
+        for number in range(2):
+            assert (await producer.stored(Message(b"%d" % number, key=b"k"), None)).offset == number
+        assert [message.value async for message in client.reader("orders")] == [b"0", b"1"]
+        assert [frame.producer.sequence for frame in ways[0].frames] == [0, 0, 1]
+
+    run_client(work, through=through)
+
+
+def test_those_that_are_waited_for_at_the_same_time_go_together_and_keep_their_order(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        producer = client.producer("orders", linger="0s")
+        messages = [Message(b"%d" % number, headers=[("n", b"1")] if number % 3 == 0 else []) for number in range(20)]
+        stored = await asyncio.gather(*[producer.stored(message, 0) for message in messages])
+        assert [one.offset for one in stored] == list(range(20))
+        assert [message.value async for message in client.reader("orders")] == [m.value for m in messages]
+        assert len(ways[0].frames) < 20
+        await producer.close()
+
+    run_client(work, through=through)
+
+
+def test_giving_up_on_one_leaves_the_partition_to_others_in_a_new_life(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport))
+        ways[0].gate = asyncio.Event()
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        producer = client.producer("orders", linger="0s")
+        await producer.start()
+        impatient = asyncio.ensure_future(producer.stored(Message(b"a"), 0))
+        await asyncio.sleep(0)
+        behind = await producer.send(b"b")
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+        assert ways[0].gate is not None
+        ways[0].gate.set()
+        assert (await behind).offset == 0
+        await producer.stored(Message(b"c"), 0)
+        assert [message.value async for message in client.reader("orders")] == [b"b", b"c"]
+        lives = [(frame.producer.epoch, frame.producer.sequence) for frame in ways[0].frames]
+        assert lives == [(1, 0), (1, 1)]
+
+    run_client(work, through=through)
+
+
+def test_one_that_can_not_be_stored_leaves_the_partition_to_others(run_client: Any) -> None:
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        producer = client.producer("orders")
+        with pytest.raises(BatchTooLarge):
+            await producer.stored(Message(b"x" * (2 << 20)), 0)
+        assert (await producer.stored(Message(b"a"), 0)).offset == 0
+
+    run_client(work)

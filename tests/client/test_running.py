@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from penstock.client import received
+from penstock.client.answers import Answer
 from penstock.client.blocking import Received
 from penstock.client.client import Client
 from penstock.client.lease import Lease
-from penstock.errors import Fatal, InvalidInput
+from penstock.client.transport import Receipt
+from penstock.errors import ConnectionLost, Fatal, InvalidInput
 from penstock.testing import VirtualClock, VirtualQueue
 
 
@@ -186,6 +188,74 @@ def test_closing_the_consumer_ends_the_running(queue: VirtualQueue) -> None:
     consumer.close()
     thread.join(30)
     assert outcomes == [(1, 0)]
+
+
+def test_closing_the_consumer_gives_back_what_no_handler_has_begun(queue: VirtualQueue) -> None:
+    publish(queue, 20)
+    consumer = queue.consumer("w", "orders")
+    assert consumer.run(lambda message: consumer.close(), concurrency=1) == (1, 0)
+    assert queue.lag("w") == {"orders": [19]}
+    assert len(queue.consumer("w", "orders").poll()) == 19
+
+
+def test_who_closes_a_consumer_that_is_being_closed_waits_until_it_has_left(run_client: Any) -> None:
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        consumer = client.consumer("w", "orders")
+        await consumer.join()
+        transport = client._transport
+        leave, may_leave = transport.leave, asyncio.Event()
+
+        async def leave_later(group: str, name: str) -> None:
+            await may_leave.wait()
+            await leave(group, name)
+
+        transport.leave = leave_later
+        closings = [asyncio.ensure_future(consumer.close()) for _ in range(2)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not any(closing.done() for closing in closings)
+        may_leave.set()
+        await asyncio.gather(*closings)
+        assert (await client.group("w")).members == {}
+
+    run_client(work)
+
+
+@pytest.mark.parametrize("ordering", ["key", "partition"])
+def test_what_is_behind_a_message_that_was_given_up_and_skipped_comes_at_once(
+    queue: VirtualQueue, ordering: str
+) -> None:
+    publish(queue, 10, keys=1)
+    attempts: list[int] = []
+
+    def handler(message: Received) -> None:
+        attempts.append(message.attempt)
+        if message.value == b"1":
+            raise ValueError("poison")
+
+    settings: dict[str, Any] = {"ordering": ordering, "on_poison": "skip", "max_retries": 0}
+    assert queue.consumer("w", "orders", until_idle="1s", **settings).run(handler) == (9, 1)
+    assert attempts == [1] * 10, "and nobody is charged for what was not handed out"
+
+
+@pytest.mark.parametrize(("is_carried_out", "done"), [(False, 3), (True, 2)])
+def test_an_answer_of_which_nobody_knows_whether_it_arrived_is_given_again(
+    queue: VirtualQueue, monkeypatch: pytest.MonkeyPatch, is_carried_out: bool, done: int
+) -> None:
+    publish(queue, 3)
+    transport, errors = queue._transport, [ConnectionLost("the broker was killed")]
+    answer = transport.answer
+
+    async def lose_one(group: str, receipt: Receipt, given: Answer) -> None:
+        if is_carried_out or not errors:
+            await answer(group, receipt, given)
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(transport, "answer", lose_one)
+    assert queue.consumer("w", "orders", until_idle="1s").run(lambda message: None) == (done, 0)
+    assert queue.lag("w") == {"orders": [0]}
 
 
 @pytest.mark.parametrize(

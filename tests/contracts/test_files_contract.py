@@ -167,6 +167,12 @@ def test_a_directory_is_removed_with_everything_in_it(files: Files) -> None:
         files.remove_directory("nowhere")
 
 
+def test_a_directory_tells_how_much_room_there_is_on_its_disk(files: Files) -> None:
+    free, total = files.space()
+    assert 0 <= free <= total
+    assert files.directory("inner").space().total == total
+
+
 def test_the_directory_can_be_locked_once(open_again: Open) -> None:
     first, second = open_again(), open_again()
     first.lock()

@@ -15,6 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
+from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
 from penstock.server.grpc import penstock_pb2 as pb
@@ -63,8 +64,8 @@ class Served:
 
 
 @asynccontextmanager
-async def served(path: Path, access: Path | None = None) -> AsyncIterator[Served]:
-    site = await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock())
+async def served(path: Path, access: Path | None = None, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Served]:
+    site = await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock(), limits=limits)
     broken: list[PenstockError] = []
     door = GrpcDoor(site, Gate(site, access), broke=broken.append)
     try:

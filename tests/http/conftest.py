@@ -13,6 +13,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
+from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
 from penstock.server.http.door import HttpDoor
@@ -66,8 +67,8 @@ Serve = Callable[..., None]
 def serve(tmp_path: Path) -> Serve:
     """Runs its argument with a `Served` that has a topic t of one partition."""
 
-    async def run(work: Callable[[Any], Awaitable[None]], access: Path | None, round_s: float) -> None:
-        site = await LocalTransport.open(partial(DiskFiles, tmp_path / "data"), clock=SystemClock())
+    async def run(work: Callable[[Any], Awaitable[None]], access: Path | None, round_s: float, limits: Limits) -> None:
+        site = await LocalTransport.open(partial(DiskFiles, tmp_path / "data"), clock=SystemClock(), limits=limits)
         broke: list[PenstockError] = []
         door = HttpDoor(site, Gate(site, access), broke=broke.append, round_s=round_s)
         port = await door.open("127.0.0.1", 0)
@@ -82,10 +83,16 @@ def serve(tmp_path: Path) -> Serve:
             await door.close()
             await site.close()
 
-    def serve(work: Callable[[Any], Awaitable[None]], *, access: Path | None = None, round_s: float = 0.02) -> None:
+    def serve(
+        work: Callable[[Any], Awaitable[None]],
+        *,
+        access: Path | None = None,
+        round_s: float = 0.02,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(30):
-                await run(work, access, round_s)
+                await run(work, access, round_s, limits)
 
         asyncio.run(bounded())
 

@@ -17,7 +17,8 @@ from penstock.client.answers import Ack
 from penstock.client.transport import Receipt
 from penstock.codec import ZSTD
 from penstock.frame import Frame
-from penstock.server.http import connection, consuming, receipts, waiting
+from penstock.limits import Limits
+from penstock.server.http import consuming, receipts, waiting
 
 
 def receipts_of(messages: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -310,9 +311,7 @@ def test_a_stream_ends_with_an_error_when_its_topic_is_deleted(serve: Any) -> No
     serve(work)
 
 
-def test_a_stream_whose_client_does_not_read_leases_no_more(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "STUCK_S_MAX", 0.2)
-
+def test_a_stream_whose_client_does_not_read_leases_no_more(serve: Any) -> None:
     async def work(here: Any) -> None:
         batch = {"messages": [{"text": "x" * 100_000}] * 100}
         await here.ok("POST", "/v1/topics/t/publish/batch", batch)
@@ -326,7 +325,7 @@ def test_a_stream_whose_client_does_not_read_leases_no_more(serve: Any, monkeypa
         reader.feed_eof()
         writer.close()
 
-    serve(work)
+    serve(work, limits=Limits(stuck_us=200_000))
 
 
 def test_a_poll_gives_no_more_than_fits_into_an_answer(serve: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 import trustme
 import yaml
 
+from penstock.limits import Limits
 from penstock.server.gate import Gate
 from penstock.server.http import connection
 from penstock.server.http.app import head_of
@@ -101,12 +102,12 @@ def test_bodies_that_are_not_what_they_should_be(serve: Any, body: bytes) -> Non
 
 
 def test_nesting_counts_what_is_not_in_strings() -> None:
-    check_nesting(b'{"text": "' + b"[{" * 1_000 + b'\\"[[[["}')
-    check_nesting(b'{"messages": [' + b",".join([b'{"json": [[1]]}'] * 1_000) + b"]}")
-    check_nesting(b'{"text": "\\')
-    check_nesting(b"[" * 32 + b"]" * 32)
+    check_nesting(b'{"text": "' + b"[{" * 1_000 + b'\\"[[[["}', 32)
+    check_nesting(b'{"messages": [' + b",".join([b'{"json": [[1]]}'] * 1_000) + b"]}", 32)
+    check_nesting(b'{"text": "\\', 32)
+    check_nesting(b"[" * 32 + b"]" * 32, 32)
     with pytest.raises(Exception, match="nested"):
-        check_nesting(b"[" * 33 + b"]" * 33)
+        check_nesting(b"[" * 33 + b"]" * 33, 32)
 
 
 @pytest.mark.parametrize("path", ["/v1/topics/t/publish", "/v1/topics/t/publish/batch", "/v1/groups/g/ack"])
@@ -270,10 +271,7 @@ def test_what_is_not_http_is_told_so(serve: Any, data: bytes) -> None:
         b"POST /v1/groups HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
     ],
 )
-def test_who_is_too_slow_is_let_go(serve: Any, monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
-    monkeypatch.setattr(connection, "HEAD_S_MAX", 0.1)
-    monkeypatch.setattr(connection, "BODY_S_FREE", 0.1)
-
+def test_who_is_too_slow_is_let_go(serve: Any, head: bytes) -> None:
     async def work(here: Any) -> None:
         slow = [asyncio.create_task(_said(here.port, head)) for _ in range(50)]
         # Others do not notice.
@@ -284,7 +282,7 @@ def test_who_is_too_slow_is_let_go(serve: Any, monkeypatch: pytest.MonkeyPatch, 
             assert b'"code":"too_slow"' in answer
         assert len(here.door.connections) <= 1
 
-    serve(work)
+    serve(work, limits=Limits(http_head_us=100_000))
 
 
 def _has_come(only: connection.Connection, size: int) -> bool:
@@ -308,15 +306,13 @@ def test_a_body_that_comes_fast_enough_may_take_long(serve: Any) -> None:
     serve(work)
 
 
-def test_who_says_nothing_for_long_is_let_go(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "IDLE_S_MAX", 0.1)
-
+def test_who_says_nothing_for_long_is_let_go(serve: Any) -> None:
     async def work(here: Any) -> None:
         answer = await _said(here.port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert answer.endswith(b'{"status":"ok"}')
 
-    serve(work)
+    serve(work, limits=Limits(idle_us=100_000))
 
 
 def test_heads_and_pipelines_have_an_end(serve: Any) -> None:

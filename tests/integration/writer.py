@@ -14,6 +14,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from penstock.broker.disk import Disk
 from penstock.broker.journal import Journal
 from penstock.clock import SystemClock
 from penstock.errors import Fatal, PenstockError
@@ -40,7 +41,7 @@ def keep_merging(log: Log) -> None:
 
 async def write(log: Log, run: str, count: int) -> None:
     loop = asyncio.get_running_loop()
-    journal = Journal(log, clock=SystemClock(), executor=ThreadPoolExecutor(2), loop=loop)
+    journal = Journal(log, clock=SystemClock(), disk=Disk(ThreadPoolExecutor(2)), loop=loop)
 
     async def task(name: int) -> None:
         for i in range(count):

@@ -81,6 +81,18 @@ def test_the_async_client_does_the_same(tmp_path: Path) -> None:
 # --- opening and closing ------------------------------------------------------------------------------------
 
 
+def test_topics_can_be_listed_while_one_is_being_made(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with penstock.aio.open(tmp_path) as q:
+            making = asyncio.ensure_future(q.create_topic("large", partitions=20))
+            while not making.done():
+                await q.topics()
+                await asyncio.sleep(0)
+            assert [topic.name for topic in await q.topics()] == ["large"]
+
+    asyncio.run(main())
+
+
 def test_everything_survives_closing_and_opening(tmp_path: Path) -> None:
     with penstock.open(tmp_path) as q:
         q.create_topic("orders", 1, retention={"hours": 1})

@@ -25,9 +25,9 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.frame import Frame, Producer
+from penstock.limits import Limits
 from penstock.net.connection import Connection
 from penstock.net.remote import RemoteTransport, deliveries_in
-from penstock.server import session
 from penstock.server.session import _ACTIONS, Session
 from penstock.wire import words
 from penstock.wire.conversation import ClientEnd
@@ -327,14 +327,12 @@ def test_what_is_not_the_protocol_is_told_so_and_let_go(tmp_path: Path, data: by
     serve(tmp_path, work)
 
 
-def test_who_does_not_say_who_it_is_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "HANDSHAKE_S", 0.05)
-
+def test_who_does_not_say_who_it_is_is_let_go(tmp_path: Path) -> None:
     async def work(here: Served) -> None:
         (packet,) = await _said(here.place.port, b"")
         assert words.decoded(packet.header, words.Goodbye).code == "handshake_timeout"
 
-    serve(tmp_path, work)
+    serve(tmp_path, work, limits=Limits(handshake_us=50_000))
 
 
 def test_a_header_that_makes_no_sense_fails_that_request_only(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         runner.run(work)
 
 
+# In so many lives the loop writes what comes alone.
+LONE_WRITES = 0.25
+
+
 class Inline(Executor):
     """Everything at once, on the loop: nothing to interleave."""
 
@@ -131,8 +135,10 @@ class Pool(Executor):
     def before(self, operation: Operation) -> None:
         if operation.kind in ("read", "open"):
             return
-        worker = next(worker for worker in self._workers if worker.thread is current_thread())
-        worker.pause()
+        for worker in self._workers:
+            if worker.thread is current_thread():
+                worker.pause()
+        # Otherwise the loop writes itself, and nothing else happens meanwhile.
         self._look(operation)
 
     def hold(self) -> None:
@@ -197,13 +203,27 @@ def _run(job: Job) -> None:
 
 @asynccontextmanager
 async def life(
-    disk: MemoryDisk, clock: ManualClock, random: Random, look: Look | None = None, **options: Any
+    disk: MemoryDisk,
+    clock: ManualClock,
+    random: Random,
+    look: Look | None = None,
+    *,
+    lone_writes: bool | None = None,
+    **options: Any,
 ) -> AsyncIterator[Broker]:
     """A broker from its start to its end. With `look`, that is called ahead of every operation on the disk."""
     pool = Inline() if look is None else Pool(random, look)
     files = FaultyFiles(MemoryFiles(disk), pool.before) if isinstance(pool, Pool) else MemoryFiles(disk)
     with pool:
-        broker = await Broker.open(files, clock=clock, executor=pool, new_id=partial(random.randbytes, 16), **options)
+        # What the loop writes itself can't be cut into with other work: that would make for a dull life.
+        broker = await Broker.open(
+            files,
+            clock=clock,
+            executor=pool,
+            new_id=partial(random.randbytes, 16),
+            lone_writes=random.random() < LONE_WRITES if lone_writes is None else lone_writes,
+            **options,
+        )
         try:
             yield broker
         finally:

@@ -512,7 +512,7 @@ class Unlucky(Random):
 
 
 async def reject_while_another_letter_is_written(disk: MemoryDisk, clock: ManualClock) -> MemoryDisk:
-    async with life(disk, clock, Random(1), lambda operation: None) as broker:
+    async with life(disk, clock, Random(1), lambda operation: None, lone_writes=False) as broker:
         await broker.create_topic(TOPIC, 1)
         await broker.create_topic(TOPIC + DEAD_LETTERS, 1, TopicSettings(dead_letters=False))
         receipts = {}
@@ -523,7 +523,7 @@ async def reject_while_another_letter_is_written(disk: MemoryDisk, clock: Manual
         await broker.group("b", TOPIC).reject(receipts["b"], "bad")
         graves = broker.topic(TOPIC + DEAD_LETTERS).partition(0).messages
         await until(lambda: graves.end_offset > graves.synced_offset)
-        pool = broker._executor
+        pool = broker._disk.executor
         assert isinstance(pool, Pool)
         pool.hold()
         await broker.group("a", TOPIC).reject(receipts["a"], "bad")
@@ -534,7 +534,7 @@ async def reject_while_another_letter_is_written(disk: MemoryDisk, clock: Manual
 
 
 async def start_and_lose_power_after_the_first_letter(disk: MemoryDisk, clock: ManualClock) -> MemoryDisk:
-    async with life(disk, clock, Random(1), lambda operation: None) as broker:
+    async with life(disk, clock, Random(1), lambda operation: None, lone_writes=False) as broker:
         graves = broker.topic(TOPIC + DEAD_LETTERS).partition(0).messages
         await until(lambda: graves.synced_offset > 0)
         kept = disk.copy()

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from pyroaring import BitMap64
 
+from broker_files import Inline
 from broker_support import broker_on, group_on
 from penstock.broker.broker import Broker
 from penstock.broker.deliveries import Deliveries
@@ -47,6 +48,7 @@ class Moment:
 class Workload:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        self.is_alone = seed % 2 == 1
         self.disk = MemoryDisk()
         self.published: set[Id] = set()
         self.done: set[Id] = set()
@@ -59,8 +61,11 @@ class Workload:
             self.moments.append(Moment(self.disk.copy(), set(self.published), set(self.done), set(self.unsure)))
 
     async def run(self) -> list[Moment]:
-        # One thread writes, so that the disk is copied between two operations and not during one.
-        async with broker_on(FaultyFiles(MemoryFiles(self.disk), self.keep), threads=1) as broker:
+        # Either one thread writes, or the loop does everything: the disk is copied between two operations, not during
+        # one.
+        files = FaultyFiles(MemoryFiles(self.disk), self.keep)
+        executor = Inline() if self.is_alone else None
+        async with broker_on(files, threads=1, executor=executor, lone_writes=self.is_alone) as broker:
             await broker.create_topic("t", 2)
             group = await group_on(broker, "g", "t", SETTINGS)
             for _ in range(STEPS):

@@ -21,6 +21,7 @@ from penstock.broker.assignor import Part
 from penstock.broker.bell import Bell
 from penstock.broker.catalog import Catalog, GroupRecord, ReplayRecord, TopicRecord
 from penstock.broker.dead_letters import DeadLetters
+from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.group import Group, Handed
 from penstock.broker.ids import MessageId
@@ -28,6 +29,7 @@ from penstock.broker.membership import Consumers
 from penstock.broker.names import DEAD_LETTERS, check_name
 from penstock.broker.offsets import array_of
 from penstock.broker.partition import Partition
+from penstock.broker.room import Room
 from penstock.broker.schedules import Schedules
 from penstock.broker.settings import PARTITIONS_DEFAULT, GroupSettings, TopicSettings
 from penstock.broker.timers import LoopTimers, Timers
@@ -80,12 +82,14 @@ class Broker:
         log_settings: LogSettings | None,
         timers: Timers,
         dice: Callable[[], float] | None,
+        lone_writes: bool,
     ) -> None:
         self._files = files
         self._dice = dice or self._thrown
         self._clock = clock
-        self._executor = executor
+        self._disk = Disk(executor, lone_writes=lone_writes)
         self._limits = limits
+        self._room = Room(files, clock, limits)
         self._new_id = new_id
         self._log_settings = log_settings
         self._timers = timers
@@ -116,10 +120,11 @@ class Broker:
         log_settings: LogSettings | None = None,
         timers: Timers | None = None,
         dice: Callable[[], float] | None = None,
+        lone_writes: bool = True,
     ) -> Broker:
         """Opens the data directory, or makes one; it is this process's until `close`.
 
-        `dice` are numbers from 0 to 1, for the jitter of retries.
+        `dice` are numbers from 0 to 1, for the jitter of retries. For `lone_writes` see `Disk`.
         """
         broker = cls(
             files,
@@ -130,6 +135,7 @@ class Broker:
             log_settings=log_settings,
             timers=timers or LoopTimers(clock),
             dice=dice,
+            lone_writes=lone_writes,
         )
         await broker._on_a_thread(broker._open)
         broker.schedules = Schedules(broker.topic, broker._catalog, broker._save, clock, limits)
@@ -169,7 +175,8 @@ class Broker:
 
     @property
     def topics(self) -> list[TopicRecord]:
-        return self._catalog.topics
+        """Those that can be used: one that is being made is in the catalog before it is open."""
+        return [record for record in self._catalog.topics if record.name in self._topics]
 
     def topic(self, name: str) -> Topic:
         topic = self._topics.get(check_name("topic", name))
@@ -256,7 +263,7 @@ class Broker:
     def _open_topic(self, record: TopicRecord) -> Topic:
         bell = Bell()
         partitions = self._open_partitions(record.partitions, bell)
-        topic = Topic(record, partitions, bell=bell, limits=self._limits, clock=self._clock)
+        topic = Topic(record, partitions, bell=bell, limits=self._limits, clock=self._clock, room=self._room)
         self._topics[record.name] = topic
         self._wire(topic)
         return topic
@@ -296,6 +303,7 @@ class Broker:
 
     async def ensure_group(self, name: str, **given: Any) -> GroupRecord:
         """The group as it is, or a new one. Settings that are given must be those it has."""
+        self._check_held(given)
         if self._catalog.has_group(name):
             record = self._catalog.group(name)
             return await self.create_group(name, record.settings.changed(**given))
@@ -306,6 +314,7 @@ class Broker:
 
     async def _change_group(self, name: str, changes: dict[str, Any]) -> GroupRecord:
         old = self._catalog.group(name).settings
+        self._check_held(changes)
         settings = old.changed(**changes)
         if (settings.lanes == "none") != (old.lanes == "none"):
             raise InvalidSetting("a group that ignores lanes can't begin to mind them", setting="lanes")
@@ -316,8 +325,25 @@ class Broker:
                 self.topic(topic).bell.ring()
         for (group, _), on_topic in self._groups.items():
             if group == name:
-                on_topic.configure(settings, settings.policy(self._dice))
+                on_topic.configure(self._held(settings), settings.policy(self._dice))
         return record
+
+    def _check_held(self, given: Mapping[str, Any]) -> None:
+        wanted, most = given.get("max_in_flight"), self._limits.unacked_max
+        if isinstance(wanted, int) and wanted > most:
+            raise InvalidSetting(
+                f"max_in_flight is 1 to {most}, not {wanted}",
+                setting="max_in_flight",
+                lowest=1,
+                highest=most,
+                given=wanted,
+            )
+
+    def _held(self, settings: GroupSettings) -> GroupSettings:
+        """As this broker keeps them: with no more in flight than it allows any group."""
+        if settings.max_in_flight <= self._limits.unacked_max:
+            return settings
+        return settings.changed(max_in_flight=self._limits.unacked_max)
 
     async def delete_group(self, name: str) -> None:
         """With everything it knows of what it has done."""
@@ -344,7 +370,8 @@ class Broker:
         if on_topic is None:
             policy = record.settings.policy(self._dice)
             replay = record.replay if record.replay and record.replay.topic == self.topic(topic).record.id else None
-            on_topic = Group(name, self.topic(topic), record.settings, policy, self._clock, replay)
+            settings = self._held(record.settings)
+            on_topic = Group(name, self.topic(topic), settings, policy, self._clock, replay)
             self._groups[name, topic] = on_topic
         return on_topic
 
@@ -500,6 +527,7 @@ class Broker:
         in the order of the log.
         """
         ranges = self._ranges(self.topic(topic), from_us, to_us, offsets)
+        self._check_held(given)
         settings = _replay_settings(lanes, given)
         await self._changed(self._replay(topic, group, settings, ranges, delays))
         return sum(last - first for first, last in ranges)
@@ -714,7 +742,7 @@ class Broker:
         await self._changed(self._on_a_thread(change))
 
     async def _on_a_thread(self, work: Callable[[], T]) -> T:
-        return await self._loop.run_in_executor(self._executor, work)
+        return await self._loop.run_in_executor(self._disk.executor, work)
 
     def _open_partitions(self, identities: tuple[str, ...], bell: Bell) -> list[Partition]:
         opened: list[Partition] = []
@@ -731,7 +759,7 @@ class Broker:
         return Partition.open(
             self._directory.directory(identity),
             clock=self._clock,
-            executor=self._executor,
+            disk=self._disk,
             loop=self._loop,
             cache=self._cache,
             new_id=self._new_id,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -23,6 +22,7 @@ from penstock.batch import Batch
 from penstock.broker import snapshot
 from penstock.broker.delays import Delays
 from penstock.broker.delivery import Delivery
+from penstock.broker.disk import Disk
 from penstock.broker.events import (
     AnyEvent,
     Assigned,
@@ -47,6 +47,7 @@ from penstock.broker.offsets import Ints, below, bitmap_of, from_on, mask_of
 from penstock.broker.ordering import KEY, NO_ORDER, WHOLE_PARTITION, Order, PartitionOrder
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
+from penstock.broker.tally import Tally
 from penstock.clock import Clock
 from penstock.errors import GroupNotFound, InvalidFrame, LogCorrupt, NotScheduled, PenstockError
 from penstock.frame import CONTROL
@@ -113,14 +114,14 @@ class Deliveries:
         messages: Messages,
         *,
         clock: Clock,
-        executor: Executor,
+        disk: Disk,
         loop: asyncio.AbstractEventLoop,
         new_id: Callable[[], bytes],
     ) -> None:
         self.log = log
         self._messages = messages
         self._clock = clock
-        self._ledger = Ledger(log, clock=clock, executor=executor, loop=loop, limits=_EVENT_LIMITS)
+        self._ledger = Ledger(log, clock=clock, disk=disk, loop=loop, limits=_EVENT_LIMITS)
         self._states: dict[str, Delivery] = {}
         self._working: dict[str, _Group] = {}
         self._owners: dict[str, Assigned] = {}
@@ -232,6 +233,7 @@ class Deliveries:
         """How the group works here from now on. It has started."""
         state = self.state(group)
         state.is_recalled = False
+        state.tally = state.tally or Tally()
         state.order = self._order(settings, None if settings.lanes == "none" else self.lanes)
         state.order.rebuild(state)
         self._working[group] = _Group(state, Leasing(state, self.lanes, self.delays, settings.lanes), settings, policy)
@@ -341,6 +343,8 @@ class Deliveries:
             for blocked in decision.blocked:
                 order.block(*blocked)
             if decision.picked:
+                for offsets, frames in decision.picked:
+                    group.delivery.count_handed(offsets, frames, now)
                 return Taken(self._lease, decision.picked)
             # All were passed over: expired, or of busy keys. Further ahead each time.
             looked_at += look_at
@@ -367,7 +371,6 @@ class Deliveries:
             policy=group.policy,
             reason=reason,
             delay_us=delay_us,
-            parks=group.settings.on_poison != "skip",
         )
         await self._decided([self._fate(group, event) for event in events])
 

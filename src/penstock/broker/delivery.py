@@ -48,7 +48,9 @@ from penstock.broker.events import (
 from penstock.broker.offsets import add_all, run_from
 from penstock.broker.ordering import NO_ORDER, Order
 from penstock.broker.retries import RetryPolicy
+from penstock.broker.tally import Tally
 from penstock.errors import LeaseNotFound, NotLeased
+from penstock.frame import Frame
 
 RAN_OUT = "the lease ran out"
 # Of those before the last one: somebody may allow a thousand retries.
@@ -102,6 +104,8 @@ class Delivery:
         self.order: Order = NO_ORDER
         # Its events come from the log, and nobody asks what is due in between.
         self.is_recalled = True
+        # What it has done since the broker was started; not of what is recalled.
+        self.tally: Tally | None = None
         self.dying: dict[int, Death] = {}
         # How often a message has become a dead letter. What is moved back in time may die again.
         self.dead: dict[int, int] = {}
@@ -170,6 +174,11 @@ class Delivery:
         # What is done may lie ahead of the cursor, but never behind the end.
         return max(end - self.floor, 0) - len(self.done)
 
+    def count_handed(self, offsets: BitMap64, frames: Sequence[Frame], now_us: int) -> None:
+        """Of a lease that was applied: those that were never delivered before, by their age."""
+        if self.tally is not None:
+            self.tally.hand(offsets - self._retried if self._retried else offsets, frames, now_us)
+
     def attempt(self, offset: int) -> int:
         """How often a leased message has been delivered, this time included."""
         return self.attempts.get(offset, 1)
@@ -209,21 +218,17 @@ class Delivery:
         policy: RetryPolicy,
         reason: str = "",
         delay_us: int | None = None,
-        parks: bool = False,
     ) -> Sequence[GroupEvent]:
         """Given back. With `delay_us`, ready after that; otherwise by the policy, each by how often it was tried.
 
-        What has had enough holds up what comes behind it only if it `parks`.
+        What comes behind it is taken back, also if it has had enough and holds up nobody: whoever nacks does not know
+        which of the two it was.
         """
         lease = self._held(identity, offsets)
         events = self._failed(lease, offsets, now_us, policy, reason=reason, delay_us=delay_us)
         if self.order is NO_ORDER:
             return events
-        holding_up = BitMap64()
-        for event in events:
-            if isinstance(event, Nacked) or (parks and isinstance(event, Exhausted)):
-                holding_up |= unpack(event.offsets)
-        return events + self._pulled_back(lease, holding_up, offsets) if holding_up else events
+        return events + self._pulled_back(lease, offsets, offsets)
 
     def reject(self, identity: int, offsets: BitMap64, reason: str, *, parks: bool = False) -> Sequence[GroupEvent]:
         lease = self._held(identity, offsets)
@@ -301,21 +306,35 @@ class Delivery:
             case Leased():
                 self._apply_leased(event, at_us)
             case Acknowledged():
-                self._finish(self._answered(event.lease, unpack(event.offsets)))
+                offsets = unpack(event.offsets)
+                if self.tally is not None:
+                    self.tally.acknowledge(len(offsets), self.leases[event.lease].leased_us, at_us)
+                self._finish(self._answered(event.lease, offsets))
             case Passed():
                 self._apply_passed(event)
             case Nacked():
-                self._again(event.lease, unpack(event.offsets), at_us, event.due_us, event.reason)
+                offsets = unpack(event.offsets)
+                if self.tally is not None:
+                    self.tally.nacked += len(offsets)
+                self._again(event.lease, offsets, at_us, event.due_us, event.reason)
             case Expired():
-                self._again(event.lease, unpack(event.offsets), at_us, event.due_us, RAN_OUT)
+                offsets = unpack(event.offsets)
+                if self.tally is not None:
+                    self.tally.ran_out += len(offsets)
+                self._again(event.lease, offsets, at_us, event.due_us, RAN_OUT)
             case Released():
-                self._undelivered(self._answered(event.lease, unpack(event.offsets)))
+                offsets = unpack(event.offsets)
+                if self.tally is not None:
+                    self.tally.given_back += len(offsets)
+                self._undelivered(self._answered(event.lease, offsets))
             case Extended():
                 self.leases[event.lease].deadline_us = event.deadline_us
                 self._add_deadline(self.leases[event.lease])
             case Exhausted():
                 self._apply_exhausted(event, at_us)
             case Buried():
+                if self.tally is not None:
+                    self.tally.dead_lettered += len(event.places)
                 for offset in unpack(event.offsets):
                     self.dying.pop(offset, None)
                     self.dead[offset] = self.dead.get(offset, 0) + 1
@@ -347,6 +366,10 @@ class Delivery:
             for offset in again:
                 self.attempts[offset] = self.attempts.get(offset, 1) + 1
             self._retried |= again
+            if self.tally is not None:
+                self.tally.redelivered += len(again)
+        if self.tally is not None:
+            self.tally.delivered += len(offsets)
         self.cursors = event.cursors
         self.hold(Lease(event.lease, event.consumer, event.deadline_us, offsets, at_us))
 
@@ -365,6 +388,8 @@ class Delivery:
     def _apply_passed(self, event: Passed) -> None:
         skipped, hidden = unpack(event.skipped), unpack(event.hidden)
         finished = unpack(event.lapsed) | unpack(event.gone)
+        if event.lapsed and self.tally is not None:
+            self.tally.expired += len(unpack(event.lapsed))
         self.ready |= skipped
         self.hidden |= hidden
         self.unseen |= skipped | hidden
@@ -381,6 +406,8 @@ class Delivery:
     def _apply_exhausted(self, event: Exhausted, at_us: int) -> None:
         offsets = unpack(event.offsets)
         lease = self.leases[event.lease]
+        if self.tally is not None:
+            self.tally.given_up += len(offsets)
         if event.since is not None:
             for offset in offsets:
                 attempt = self.attempt(offset)

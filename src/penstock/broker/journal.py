@@ -1,15 +1,15 @@
 """The way into a log for code on an event loop: `await commit(…)`, and it is on disk.
 
 `async` ends here. Below is plain Python; the disk is written and synced on a thread, and the loop hears of a whole
-group of commits at once.
+group of commits at once. What comes alone is written on the loop: see `Disk`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 
+from penstock.broker.disk import Disk
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.frame import Frame
@@ -29,7 +29,7 @@ class Journal:
         log: Log,
         *,
         clock: Clock,
-        executor: Executor,
+        disk: Disk,
         loop: asyncio.AbstractEventLoop,
         limits: Limits = DEFAULT_LIMITS,
         told: Callable[[], None] = lambda: None,
@@ -39,12 +39,15 @@ class Journal:
         """`told` is called on the loop when more is on disk, once for all that were written together; `failed` for each
         that was not written, whether somebody still waits for it or not. `is_chained`: see `GroupCommit`."""
         self._loop = loop
+        self._log = log
+        self._clock = clock
+        self._disk = disk
         self._told = told
         self._failed = failed
         self._handed_in = self._settled = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._commits: GroupCommit[_Waiter | None] = GroupCommit(
-            log, clock=clock, run=executor.submit, tell=self._tell, limits=limits, is_chained=is_chained
+            log, clock=clock, run=self._run, tell=self._tell, took=disk.took, limits=limits, is_chained=is_chained
         )
 
     def commit(self, item: Frame | Message) -> _Waiter:
@@ -52,12 +55,19 @@ class Journal:
         waiter: _Waiter = self._loop.create_future()
         self._commits.commit(waiter, item)
         self._handed_in += 1
+        self._disk.under_way += 1
         return waiter
 
     def post(self, rows: Sequence[Message]) -> None:
         """The same for rows that nobody waits for, all of them or none."""
         self._commits.commit_rows(None, rows)
         self._handed_in += len(rows)
+        self._disk.under_way += len(rows)
+
+    @property
+    def is_gathering(self) -> bool:
+        """Something waits to be written: what is handed in now is written together with it."""
+        return self._commits.waiting[0] > 0
 
     async def settled(self) -> None:
         """What was handed in so far is on disk, or has failed; also that which nobody waits for any more."""
@@ -66,8 +76,27 @@ class Journal:
             self._waiting.append((self._handed_in, waiter))
             await waiter
 
+    def _run(self, write: Callable[[], None]) -> None:
+        if self._disk.is_mine:
+            # What else comes in this turn of the loop is written together with it.
+            self._loop.call_soon(self._write_now, write)
+        else:
+            self._disk.submit(write)
+
+    def _write_now(self, write: Callable[[], None]) -> None:
+        if not self._disk.may_be_kept_waiting(*self._commits.waiting) or not self._log.writing.acquire(blocking=False):
+            self._commits.start(self._disk.submit)
+            return
+        try:
+            write()
+        finally:
+            self._log.writing.release()
+
     def _tell(self, outcomes: Sequence[tuple[_Waiter | None, Outcome]]) -> None:
-        self._loop.call_soon_threadsafe(self._resolve, outcomes)
+        if self._disk.is_mine:
+            self._resolve(outcomes)
+        else:
+            self._loop.call_soon_threadsafe(self._resolve, outcomes)
 
     def _resolve(self, outcomes: Sequence[tuple[_Waiter | None, Outcome]]) -> None:
         for waiter, outcome in outcomes:
@@ -81,6 +110,7 @@ class Journal:
                 # A caller that gave up waiting: its frame is written all the same.
                 waiter.set_result(outcome)
         self._settled += len(outcomes)
+        self._disk.under_way -= len(outcomes)
         while self._waiting and self._waiting[0][0] <= self._settled:
             _, waiting = self._waiting.pop(0)
             if not waiting.done():

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Executor
 
+from penstock.broker.disk import Disk
 from penstock.broker.events import AnyEvent, to_message, to_messages
 from penstock.broker.journal import Journal
 from penstock.clock import Clock
@@ -32,12 +32,10 @@ _HELD_BACK_S = 0.01
 class Ledger:
     """Belongs to one event loop."""
 
-    def __init__(
-        self, log: Log, *, clock: Clock, executor: Executor, loop: asyncio.AbstractEventLoop, limits: Limits
-    ) -> None:
+    def __init__(self, log: Log, *, clock: Clock, disk: Disk, loop: asyncio.AbstractEventLoop, limits: Limits) -> None:
         # A row speaks of what those before it have made: behind one that is missing, no start could read it.
         self._journal = Journal(
-            log, clock=clock, executor=executor, loop=loop, limits=limits, failed=self._stop, is_chained=True
+            log, clock=clock, disk=disk, loop=loop, limits=limits, failed=self._stop, is_chained=True
         )
         self._loop = loop
         self._held_back: list[tuple[Sequence[AnyEvent], int]] = []

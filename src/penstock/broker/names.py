@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from penstock.errors import InvalidName
+from penstock.limits import NAME_LENGTH_MAX
 
-NAME_LENGTH_MAX = 200
 # What a topic's dead letters are in is called like the topic, with this behind it.
 DEAD_LETTERS = ".dlq"
 _PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]*", re.ASCII)

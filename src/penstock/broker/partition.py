@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
 from functools import partial
 
 import numpy as np
@@ -20,6 +19,7 @@ from pyroaring import BitMap64
 from penstock.broker import snapshot
 from penstock.broker.bell import Bell
 from penstock.broker.deliveries import Deliveries
+from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.journal import Journal
 from penstock.broker.offsets import Ints
@@ -53,7 +53,7 @@ class Partition:
         deliveries: Log,
         *,
         clock: Clock,
-        executor: Executor,
+        disk: Disk,
         loop: asyncio.AbstractEventLoop,
         new_id: Callable[[], bytes],
         limits: Limits,
@@ -68,11 +68,11 @@ class Partition:
         self._clock = clock
         self.bell = bell
         self._journal = Journal(
-            messages, clock=clock, executor=executor, loop=loop, limits=limits, told=bell.ring, failed=failed
+            messages, clock=clock, disk=disk, loop=loop, limits=limits, told=bell.ring, failed=failed
         )
         self._producers: Producers[_Committing] = Producers()
         self._loop = loop
-        self.groups = Deliveries(deliveries, self.reading, clock=clock, executor=executor, loop=loop, new_id=new_id)
+        self.groups = Deliveries(deliveries, self.reading, clock=clock, disk=disk, loop=loop, new_id=new_id)
         self.groups.wake = bell.ring
         self._recall_producers(clock.now_us() - PRODUCER_EXPIRY_US)
 
@@ -82,7 +82,7 @@ class Partition:
         files: Files,
         *,
         clock: Clock,
-        executor: Executor,
+        disk: Disk,
         loop: asyncio.AbstractEventLoop,
         cache: SegmentCache,
         new_id: Callable[[], bytes],
@@ -109,7 +109,7 @@ class Partition:
                 messages,
                 deliveries,
                 clock=clock,
-                executor=executor,
+                disk=disk,
                 loop=loop,
                 new_id=new_id,
                 limits=limits,
@@ -129,22 +129,36 @@ class Partition:
 
         What is handed in first is stored first: there is nothing to await before it is in the queue.
         """
-        if isinstance(item, Frame) and item.producer.id:
-            return self._publish_once(item, item.producer)
-        committing = self._commit(item)
-        # Of special ones we must hear ourselves where they went, also if the caller gives up waiting.
-        return asyncio.shield(committing) if _is_special(item) else committing
+        # We must hear ourselves where it went, also if the caller gives up waiting.
+        return asyncio.shield(self.storing(item))
 
-    def _publish_once(self, frame: Frame, producer: Producer) -> asyncio.Future[Committed]:
+    @property
+    def is_gathering(self) -> bool:
+        """What is published now is written together with others."""
+        return self._journal.is_gathering
+
+    def storing(self, item: Frame | Message) -> asyncio.Future[Committed]:
+        """The same for a caller that never gives up: this must not be cancelled."""
+        if isinstance(item, Frame):
+            producer = item.producer
+            if producer.id:
+                return self._store_once(item, producer)
+        return self._commit(item)
+
+    def has_stored(self, frame: Frame) -> bool:
+        """It came before, from an idempotent producer."""
+        return bool(frame.producer.id) and self._producers.find(frame.producer, frame.count) is not None
+
+    def _store_once(self, frame: Frame, producer: Producer) -> asyncio.Future[Committed]:
         known = self._producers.find(producer, frame.count)
         if known is not None:
             where, behind = known
             # It may still be on its way; whoever asks again shall not hear of it earlier than whoever asked first.
-            return asyncio.shield(where) if not behind else self._later_in(where, behind)
+            return where if not behind else self._later_in(where, behind)
         committing = self._commit(frame)
         self._producers.add(producer, frame.count, committing)
         committing.add_done_callback(partial(self._settle, producer))
-        return asyncio.shield(committing)
+        return committing
 
     def _later_in(self, where: _Committing, behind: int) -> _Committing:
         """A batch that was merged with others is behind the place of the first of them."""

@@ -53,6 +53,7 @@ class Schedules:
         return self._catalog.schedules
 
     def get(self, name: str) -> ScheduleRecord:
+        check_name("schedule", name)
         for record in self._catalog.schedules:
             if record.name == name:
                 return record
@@ -72,6 +73,8 @@ class Schedules:
             raise InvalidInput(f"{cron!r} never comes")
         on_topic = self._topic(topic)
         on_topic.check_times(due, due)
+        # Its first occurrence is published right away.
+        on_topic.room.check()
         number = 0 if message.key is None else on_topic.choose(message.key)
         since = on_topic.partition(number).messages.synced_offset
         record = ScheduleRecord(name, topic, parsed.text, timezone, message, now, producer, number, since)

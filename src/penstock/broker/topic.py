@@ -10,11 +10,12 @@ from penstock.batch import Batch
 from penstock.broker.bell import Bell
 from penstock.broker.catalog import TopicRecord
 from penstock.broker.partition import Partition
+from penstock.broker.room import Room
 from penstock.broker.settings import TopicSettings
 from penstock.clock import TIME_MAX_US, Clock, rfc3339
 from penstock.codec import NONE
 from penstock.durations import duration_text
-from penstock.errors import InvalidMessage, PartitionNotFound
+from penstock.errors import DiskFull, InvalidMessage, PartitionNotFound
 from penstock.frame import HAS_DELAYS, Frame
 from penstock.limits import Limits
 from penstock.message import Message
@@ -30,9 +31,10 @@ class Topic:
     """Invariant: partition i of the record is partition i here."""
 
     def __init__(
-        self, record: TopicRecord, partitions: list[Partition], *, bell: Bell, limits: Limits, clock: Clock
+        self, record: TopicRecord, partitions: list[Partition], *, bell: Bell, limits: Limits, clock: Clock, room: Room
     ) -> None:
         self.bell = bell
+        self.room = room
         self._limits = limits
         self._clock = clock
         self._turn = 0
@@ -69,6 +71,7 @@ class Topic:
         chosen = self.partition(number)
         if message.deliver_at:
             self.check_times(message.deliver_at, message.deliver_at)
+        self.room.check()
         committed = await chosen.publish(message)
         return Published(self.name, number, committed.base_offset, committed.append_time)
 
@@ -87,6 +90,7 @@ class Topic:
         if batch.deliver_at is not None:
             times = batch.deliver_at[batch.start : batch.start + batch.count]
             self.check_times(int(times[times > 0].min(initial=TIME_MAX_US)), int(times.max()))
+        self.room.check()
         parts = split(batch, chosen)
         frames = [Frame.of(part, codec=codec, limits=self._limits) for _, _, part in parts]
         commits = [self.partitions[number].publish(frame) for (number, _, _), frame in zip(parts, frames, strict=True)]
@@ -97,14 +101,24 @@ class Topic:
 
     async def publish_frame(self, frame: Frame, partition: int) -> Published:
         """A frame as a client made it, to the partition it was made for; recognised if it comes again."""
+        committed = await asyncio.shield(self.storing(frame, partition))
+        return Published(self.name, partition, committed.base_offset, committed.append_time)
+
+    def storing(self, frame: Frame, partition: int) -> asyncio.Future[Committed]:
+        """The same for a caller that never gives up: this must not be cancelled."""
         chosen = self.partition(partition)
         if not isinstance(frame, Frame):
             raise InvalidMessage(f"not a Frame but {type(frame).__name__}")
         if frame.flags & HAS_DELAYS:
             # It may be late because it was sent again: a time that has passed since means at once.
             self.check_times(TIME_MAX_US, frame.batch(verify=False).latest_delivery)
-        committed = await chosen.publish(frame)
-        return Published(self.name, partition, committed.base_offset, committed.append_time)
+        try:
+            self.room.check()
+        except DiskFull:
+            # Whoever sends again what is there already must not hear that it is not.
+            if not chosen.has_stored(frame):
+                raise
+        return chosen.storing(frame)
 
     def check_times(self, earliest_us: int, latest_us: int) -> None:
         """Of messages to be delivered later."""
@@ -121,7 +135,8 @@ class Topic:
         if len(self.partitions) == 1:
             return 0
         if key is None:
-            return self._next_turn()
+            # One after the other; but those that come together go together, and are one write.
+            return self._turn if self.partitions[self._turn].is_gathering else self._next_turn()
         if not isinstance(key, bytes):
             raise InvalidMessage(f"key must be bytes or None, not {type(key).__name__}", field="key")
         return partition_of(key, len(self.partitions))

@@ -138,7 +138,12 @@ def note(text: str) -> None:
 
 
 def print_error(error: PenstockError) -> None:
-    print(f"error: {error.message} [{error.code}]", file=sys.stderr)
+    print(f"error: {_visible(error.message)} [{error.code}]", file=sys.stderr)
+
+
+def _visible(text: str) -> str:
+    """What would move the cursor or hide something is shown, not done: it may be another's text."""
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
 
 
 # --- tables -------------------------------------------------------------------------------------------------

@@ -39,6 +39,19 @@ LogLevel = Annotated[str | None, typer.Option("--log-level", metavar="LEVEL", he
 Insecure = Annotated[
     bool | None, typer.Option("--insecure", help="Open to others without keys: everybody may do everything.")
 ]
+Limits = Annotated[
+    str | None,
+    typer.Option("--limits", metavar="NAME=VALUE,…", help="Other limits than the defaults, as connections_max=100."),
+]
+TelemetryEndpoint = Annotated[
+    str | None, typer.Option("--telemetry-endpoint", metavar="URL", help="An OTLP collector to send traces to.")
+]
+TelemetrySampleRatio = Annotated[
+    str | None, typer.Option("--telemetry-sample-ratio", metavar="RATIO", help="Of messages. Default: 0.01.")
+]
+TelemetryServiceName = Annotated[
+    str | None, typer.Option("--telemetry-service-name", metavar="NAME", help="In the traces. Default: penstock.")
+]
 
 
 def _loaded(file: str | None, **flags: Any) -> tuple[Config, list[Value]]:
@@ -60,6 +73,10 @@ def serve(
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     insecure: Insecure = None,
+    limits: Limits = None,
+    telemetry_endpoint: TelemetryEndpoint = None,
+    telemetry_sample_ratio: TelemetrySampleRatio = None,
+    telemetry_service_name: TelemetryServiceName = None,
 ) -> None:
     """Start the broker. It ends with Ctrl-C or SIGTERM: what was asked is answered, and nothing is lost."""
     # Here and not at the top: other commands need none of it.
@@ -80,6 +97,10 @@ def serve(
         log_format=log_format,
         log_level=log_level,
         insecure=insecure,
+        limits=limits,
+        telemetry_endpoint=telemetry_endpoint,
+        telemetry_sample_ratio=telemetry_sample_ratio,
+        telemetry_service_name=telemetry_service_name,
     )
     set_up(chosen.log_format, chosen.log_level)
     uvloop.run(serve_until_stopped(chosen))
@@ -98,6 +119,10 @@ def show(
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     insecure: Insecure = None,
+    limits: Limits = None,
+    telemetry_endpoint: TelemetryEndpoint = None,
+    telemetry_sample_ratio: TelemetrySampleRatio = None,
+    telemetry_service_name: TelemetryServiceName = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """What a server started like this would be told, and by whom."""
@@ -113,6 +138,10 @@ def show(
         log_format=log_format,
         log_level=log_level,
         insecure=insecure,
+        limits=limits,
+        telemetry_endpoint=telemetry_endpoint,
+        telemetry_sample_ratio=telemetry_sample_ratio,
+        telemetry_service_name=telemetry_service_name,
     )
     out = console()
     shown = [(name, shown_setting(value), source) for name, value, source in values]

@@ -34,11 +34,12 @@ class Acks:
     def add(self, lease: Lease, offset: int) -> None:
         """From any thread."""
         with self._lock:
-            offsets = self._given.get(lease)
-            if offsets is None:
-                offsets = self._given[lease] = []
-            offsets.append(offset)
-            is_first, self._is_expected = not self._is_expected, True
+            try:
+                self._given[lease].append(offset)
+            except KeyError:
+                self._given[lease] = [offset]
+            is_first = not self._is_expected
+            self._is_expected = True
         if is_first:
             try:
                 self._loop.call_soon_threadsafe(self._loop.call_later, self._linger_s, self._tell)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import repeat
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 import pyarrow as pa
 
@@ -22,9 +24,10 @@ from penstock.client import producer as aio_producer
 from penstock.client import reader as aio_reader
 from penstock.client import received as aio_received
 from penstock.client.consumer import PREFETCH_DEFAULT
+from penstock.client.lease import Lease
 from penstock.client.portal import Portal, at_end_of_main_thread, blocking, making
-from penstock.client.rows import StoredMessage
-from penstock.client.running import Handled
+from penstock.client.rows import Columns, StoredMessage
+from penstock.client.running import Handled, Handler
 from penstock.client.sending import Sending
 from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields
 from penstock.errors import InvalidInput
@@ -33,31 +36,39 @@ from penstock.errors import InvalidInput
 EXIT_S_MAX = 30.0
 
 
-class Received(StoredMessage):
+class Received(aio_received.Held, eq=False, gc=False):
     """One message. `attempt` counts its deliveries to the group, from 1 on."""
 
-    __slots__ = ("_inner", "_portal", "attempt")
+    _portal: Portal | None = None
 
-    def __init__(self, inner: aio_received.Received, portal: Portal) -> None:
-        self.topic = inner.topic
-        self.partition = inner.partition
-        self.offset = inner.offset
-        self.append_time = inner.append_time
-        self.message = inner.message
-        self.attempt = inner.attempt
-        self._inner = inner
-        self._portal = portal
+    @property
+    def _inner(self) -> Received:
+        """Its own twin: what it says is said on the event loop."""
+        return self
 
     def ack(self) -> None:
         """Done: it never comes to this group again. On disk when this returns."""
         # If it is told later, that costs no trip to the event loop.
-        if not self._inner.ack_later():
-            self._portal.run(self._inner.ack())
+        if not self.ack_later():
+            assert self._portal is not None
+            self._portal.run(self._answer(aio_received.ACK))
 
-    nack = blocking(aio_received.Received.nack)
-    reject = blocking(aio_received.Received.reject)
-    release = blocking(aio_received.Received.release)
-    extend = blocking(aio_received.Received.extend)
+    nack = blocking(aio_received.Answers.nack)
+    reject = blocking(aio_received.Answers.reject)
+    release = blocking(aio_received.Answers.release)
+    extend = blocking(aio_received.Answers.extend)
+
+
+def _received(
+    portal: Portal, where: tuple[str, int], columns: Columns, lease: Lease, attempts: Iterable[int]
+) -> Iterator[Received]:
+    fields = aio_received.fields_of(where, columns)
+    return map(Received, *fields, repeat(lease), attempts, repeat(None), repeat(portal))
+
+
+def _mine(made: Iterable[aio_received.Received]) -> Iterator[Received]:
+    """What the consumer was told to make."""
+    return cast(Iterator[Received], iter(made))
 
 
 class ReceivedBatch:
@@ -82,7 +93,7 @@ class ReceivedBatch:
 
     def messages(self) -> Iterator[Received]:
         """One by one; each may then be answered for alone."""
-        return (Received(message, self._portal) for message in self._inner.messages())
+        return _mine(self._inner.messages())
 
     ack = blocking(aio_received.ReceivedBatch.ack)
     nack = blocking(aio_received.ReceivedBatch.nack)
@@ -116,6 +127,10 @@ class Consumer(_Closing):
 
     _inner: aio_consumer.Consumer
 
+    def __init__(self, inner: aio_consumer.Consumer, portal: Portal, client: Client) -> None:
+        super().__init__(inner, portal, client)
+        inner.membership.make = cast(aio_received.Make, partial(_received, portal))
+
     join = blocking(aio_consumer.Consumer.join)
     flush = blocking(aio_consumer.Consumer.flush)
     close = blocking(aio_consumer.Consumer.close)
@@ -128,22 +143,32 @@ class Consumer(_Closing):
         self.join()
         return self
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[Received]:
+        # In a generator, the next message costs one call less.
+        membership = self._inner.membership
+        while True:
+            # What was fetched ahead costs no trip to the event loop.
+            message = membership.take_fresh()
+            if message is not None:
+                yield cast(Received, message)
+                continue
+            try:
+                yield next(self)
+            except StopIteration:
+                return
 
     def __next__(self) -> Received:
-        # What was fetched ahead costs no trip to the event loop.
-        message = self._inner.next_nowait()
+        message = self._inner.membership.take_fresh()
         if message is None:
             message = self._portal.run(self._inner.next())
         if message is None:
             self._portal.run(self._inner.membership.rest())
             raise StopIteration
-        return Received(message, self._portal)
+        return cast(Received, message)
 
     def poll(self, max: int = PREFETCH_DEFAULT, wait: Duration = "0s") -> list[Received]:
         """Up to `max` messages, as soon as there are some; none if nothing comes within `wait`."""
-        return [Received(message, self._portal) for message in self._portal.run(self._inner.poll(max, wait))]
+        return list(_mine(self._portal.run(self._inner.poll(max, wait))))
 
     def batches(self) -> Iterator[ReceivedBatch]:
         """Messages in columns, each batch with one answer for all of it. Ends when the consumer is idle or closed."""
@@ -159,7 +184,7 @@ class Consumer(_Closing):
             raise InvalidInput("a handler of the blocking client is a plain function; penstock.aio takes async ones")
         if not callable(handler):
             raise InvalidInput(f"a handler is a function of a message, not {type(handler).__name__}")
-        return self._portal.run(self._inner.run(lambda message: handler(Received(message, self._portal)), concurrency))
+        return self._portal.run(self._inner.run(cast(Handler, handler), concurrency))
 
 
 class Producer(_Closing):

@@ -46,8 +46,8 @@ class Consumer:
         self.name = name
         linger_us = duration_of("ack_linger", ack_linger)
         acks = Acks(linger_us / 1_000_000) if linger_us else None
-        self.membership = Membership(transport, group, topics, name, settings, acks)
         self._prefetch = count_of("prefetch", prefetch, PREFETCH_MAX)
+        self.membership = Membership(transport, group, topics, name, settings, acks, prefetch)
         self._idle_us = None if until_idle is None else duration_of("until_idle", until_idle)
         self._turn = asyncio.Lock()
         # A loop over a consumer that nobody closes is the common way to use one.
@@ -86,7 +86,7 @@ class Consumer:
         """The next message, as soon as there is one; None when the consumer is idle or closed."""
         async with self._turn:
             while not self.membership.is_closed:
-                message = self.membership.take()
+                message = self.membership.take_next()
                 if message is None:
                     if not await self.membership.fetch(self._prefetch, self._idle_us):
                         return None
@@ -100,14 +100,6 @@ class Consumer:
         except asyncio.CancelledError:
             self.membership.put_back(message)
             raise
-
-    def next_nowait(self) -> Received | None:
-        """A message that was fetched ahead, if there is one that can be handed out as it is. From any thread."""
-        message = None if self.membership.is_closed else self.membership.take()
-        if message is not None and not message.lease.is_fresh:
-            self.membership.put_back(message)
-            return None
-        return message
 
     async def poll(self, max: int = PREFETCH_DEFAULT, wait: Duration = "0s") -> list[Received]:
         """Up to `max` messages, as soon as there are some; none if nothing comes within `wait`."""

@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from penstock.client.acks import Acks
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.transport import Receipt, Terms, Transport
-from penstock.errors import LeaseError, LeaseNotFound, NotLeased
+from penstock.errors import ConnectionLost, LeaseError, LeaseNotFound, NotLeased
 
 IDS_TOLD_MAX = 5
 _Place = tuple[int, int]
@@ -43,8 +43,10 @@ class Lease:
         "_transport",
         "acks",
         "deadline_us",
+        "fresh_until_us",
         "id",
         "is_over",
+        "is_whole",
         "visibility_us",
     )
 
@@ -66,8 +68,12 @@ class Lease:
         self.id = (topic, partition, lease)
         self.deadline_us = deadline_us
         self.visibility_us = max(deadline_us - transport.now_us(), 1)
+        # Until then, more than half of its time is left.
+        self.fresh_until_us = deadline_us - self.visibility_us // 2
         self.acks = acks
         self.is_over = False
+        # Nothing of it is lost as far as is known here.
+        self.is_whole = True
         self._answered = BitMap64()
         # By what waits for one another: the first that was given back.
         self._lost_after: dict[Hashable, _Place] = {}
@@ -77,11 +83,6 @@ class Lease:
         if self._terms.ordering == "partition":
             return (*self.id[:2], _WHOLE_PARTITION)
         return (*self.id[:2], key) if self._terms.ordering == "key" and key is not None else None
-
-    @property
-    def is_whole(self) -> bool:
-        """Nothing of it is lost as far as is known here."""
-        return not self.is_over and not self._lost_after
 
     def holds(self, row: Row) -> bool:
         """Not answered for yet, and not lost as far as is known here."""
@@ -118,19 +119,30 @@ class Lease:
             gone = offsets & self._answered
         if gone:
             raise NotLeased(f"answered for already, or taken back: {self._named(gone)}", **self._details(gone))
+        was_lost = False
         try:
-            await self._transport.answer(self._group, Receipt(*self.id, offsets), answer)
+            try:
+                await self._transport.answer(self._group, Receipt(*self.id, offsets), answer)
+            except ConnectionLost:
+                # Nobody knows whether it was told. If it was, telling it again is refused, and changes nothing.
+                was_lost = True
+                await self._transport.answer(self._group, Receipt(*self.id, offsets), answer)
         except LeaseError as error:
-            self.is_over = self.is_over or isinstance(error, LeaseNotFound)
+            if isinstance(error, LeaseNotFound):
+                self.is_over, self.is_whole = True, False
             if not offsets:
                 raise
-            raise type(error)(f"{error.message}: {self._named(offsets)}", **self._details(offsets)) from error
+            told = f"{error.message}: {self._named(offsets)}"
+            if was_lost:
+                told += " (the connection was lost while this was told: it arrived then, or not at all)"
+            raise type(error)(told, **self._details(offsets)) from error
         if not isinstance(answer, Extend):
             self._answered |= offsets
         match answer:
             case Extend():
                 self.visibility_us = answer.visibility_us or self.visibility_us
                 self.deadline_us = self._transport.now_us() + self.visibility_us
+                self.fresh_until_us = self.deadline_us - self.visibility_us // 2
             case Nack() | Release():
                 self._lose_after(rows)
             case Reject() if self._terms.on_poison != "skip":
@@ -145,6 +157,7 @@ class Lease:
             waits_for, place = self._waits_for(row), self._place(row)
             if waits_for is not None:
                 self._lost_after[waits_for] = min(place, self._lost_after.get(waits_for, place))
+                self.is_whole = False
 
     def _ids(self, offsets: BitMap64) -> list[str]:
         topic, partition, _ = self.id
@@ -160,7 +173,7 @@ class Lease:
     @property
     def is_fresh(self) -> bool:
         """More than half of its time is left."""
-        return not self.is_over and self._transport.now_us() < self.deadline_us - self.visibility_us // 2
+        return not self.is_over and self._transport.now_us() < self.fresh_until_us
 
     async def keep(self) -> bool:
         """More time, if half of it is over: for messages that have waited here. False if it is too late."""

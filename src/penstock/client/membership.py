@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from penstock.client.acks import Acks
 from penstock.client.answers import Release
 from penstock.client.lease import Lease
-from penstock.client.received import Received, ReceivedBatch
+from penstock.client.received import Make, Received, ReceivedBatch, received
 from penstock.client.settings import in_users_words
 from penstock.client.transport import Delivery, Transport
 from penstock.errors import LeaseError, LogClosed, MemberNotFound
@@ -25,6 +25,8 @@ from penstock.limits import MIB
 
 # A poll that waits longer is asked again after this: whoever was forgotten meanwhile then hears of it.
 POLL_US_MAX = 30_000_000
+# Whoever fetches fewer ahead does not want to hold more than can be worked on soon.
+AHEAD_MIN = 64
 # Half of the time of a lease, and a little: what is not fresh by then is given back.
 _STALE_SHARE = 0.55
 
@@ -40,6 +42,7 @@ class Membership:
         name: str,
         settings: Mapping[str, Any],
         acks: Acks | None = None,
+        prefetch: int = 0,
     ) -> None:
         self.group = group
         self.name = name
@@ -48,8 +51,15 @@ class Membership:
         self.topics = topics
         self.acks = acks
         self._settings = settings
+        self.make: Make = received
+        self._loop = asyncio.get_running_loop()
+        # When so many are left of a large number, that many more are asked for.
+        self._low = prefetch // 2 if prefetch >= AHEAD_MIN else -1
+        self._is_low = False
+        self._ahead: asyncio.Task[None] | None = None
         self._has_joined = False
         self._joining = asyncio.Lock()
+        self._has_left = asyncio.Event()
         self._polling: set[asyncio.Task[None]] = set()
         self._batches: deque[ReceivedBatch] = deque()
         self._rows: deque[Received] = deque()
@@ -75,9 +85,39 @@ class Membership:
                 if batch is None:
                     return None
                 self._rows.extend(batch.messages())
+                self._is_low = not self._batches and len(self._rows) <= self._low
                 continue
             if message.lease.is_whole or message.is_held:
                 return message
+
+    def take_next(self) -> Received | None:
+        """The same for whoever takes one after the other: while the last ones are worked on, others are fetched."""
+        rows = self._rows
+        message: Received | None
+        try:
+            first = rows.popleft()
+        except IndexError:
+            message = self.take()
+        else:
+            # As in `take`, without another call: this runs for every message.
+            message = first if first.lease.is_whole or first.is_held else self.take()
+        if (self._is_low or len(rows) == self._low) and message is not None:
+            self._is_low = False
+            try:
+                self._loop.call_soon_threadsafe(self._fetch_ahead)
+            except RuntimeError as error:
+                raise LogClosed("the client is closed") from error
+        return message
+
+    def take_fresh(self) -> Received | None:
+        """The same, if it can be handed out as it is: its lease has most of its time left. From any thread."""
+        message = self.take_next()
+        if message is None:
+            return None
+        if self.is_closed or self._transport.now_us() >= message.lease.fresh_until_us:
+            self._rows.appendleft(message)
+            return None
+        return message
 
     def put_back(self, message: Received) -> None:
         self._rows.appendleft(message)
@@ -93,12 +133,29 @@ class Membership:
 
     # --- what is to come ---------------------------------------------------------------------------------
 
+    def _fetch_ahead(self) -> None:
+        if not self._batches and self._ahead is None and not self.is_closed and self._has_joined:
+            self._ahead = asyncio.ensure_future(self._poll(self._low, 0))
+            self._polling.add(self._ahead)
+            self._ahead.add_done_callback(self._fetched_ahead)
+
+    def _fetched_ahead(self, ahead: asyncio.Task[None]) -> None:
+        self._ahead = None
+        self._polling.discard(ahead)
+        if not ahead.cancelled():
+            # What went wrong will go wrong again, for whoever runs out of messages and asks for more.
+            ahead.exception()
+
     async def fetch(self, count: int, wait_us: int | None) -> bool:
         """More to take, as soon as there is some. False if nothing has come for so long, or the consumer was closed.
 
         None waits for ever. What counts is how long the broker was asked to wait, not how long that took: with a
         virtual clock it takes no time.
         """
+        if self._ahead is not None:
+            await asyncio.wait([self._ahead])
+            if self._batches:
+                return True
         left_us = wait_us
         while not self.is_closed:
             step_us = POLL_US_MAX if left_us is None else min(left_us, POLL_US_MAX)
@@ -142,7 +199,7 @@ class Membership:
                 leases[identity] = Lease(
                     self._transport, self.group, delivery.terms, *identity, delivery.deadline_us, self.acks
                 )
-            self._batches.append(ReceivedBatch(leases[identity], delivery))
+            self._batches.append(ReceivedBatch(leases[identity], delivery, self.make))
         if leases:
             self._look_again(min(lease.visibility_us for lease in leases.values()))
 
@@ -194,12 +251,17 @@ class Membership:
     async def close(self) -> None:
         """Gives back what nobody has seen, and leaves."""
         if self.is_closed:
+            # Whoever closes it a second time, too, must not go on before it has left.
+            await self._has_left.wait()
             return
         self.is_closed = True
-        for polling in list(self._polling):
-            polling.cancel()
-        await asyncio.gather(*self._polling, return_exceptions=True)
-        await self._leave()
+        try:
+            for polling in list(self._polling):
+                polling.cancel()
+            await asyncio.gather(*self._polling, return_exceptions=True)
+            await self._leave()
+        finally:
+            self._has_left.set()
 
     async def rest(self) -> None:
         """Leaves the group until something is asked for again: others may have its partitions meanwhile."""

@@ -126,6 +126,10 @@ class Lane:
         self.epoch = 0
         self.sequence = 0
 
+    def start_anew(self) -> None:
+        """The next frame starts a new life of this producer."""
+        self.epoch, self.sequence = self.epoch + 1, 0
+
 
 class Outbox:
     def __init__(
@@ -245,6 +249,23 @@ class Outbox:
             return self._turn
 
     # --- what goes out -----------------------------------------------------------------------------------
+
+    def reserve(self, key: bytes | None, partition: int | None) -> int | None:
+        """A partition for which nothing waits and nothing is on its way: it is sending now, until `release`."""
+        with self._lock:
+            number = self._choose(key) if partition is None else partition
+            lane = self._lane(number)
+            if lane.open is not None or lane.ready or lane.is_sending:
+                return None
+            lane.is_sending = True
+            return number
+
+    def release(self, partition: int) -> bool:
+        """Whether something has come meanwhile. Whoever hears so goes on sending."""
+        with self._lock:
+            lane = self._lane(partition)
+            lane.is_sending = bool(lane.ready) or (lane.open is not None and lane.open.is_due)
+            return lane.is_sending
 
     def due(self, parcel: Parcel) -> bool:
         """It has waited long enough; what comes before it is taken still goes with it. Whether to start sending."""

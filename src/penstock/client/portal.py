@@ -9,10 +9,10 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import wraps
-from threading import Event, RLock, Thread, current_thread
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from threading import Event, Lock, RLock, Thread, current_thread
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import uvloop
 
@@ -64,19 +64,22 @@ class Portal:
 
     def run(self, work: Coroutine[Any, Any, R], wait_s: float | None = None) -> R:
         """Waits for it, for ever unless told otherwise. If the waiting is interrupted, so is the work."""
+        call = _Call(work)
         try:
             with self._lock:
                 self._check()
-                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                self._loop.call_soon_threadsafe(call.begin, self._loop)
         except PenstockError:
             work.close()
             raise
         try:
-            return future.result(wait_s)
-        except CancelledError as error:
+            return call.outcome(wait_s)
+        except asyncio.CancelledError as error:
             raise LogClosed("the client was closed meanwhile") from error
         except BaseException:
-            future.cancel()
+            if not call.is_done:
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(call.cancel)
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
@@ -124,6 +127,44 @@ class Portal:
                 self._loop.call_soon_threadsafe(self._end.set)
         if self._thread is not current_thread() and self.is_of_this_process:
             self._thread.join(wait_s)
+
+
+class _Call(Generic[R]):
+    """Work on the loop that another thread waits for. A lock is all it takes; a future of threads has much more."""
+
+    __slots__ = ("_is_over", "_task", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, R]) -> None:
+        self._work = work
+        self._task: asyncio.Task[R] | None = None
+        # Held until it is over.
+        self._is_over = Lock()
+        self._is_over.acquire()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._is_over.locked()
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = loop.create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[R]) -> None:
+        if not task.cancelled():
+            # Looked at: whoever waited may have given up.
+            task.exception()
+        self._is_over.release()
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def outcome(self, wait_s: float | None) -> R:
+        if not self._is_over.acquire(timeout=-1 if wait_s is None else wait_s):
+            raise TimeoutError
+        self._is_over.release()
+        assert self._task is not None
+        return self._task.result()
 
 
 _portals: weakref.WeakSet[Portal] = weakref.WeakSet()

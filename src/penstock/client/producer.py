@@ -47,7 +47,7 @@ BUFFER_BYTES = 32 * MIB
 
 
 class ProducerOptions(NamedTuple):
-    """A frame holds up to `batch_messages` and about `batch_bytes`, and waits for more to come no longer than `linger`.
+    """Messages are gathered, up to `batch_messages` and about `batch_bytes`, and for no longer than `linger`.
 
     No more than `buffer_bytes` wait to be sent: whoever sends more waits, too. A frame that failed for a reason that
     passes is sent again, for `retry_for` at the most.
@@ -173,7 +173,11 @@ class Producer:
 
     async def stored(self, message: Message, partition: int | None) -> Stored:
         """Until it is on disk, as soon as can be."""
-        _, sender = await self._started()
+        outbox, sender = await self._started()
+        self._check_times_and_place(outbox, message, partition)
+        reserved = outbox.reserve(message.key, partition) if self._options.compression == "none" else None
+        if reserved is not None:
+            return await sender.send_alone(message, reserved)
         sending = await self.put(message, partition)
         stored = await sender.stored(sending.parcel)
         return stored._replace(offset=stored.offset + sending.row)
@@ -197,14 +201,17 @@ class Producer:
         outbox, sender = self._outbox, self._sender
         if outbox is None or sender is None or self._is_closed:
             return None
-        self._check_partition(outbox, partition)
-        if message.deliver_at:
-            self._check_delay(message.deliver_at)
+        self._check_times_and_place(outbox, message, partition)
         added = outbox.add(message, check_message(message, self._transport.limits), partition)
         if added is None:
             return None
         sender.noted(added)
         return Sending(self.topic, added.parcel, added.row)
+
+    def _check_times_and_place(self, outbox: Outbox, message: Message, partition: int | None) -> None:
+        self._check_partition(outbox, partition)
+        if message.deliver_at:
+            self._check_delay(message.deliver_at)
 
     def _check_delay(self, deliver_at: int) -> None:
         """The broker would refuse all that go with it."""
@@ -271,12 +278,13 @@ class Producer:
         return added.parcel
 
     def _cut(self, batch: Batch) -> list[tuple[int, int]]:
-        """Halves of halves, until each fits into a frame."""
+        """Halves of halves, until each fits into a frame. There is nothing to gather: the larger, the faster."""
+        limits = self._transport.limits
         todo, found = [(0, batch.count)], []
         while todo:
             start, stop = todo.pop()
-            is_large = _size(batch.slice(start, stop)) > self._options.batch_bytes
-            if stop - start > 1 and (is_large or stop - start > self._options.batch_messages):
+            is_large = _size(batch.slice(start, stop)) > limits.frame_bytes_max // 2
+            if stop - start > 1 and (is_large or stop - start > limits.batch_messages_max):
                 middle = (start + stop) // 2
                 todo += [(middle, stop), (start, middle)]
             else:

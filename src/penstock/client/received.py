@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import repeat
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,20 +17,21 @@ from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, among
 from penstock.client.transport import Delivery
 from penstock.client.words import Duration, duration_of
 from penstock.errors import NotLeased
-from penstock.message import Message
+
+ACK = Ack()
 
 
-class _Answers(ABC):
+class Answers:
     """What a consumer can say. LeaseNotFound or NotLeased if it is too late, or was said before."""
 
     __slots__ = ()
 
-    @abstractmethod
-    async def _answer(self, answer: Answer) -> None: ...
+    async def _answer(self, answer: Answer) -> None:
+        raise NotImplementedError
 
     async def ack(self) -> None:
         """Done: it never comes to this group again. On disk when this returns."""
-        await self._answer(Ack())
+        await self._answer(ACK)
 
     async def nack(self, delay: Duration | None = None, *, reason: str = "") -> None:
         """To be tried again: after `delay`, or by the group's back-off."""
@@ -48,27 +50,12 @@ class _Answers(ABC):
         await self._answer(Extend(None if visibility is None else duration_of("visibility", visibility)))
 
 
-class Received(_Answers, StoredMessage):
-    """One message. `attempt` counts its deliveries to the group, from 1 on."""
+class Held(StoredMessage, eq=False, gc=False):
+    """One message, and the lease it came with: what the async and the blocking client have in common."""
 
-    __slots__ = ("_lease", "answered", "attempt")
-
-    def __init__(
-        self, lease: Lease, partition: int, offset: int, append_time: int, message: Message, attempt: int
-    ) -> None:
-        # Spelled out, as in the twin: one of each is made for every message.
-        self.topic = lease.id[0]
-        self.partition = partition
-        self.offset = offset
-        self.append_time = append_time
-        self.message = message
-        self._lease = lease
-        self.attempt = attempt
-        self.answered: Answer | None = None
-
-    @property
-    def lease(self) -> Lease:
-        return self._lease
+    lease: Lease
+    attempt: int
+    answered: Answer | None = None
 
     @property
     def _row(self) -> Row:
@@ -77,37 +64,62 @@ class Received(_Answers, StoredMessage):
     @property
     def is_held(self) -> bool:
         """Not answered for yet, and not lost as far as is known here."""
-        return self.answered is None and self._lease.holds(self._row)
+        return self.answered is None and self.lease.holds(self._row)
 
     async def _answer(self, answer: Answer) -> None:
         if isinstance(answer, Ack) and self.ack_later():
             return
-        await self._lease.answer([self._row], BitMap64([self.offset]), answer)
+        await self.lease.answer([self._row], BitMap64([self.offset]), answer)
         if not isinstance(answer, Extend):
             self.answered = answer
 
     def ack_later(self) -> bool:
         """Whether the consumer tells acknowledgements a moment later; then this one was given. From any thread."""
-        acks = self._lease.acks
+        acks = self.lease.acks
         if acks is None:
             return False
         if self.answered is not None:
             raise NotLeased(f"answered for already: {self.id}", ids=[self.id])
-        acks.add(self._lease, self.offset)
-        self.answered = Ack()
+        acks.add(self.lease, self.offset)
+        self.answered = ACK
         return True
 
 
-class ReceivedBatch(_Answers):
+class Received(Held, Answers, eq=False, gc=False):
+    """One message. `attempt` counts its deliveries to the group, from 1 on."""
+
+
+class Make(Protocol):
+    """Makes messages of columns: the blocking client has its own kind, which it gets out again as such."""
+
+    def __call__(
+        self, where: tuple[str, int], columns: Columns, lease: Lease, attempts: Iterable[int]
+    ) -> Iterator[Received]: ...
+
+
+def received(where: tuple[str, int], columns: Columns, lease: Lease, attempts: Iterable[int]) -> Iterator[Received]:
+    return map(Received, *fields_of(where, columns), repeat(lease), attempts)
+
+
+def fields_of(where: tuple[str, int], columns: Columns) -> tuple[Iterable[Any], ...]:
+    """Those of a `StoredMessage`, each as a column."""
+    topic, partition = where
+    offsets, times = columns.offsets.tolist(), columns.append_times.tolist()
+    return repeat(topic), repeat(partition), offsets, times, columns.batch.messages()
+
+
+class ReceivedBatch(Answers):
     """Messages of one partition, leased together, with one answer for all of them."""
 
-    def __init__(self, lease: Lease, delivery: Delivery) -> None:
+    def __init__(self, lease: Lease, delivery: Delivery, make: Make = received) -> None:
+        """`make` makes single messages of it."""
         self.topic = delivery.receipt.topic
         self.partition = delivery.receipt.partition
         self.offsets = delivery.receipt.offsets
         self.lease = lease
         self._frames = delivery.frames
         self._attempts = delivery.attempts
+        self._make = make
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -128,11 +140,12 @@ class ReceivedBatch(_Answers):
 
     def messages(self) -> Iterator[Received]:
         """One by one; each may then be answered for alone."""
-        attempts: Mapping[int, int] = self._attempts
+        where = (self.topic, self.partition)
         for columns in self._columns:
-            for offset, append_time, message in columns.rows():
-                attempt = attempts.get(offset, 1) if attempts else 1
-                yield Received(self.lease, self.partition, offset, append_time, message, attempt)
+            attempts: Iterable[int] = repeat(1)
+            if self._attempts:
+                attempts = [self._attempts.get(offset, 1) for offset in columns.offsets.tolist()]
+            yield from self._make(where, columns, self.lease, attempts)
 
     @cached_property
     def _columns(self) -> list[Columns]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -19,20 +21,17 @@ Ints = npt.NDArray[np.int64]
 LOG_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("append_time", TIME), *SCHEMA])
 
 
-class StoredMessage:
+class StoredMessage(msgspec.Struct, eq=False, gc=False):
     """A message and where it is in the log. Times are microseconds since the epoch.
 
     `timestamp` is its producer's, `append_time` the broker's; `deliver_at` and `expires_at` are 0 if it has none.
     """
 
-    __slots__ = ("append_time", "message", "offset", "partition", "topic")
-
-    def __init__(self, topic: str, partition: int, offset: int, append_time: int, message: Message) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self.append_time = append_time
-        self.message = message
+    topic: str
+    partition: int
+    offset: int
+    append_time: int
+    message: Message
 
     @property
     def id(self) -> str:
@@ -95,8 +94,8 @@ class Columns:
         return zip(self.offsets.tolist(), self.append_times.tolist(), self.batch.messages(), strict=True)
 
     def messages(self, topic: str, partition: int) -> Iterator[StoredMessage]:
-        for offset, append_time, message in self.rows():
-            yield StoredMessage(topic, partition, offset, append_time, message)
+        offsets, times = self.offsets.tolist(), self.append_times.tolist()
+        return map(StoredMessage, repeat(topic), repeat(partition), offsets, times, self.batch.messages())
 
 
 def between(frame: Frame, first: int, until: int) -> Columns | None:

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from penstock.client.answers import Ack
+from penstock.client.answers import Ack, Nack, Release
 from penstock.client.lease import Lease
-from penstock.client.received import Received
+from penstock.client.received import ACK, Received
 from penstock.client.words import count_of
-from penstock.errors import InvalidInput, LeaseError, PenstockError
+from penstock.errors import ConnectionLost, InvalidInput, LeaseError, PenstockError
 
 Handler = Callable[[Received], Awaitable[object] | object]
 CONCURRENCY_MAX = 1_000
@@ -81,6 +81,8 @@ class _Runner:
             message = await source.next()
             if message is not None:
                 self._start(message, tasks)
+                # Now it takes its slot, or begins to wait for another one.
+                await asyncio.sleep(0)
             elif self._at_work:
                 # What they do may make others ready: a key that was busy, a message that is to be tried again.
                 await self._one_less()
@@ -128,7 +130,7 @@ class _Runner:
             except BaseException:
                 # The client may be closed already; then it comes again when its lease has run out.
                 with suppress(PenstockError):
-                    await asyncio.shield(message.release())
+                    await asyncio.shield(message._answer(Release()))
                 raise
             else:
                 if await self._answered(message, failure=None):
@@ -158,7 +160,17 @@ class _Runner:
         if not message.is_held:
             return False
         try:
-            await (message.ack() if failure is None else message.nack(reason=failure))
+            await self._answer(message, failure)
         except LeaseError:
             return False
         return True
+
+    async def _answer(self, message: Received, failure: str | None) -> None:
+        for is_last in (False, True):
+            try:
+                await message._answer(ACK if failure is None else Nack(failure))
+                return
+            except ConnectionLost:
+                # Nobody knows whether it was told. If it was, telling it again is refused, and changes nothing.
+                if is_last:
+                    raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.broker.catalog import GroupRecord
+from penstock.broker.names import check_name
 from penstock.client.requests import (
     ChangeGroup,
     CreateGroup,
@@ -39,6 +40,7 @@ async def delete_group(site: Site, request: DeleteGroup) -> None:
 
 @handles(DescribeGroup)
 async def describe_group(site: Site, request: DescribeGroup) -> GroupInfo:
+    check_name("group", request.name)
     for record in site.broker.groups:
         if record.name == request.name:
             return _info(site, record)

@@ -25,6 +25,7 @@ from penstock.local import history, topics
 from penstock.local.handlers import HANDLERS, Site
 from penstock.local.keeper import Keeper
 from penstock.message import Message
+from penstock.storage.commit import Committed
 from penstock.storage.files import Files, random_id
 
 R = TypeVar("R")
@@ -93,6 +94,13 @@ class LocalTransport:
         on_topic = self.broker.topic(topic)
         published = await on_topic.publish_frame(frame, partition)
         return Stored(partition, published.offset, published.append_time, len(on_topic.partitions))
+
+    def storing(self, topic: str, partition: int, frame: Frame) -> tuple[asyncio.Future[Committed], int]:
+        """As `publish_frame`, for a caller that never gives up: the future must not be cancelled. And the number of
+        partitions of the topic."""
+        self.check()
+        on_topic = self.broker.topic(topic)
+        return on_topic.storing(frame, partition), len(on_topic.partitions)
 
     # --- consuming ---------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from penstock.client.requests import (
 )
 from penstock.client.transport import Delivery, Page, Receipt, Stored, Terms
 from penstock.clock import Clock
-from penstock.errors import ConnectionLost, NotFound, PenstockError, ProtocolError
+from penstock.errors import ConnectionLost, InvalidName, NotFound, PenstockError, ProtocolError
 from penstock.frame import Frame, frame_size
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.message import Message
@@ -88,6 +88,8 @@ class RemoteTransport:
 
     async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
         """With an identity and a sequence, so that it can be sent again."""
+        if not isinstance(topic, str):
+            raise InvalidName(f"a topic name must be text, not {type(topic).__name__}", kind="topic")
         producer = self._producers.get(topic)
         if producer is None:
             producer = Producer(self, topic, _AT_ONCE, new_id=partial(secrets.token_bytes, 16))

@@ -12,10 +12,13 @@ from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import yaml
 
-from penstock.errors import InvalidSetting
+from penstock.durations import duration_us
+from penstock.errors import InvalidInput, InvalidSetting
+from penstock.limits import DEFAULT_LIMITS, Limits
 
 PREFIX = "PENSTOCK_"
 LOG_FORMATS = ("text", "json")
@@ -50,7 +53,8 @@ DOORS = ("native", "http", "grpc")
 @dataclass(frozen=True)
 class Config:
     """Doors are host:port, or none for one that is shut. `access` is the file with keys and rules, `tls_cert` and
-    `tls_key` are those with a certificate and its key.
+    `tls_key` are those with a certificate and its key. What starts with `telemetry_` may be a section in the file.
+    `limits` are those of `limits.py`: names and values in the file, name=value,name=value elsewhere.
     """
 
     data: str = "data"
@@ -63,6 +67,10 @@ class Config:
     log_format: str = "text"
     log_level: str = "info"
     insecure: bool = False
+    limits: Limits = DEFAULT_LIMITS
+    telemetry_endpoint: str | None = None
+    telemetry_sample_ratio: float = 0.01
+    telemetry_service_name: str = "penstock"
 
     def check(self) -> None:
         """Open to others only with keys, or if that is meant."""
@@ -124,6 +132,7 @@ def _read(file: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidSetting(
             f"the configuration {os.fspath(file)} must be names and values, not a {type(content).__name__}"
         )
+    content = _without_sections(content)
     for name in content:
         if name not in NAMES:
             raise InvalidSetting(
@@ -133,16 +142,34 @@ def _read(file: str | os.PathLike[str]) -> dict[str, Any]:
     return content
 
 
+def _without_sections(content: dict[Any, Any]) -> dict[Any, Any]:
+    """`telemetry: {endpoint: …}` says the same as `telemetry_endpoint: …`."""
+    section = content.pop("telemetry", None) or {}
+    if not isinstance(section, dict):
+        raise InvalidSetting(f"telemetry has endpoint, sample_ratio and service_name, not {section!r}")
+    return content | {f"telemetry_{name}": value for name, value in section.items()}
+
+
 def _value(name: str, given: Any) -> Any:
     match name:
         case "native" | "http" | "grpc":
             return _address(name, given)
         case "insecure":
             return _flag(name, given)
+        case "limits":
+            return _limits(given)
         case "log_format":
             return _one_of(name, given, LOG_FORMATS)
         case "log_level":
             return _one_of(name, given, LOG_LEVELS)
+        case "telemetry_endpoint":
+            return _url(name, given)
+        case "telemetry_sample_ratio":
+            return _ratio(name, given)
+        case "telemetry_service_name":
+            if not isinstance(given, str) or not given:
+                raise InvalidSetting(f"{name} is a name, not {given!r}", setting=name)
+            return given
         case _:
             if not isinstance(given, str) or not given:
                 what = "a directory" if name == "data" else "a file"
@@ -162,6 +189,29 @@ def _address(name: str, given: Any) -> Address | None:
     return Address(host, int(port))
 
 
+def _url(name: str, given: Any) -> str | None:
+    if given is None or given == "none":
+        return None
+    try:
+        parts = urlsplit(given) if isinstance(given, str) else urlsplit("")
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidSetting(f"{name} is http://host:port or https://host:port, not {given!r}", setting=name)
+    return str(given)
+
+
+def _ratio(name: str, given: Any) -> float:
+    try:
+        ratio = float(given)
+    except (TypeError, ValueError):
+        ratio = -1.0
+    # Below that one of a billion messages would be traced.
+    if isinstance(given, bool) or not 1e-9 <= ratio <= 1.0:
+        raise InvalidSetting(f"{name} is more than 0 and at most 1, not {given!r}", setting=name)
+    return ratio
+
+
 def _flag(name: str, given: Any) -> bool:
     text = str(given).lower()
     if text not in ("true", "false", "1", "0", "yes", "no"):
@@ -173,3 +223,40 @@ def _one_of(name: str, given: Any, known: tuple[str, ...]) -> str:
     if given not in known:
         raise InvalidSetting(f"{name} is {' or '.join(known)}, not {given!r}", setting=name)
     return str(given)
+
+
+# What they are called here, and in `Limits`: a duration is written with its unit, as in 5s, and needs none in its name.
+LIMITS = {field.name.removesuffix("_us"): field.name for field in fields(Limits)}
+
+
+def _limits(given: Any) -> Limits:
+    if isinstance(given, str):
+        pairs = [part.partition("=") for part in given.split(",")]
+        if not all(equals for _, equals, _ in pairs) or len({name for name, _, _ in pairs}) < len(pairs):
+            raise InvalidSetting(f"limits are name=value,name=value, not {given!r}", setting="limits")
+        given = {name.strip(): value.strip() for name, _, value in pairs}
+    if not isinstance(given, dict):
+        raise InvalidSetting(f"limits are names and values, not {given!r}", setting="limits")
+    for name in given:
+        if name not in LIMITS:
+            raise InvalidSetting(f"there is no limit {name!r}; there are {', '.join(LIMITS)}", setting="limits")
+    try:
+        limits = Limits(**{LIMITS[name]: _limit(name, value) for name, value in given.items()})
+    except InvalidInput as error:
+        raise InvalidSetting(f"limits: {error.message}", setting="limits") from error
+    # A message is never cut in two, and is written with others.
+    if 2 * (limits.message_bytes_max + limits.header_bytes_max) > limits.frame_bytes_max:
+        raise InvalidSetting(
+            "limits: frame_bytes_max is at least twice message_bytes_max and header_bytes_max together",
+            setting="limits",
+        )
+    return limits
+
+
+def _limit(name: str, given: Any) -> int:
+    if LIMITS[name] != name:
+        return duration_us(given)
+    text = str(given)
+    if isinstance(given, bool) or not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidInput(f"{name} is a whole number, not {given!r}")
+    return int(text)

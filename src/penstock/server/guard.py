@@ -5,6 +5,7 @@ One table says which rights each request needs; every door goes through here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from penstock.limits import Limits
 from penstock.local.transport import LocalTransport
 from penstock.message import Message
 from penstock.server.access import Kind, Operation, Right, Rules
+from penstock.storage.commit import Committed
 
 R = TypeVar("R")
 _Needs = Callable[[Any], list[Right]]
@@ -115,27 +117,31 @@ class Guarded:
         self._check(_topic(Operation.PUBLISH, topic))
         return await self._site.publish_frame(topic, partition, frame)
 
+    def storing(self, topic: str, partition: int, frame: Frame) -> tuple[asyncio.Future[Committed], int]:
+        self._check(_topic(Operation.PUBLISH, topic))
+        return self._site.storing(topic, partition, frame)
+
     async def join_for_a_session(
         self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
     ) -> None:
-        self._check_consuming(group, topics)
+        self.check_consuming(group, topics)
         await self._site.join_for_a_session(group, consumer, topics, settings)
 
     async def leave(self, group: str, consumer: str) -> None:
-        self._check_consuming(group, ())
+        self.check_consuming(group)
         await self._site.leave(group, consumer)
 
     async def poll(
         self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
     ) -> Sequence[Delivery]:
-        self._check_consuming(group, topics)
+        self.check_consuming(group, topics)
         return await self._site.poll(group, consumer, topics, count=count, bytes_max=bytes_max, wait_us=wait_us)
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
-        self._check_consuming(group, [receipt.topic])
+        self.check_consuming(group, [receipt.topic])
         await self._site.answer(group, receipt, answer)
 
-    def _check_consuming(self, group: str, topics: Sequence[str]) -> None:
+    def check_consuming(self, group: str, topics: Sequence[str] = ()) -> None:
         self._check(_group(Operation.CONSUME, group), *(_topic(Operation.CONSUME, topic) for topic in topics))
 
     async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:

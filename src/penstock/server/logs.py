@@ -25,8 +25,13 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         extra = "".join(f" {name}={value}" for name, value in vars(record).items() if name not in _OWN)
         time = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
-        line = f"{time} {record.levelname.lower():7} {record.getMessage()}{extra}"
+        line = f"{time} {record.levelname.lower():7} {_in_one_line(record.getMessage() + extra)}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _in_one_line(text: str) -> str:
+    """Some of it was said by others, who must not be able to write lines of their own."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def set_up(log_format: str, level: str) -> None:

@@ -1,48 +1,88 @@
 """What a server tells of itself to Prometheus: what it counted, and what the broker has, asked when somebody looks.
 
-The text format 0.0.4. Of the broker nothing is counted on the way of a message: offsets and sets say it all.
+The text format 0.0.4. On the way of a message nothing is counted one by one: offsets and sets say most of it, and the
+rest is counted by requests, leases and answers.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from threading import Lock
 from typing import NamedTuple
 
+import penstock
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
+from penstock.broker.tally import DELIVERY_BOUNDS, Histogram, Tally
 from penstock.broker.topic import Topic
 
 # Of requests, in seconds: a sync takes a tenth of a millisecond on a good disk, a poll waits for half a minute.
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class Histogram:
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
-        self.sum = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.sum += seconds
+# Of syncs: from a disk with a battery to one that is about to fail.
+SYNC_BOUNDS = (
+    *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5),
+)
+# Requests that store messages, and are answered when they are on disk. A stream of batches is not among them: its end
+# tells nothing of them.
+PUBLISHING = {
+    "publish",
+    "POST /v1/topics/{topic}/publish",
+    "POST /v1/topics/{topic}/publish/batch",
+    "Publish",
+    "PublishBatch",
+}
 
 
 class Counts:
-    """Kept by the doors. Belongs to one event loop."""
+    """Kept by the doors. Belongs to one event loop, but for what says otherwise."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, str]] = Counter()
         self.seconds: dict[tuple[str, str], Histogram] = {}
         self.connections: Counter[str] = Counter()
+        # Of a door that does not know by itself, and is asked when somebody looks.
+        self.connected: dict[str, Callable[[], int]] = {}
+        self.spans: Counter[str] = Counter()
+        self._syncs = Histogram(SYNC_BOUNDS)
+        self._lock = Lock()
 
     def request(self, door: str, kind: str, outcome: str, seconds: float) -> None:
         """`outcome` is ok, or the code of an error."""
         self.requests[door, kind, outcome] += 1
         histogram = self.seconds.get((door, kind))
         if histogram is None:
-            histogram = self.seconds[door, kind] = Histogram()
+            histogram = self.seconds[door, kind] = Histogram(BOUNDS)
         histogram.add(seconds)
+
+    def synced(self, seconds: float) -> None:
+        """On any thread."""
+        with self._lock:
+            self._syncs.add(seconds)
+
+    def span(self, outcome: str, count: int) -> None:
+        """On any thread."""
+        with self._lock:
+            self.spans[outcome] += count
+
+    @property
+    def syncs(self) -> Histogram:
+        """As it is now."""
+        copy = Histogram(SYNC_BOUNDS)
+        with self._lock:
+            copy.merge(self._syncs)
+        return copy
+
+    def publishes(self) -> dict[str, Histogram]:
+        """By door, made from the requests: nothing more is counted for it."""
+        found: dict[str, Histogram] = {}
+        for (door, kind), histogram in self.seconds.items():
+            if kind in PUBLISHING:
+                found.setdefault(door, Histogram(BOUNDS)).merge(histogram)
+        return found
 
 
 class Sample(NamedTuple):
@@ -78,11 +118,13 @@ def _escaped(text: str) -> str:
 
 
 def of_doors(counts: Counts) -> Iterator[Family]:
+    yield Family("penstock_info", "gauge", "The version.", [Sample({"version": penstock.__version__}, 1)])
+    connections = {**counts.connections, **{door: ask() for door, ask in counts.connected.items()}}
     yield Family(
         "penstock_connections",
         "gauge",
-        "Open connections.",
-        [Sample({"door": d}, n) for d, n in counts.connections.items()],
+        "Open connections, by door.",
+        [Sample({"door": door}, count) for door, count in sorted(connections.items())],
     )
     yield Family(
         "penstock_requests_total",
@@ -94,17 +136,46 @@ def of_doors(counts: Counts) -> Iterator[Family]:
         "penstock_request_seconds",
         "histogram",
         "From a request to its answer; of a publish or an answer until it is on disk.",
-        [sample for (door, kind), histogram in counts.seconds.items() for sample in _buckets(door, kind, histogram)],
+        _all_buckets(({"door": d, "request": k}, histogram) for (d, k), histogram in counts.seconds.items()),
+    )
+    yield Family(
+        "penstock_publish_seconds",
+        "histogram",
+        "From a request that stores messages to its answer: they are on disk.",
+        _all_buckets(({"door": door}, histogram) for door, histogram in counts.publishes().items()),
+    )
+    yield Family(
+        "penstock_sync_seconds",
+        "histogram",
+        "Of each fdatasync of a file: what a group commit waits for.",
+        _buckets({}, counts.syncs),
+    )
+    yield Family(
+        "penstock_telemetry_spans_total",
+        "counter",
+        "Spans for OpenTelemetry: exported, failed (the collector did not take them), or dropped (too many).",
+        [Sample({"outcome": outcome}, counts.spans[outcome]) for outcome in ("exported", "failed", "dropped")],
     )
 
 
-def _buckets(door: str, kind: str, histogram: Histogram) -> Iterator[Sample]:
-    labels, total = {"door": door, "request": kind}, 0
-    for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
+def _all_buckets(histograms: Iterable[tuple[dict[str, str], Histogram]]) -> Iterator[Sample]:
+    for labels, histogram in histograms:
+        yield from _buckets(labels, histogram)
+
+
+def _buckets(labels: dict[str, str], histogram: Histogram) -> Iterator[Sample]:
+    total = 0
+    for bound, count in zip((*map(_bound, histogram.bounds), "+Inf"), histogram.counts, strict=True):
         total += count
         yield Sample({**labels, "le": bound}, total, "_bucket")
     yield Sample(labels, histogram.sum, "_sum")
     yield Sample(labels, total, "_count")
+
+
+def _bound(seconds: float) -> str:
+    """Never 5e-05: they are compared as text."""
+    text = f"{seconds:.6f}".rstrip("0")
+    return f"{text}0" if text.endswith(".") else text
 
 
 # --- what the broker has ------------------------------------------------------------------------------------
@@ -136,6 +207,7 @@ def of_broker(broker: Broker) -> Iterator[Family]:
         "Delayed messages that are not due yet.",
         [Sample(labels, len(part.groups.delays.pending)) for labels, part in _partitions(topics)],
     )
+    yield Family("penstock_schedules", "gauge", "Cron schedules.", [Sample({}, len(broker.schedules.list()))])
     yield from _of_groups(broker, topics)
 
 
@@ -145,11 +217,37 @@ def _partitions(topics: dict[str, Topic]) -> Iterator[tuple[dict[str, str], Part
             yield {"topic": name, "partition": str(number)}, part
 
 
+_COUNTERS: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
+    ("delivered", "Messages handed to consumers, each time they were.", lambda tally: tally.delivered),
+    ("redelivered", "Those of them that had been delivered before.", lambda tally: tally.redelivered),
+    ("acknowledged", "Messages that consumers were done with.", lambda tally: tally.acknowledged),
+    ("nacked", "Deliveries that a consumer gave back to be tried again.", lambda tally: tally.nacked),
+    ("lease_expired", "Deliveries whose lease ran out.", lambda tally: tally.ran_out),
+    ("given_back", "Deliveries that were given back unseen.", lambda tally: tally.given_back),
+    ("given_up", "Messages that were rejected, or tried too often.", lambda tally: tally.given_up),
+    ("dead_lettered", "Those of them that are in the dead-letter topic.", lambda tally: tally.dead_lettered),
+    ("expired", "Messages whose time to live was over when their turn came.", lambda tally: tally.expired),
+)
+
+
+def _by_topic(
+    tallies: Iterable[tuple[dict[str, str], Tally]], of: Callable[[Tally], Histogram]
+) -> Iterator[tuple[dict[str, str], Histogram]]:
+    """All partitions together: a histogram for each would be too many series."""
+    found: dict[tuple[str, str], Histogram] = {}
+    for labels, tally in tallies:
+        found.setdefault((labels["group"], labels["topic"]), Histogram(DELIVERY_BOUNDS)).merge(of(tally))
+    for (group, topic), histogram in found.items():
+        yield {"group": group, "topic": topic}, histogram
+
+
 def _of_groups(broker: Broker, topics: dict[str, Topic]) -> Iterator[Family]:
+    # Those of the broker's own have no consumers.
     states = [
         ({"group": group, **labels}, part, part.groups.state(group))
         for labels, part in _partitions(topics)
         for group in part.groups.groups
+        if not group.startswith("__")
     ]
     for name, help, of in (
         ("lag", "Messages that are not done.", lambda part, state: state.lag(part.reading.visible_offset)),
@@ -160,6 +258,21 @@ def _of_groups(broker: Broker, topics: dict[str, Topic]) -> Iterator[Family]:
     ):
         samples = [Sample(labels, of(part, state)) for labels, part, state in states]
         yield Family(f"penstock_group_{name}", "gauge", help, samples)
+    tallies = [(labels, state.tally) for labels, _, state in states if state.tally is not None]
+    for name, help, count in _COUNTERS:
+        yield Family(f"penstock_group_{name}_total", "counter", help, [Sample(lb, count(one)) for lb, one in tallies])
+    yield Family(
+        "penstock_delivery_seconds",
+        "histogram",
+        "From publishing to the first delivery, of messages without a delay.",
+        _all_buckets(_by_topic(tallies, lambda tally: tally.to_delivery)),
+    )
+    yield Family(
+        "penstock_acknowledge_seconds",
+        "histogram",
+        "From a delivery to its acknowledgement.",
+        _all_buckets(_by_topic(tallies, lambda tally: tally.to_acknowledgement)),
+    )
     members = {record.name: broker.consumers.of(record.name) for record in broker.groups}
     yield Family(
         "penstock_group_members",

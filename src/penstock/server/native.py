@@ -15,10 +15,7 @@ from penstock.server.session import Session
 
 log = logging.getLogger("penstock.native")
 
-CONNECTIONS_MAX = 10_000
-STRANGERS_MAX = 512
 SILENCE_US = 15_000_000
-STUCK_S_MAX = 60.0
 _ROUND_S = 1.0
 
 
@@ -54,7 +51,14 @@ class NativeDoor:
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """The port that it listens on."""
-        self._server = await self.loop.create_server(lambda: Session(self), host, port, ssl=tls, backlog=1024)
+        self._server = await self.loop.create_server(
+            lambda: Session(self),
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self.site.limits.handshake_us / 1e6,
+            backlog=1024,
+        )
         self._rounds = self.loop.create_task(self._go_round())
         chosen: int = self._server.sockets[0].getsockname()[1]
         return chosen
@@ -66,10 +70,11 @@ class NativeDoor:
         self._sessions.add(session)
         self._strangers.add(session)
         self.counts.connections["native"] = len(self._sessions)
-        if len(self._sessions) > CONNECTIONS_MAX:
-            return f"the broker has {CONNECTIONS_MAX} connections already"
-        if len(self._strangers) > STRANGERS_MAX:
-            return f"{STRANGERS_MAX} connections have not said who they are"
+        limits = self.site.limits
+        if len(self._sessions) > limits.connections_max:
+            return f"the broker has {limits.connections_max} connections already"
+        if len(self._strangers) > limits.strangers_max:
+            return f"{limits.strangers_max} connections have not said who they are"
         return None
 
     def greeted(self, session: Session) -> None:
@@ -95,14 +100,15 @@ class NativeDoor:
         self._broke(error)
 
     async def _go_round(self) -> None:
+        stuck_s_max = self.site.limits.stuck_us / 1e6
         while True:
             await asyncio.sleep(_ROUND_S)
             now = self.loop.time()
             for session in list(self._sessions):
                 if not session.is_open:
                     continue
-                if session.stuck_since is not None and now - session.stuck_since > STUCK_S_MAX:
-                    log.info("%s has taken nothing for %g s", session.client, STUCK_S_MAX)
+                if session.stuck_since is not None and now - session.stuck_since > stuck_s_max:
+                    log.info("%s has taken nothing for %g s", session.client, stuck_s_max)
                     session.abort()
                 elif now - session.heard_at > self.silence_us / 1e6:
                     session.end("silent", f"nothing was heard for {self.silence_us / 1e6:g} s")

@@ -20,6 +20,7 @@ from penstock.server.config import Address, Config
 from penstock.server.gate import Gate
 from penstock.server.metrics import Counts
 from penstock.server.native import NativeDoor
+from penstock.server.telemetry import Telemetry, sink
 from penstock.server.tls import Tls
 from penstock.storage.files import DiskFiles
 
@@ -49,6 +50,7 @@ class Server:
         self._doors: list[Door] = []
         self._end = asyncio.Event()
         self._failure: PenstockError | None = None
+        self._telemetry: Telemetry | None = None
 
     def stop(self) -> None:
         self._end.set()
@@ -60,16 +62,24 @@ class Server:
 
     async def run(self, ready: Callable[[Ready], None] = lambda ready: None) -> None:
         """Until it is stopped. Raises what ended it, if that was not somebody's wish."""
-        config = self._config
-        site = await LocalTransport.open(partial(DiskFiles, config.data), clock=SystemClock())
+        config, counts = self._config, Counts()
+        # Before anything is opened: whoever asks for traces shall not find out later that there are none.
+        spans = None
+        if config.telemetry_endpoint is not None:
+            spans = sink(config.telemetry_endpoint, config.telemetry_service_name, counts)
+        site = await LocalTransport.open(
+            partial(DiskFiles, config.data, synced=counts.synced), clock=SystemClock(), limits=config.limits
+        )
         try:
             gate = Gate(site, config.access)
             tls = None if config.tls_cert is None else Tls(config.tls_cert, config.tls_key)
-            counts = Counts()
+            if spans is not None:
+                self._telemetry = Telemetry(site.broker, spans, counts, sample_ratio=config.telemetry_sample_ratio)
+                await self._telemetry.start()
             where = Ready(
                 await self._open_native(site, gate, counts, tls),
                 await self._open_http(site, gate, counts, tls),
-                await self._open_grpc(site, gate),
+                await self._open_grpc(site, gate, counts),
             )
             watching = asyncio.get_running_loop().create_task(self._watch(site, gate, tls))
             log.info("ready", extra={"data": config.data, **{name: str(at) for name, at in where._asdict().items()}})
@@ -79,6 +89,7 @@ class Server:
             watching.cancel()
         finally:
             await self._close_doors()
+            await self._close_telemetry()
             await self._closed(site)
         if self._failure is not None:
             raise self._failure
@@ -101,7 +112,7 @@ class Server:
         port = await door.open(*self._config.http, None if tls is None else tls.context)
         return self._config.http._replace(port=port)
 
-    async def _open_grpc(self, site: LocalTransport, gate: Gate) -> Address | None:
+    async def _open_grpc(self, site: LocalTransport, gate: Gate, counts: Counts) -> Address | None:
         config = self._config
         if config.grpc is None:
             return None
@@ -109,7 +120,7 @@ class Server:
         from penstock.server.grpc.door import GrpcDoor
         from penstock.server.grpc.tls import credentials
 
-        door = GrpcDoor(site, gate, broke=self._broke)
+        door = GrpcDoor(site, gate, counts=counts, broke=self._broke)
         self._doors.append(door)
         tls = None if config.tls_cert is None else credentials(config.tls_cert, config.tls_key)
         return config.grpc._replace(port=await door.open(*config.grpc, tls))
@@ -120,6 +131,14 @@ class Server:
                 await asyncio.gather(*[door.close() for door in self._doors])
         except TimeoutError:
             log.warning("some requests were not answered within %g s", DRAIN_S)
+
+    async def _close_telemetry(self) -> None:
+        try:
+            if self._telemetry is not None:
+                await self._telemetry.close()
+        except Exception:
+            # Traces are no reason not to close the broker properly.
+            log.exception("the last traces were not told")
 
     async def _watch(self, site: LocalTransport, gate: Gate, tls: Tls | None) -> None:
         """What time alone does may fail, and nobody may be asking for anything. Keys and certificates may change."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.client.requests import Request
@@ -19,6 +20,7 @@ from penstock.limits import MIB
 from penstock.server.guard import Guarded
 from penstock.server.parcels import given
 from penstock.server.subscription import Subscription
+from penstock.storage.commit import Committed
 from penstock.wire import words
 from penstock.wire.conversation import BrokerEnd, State
 from penstock.wire.packets import Kind, Packet
@@ -29,14 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.native")
 
-HANDSHAKE_S = 5.0
-IN_FLIGHT_BYTES_MAX = 16 * MIB
 REQUESTS_MAX = 1_000
 # What waits to be sent: above it nothing is leased for this peer.
 _UNSENT_BYTES_MAX = 4 * MIB
 POLL_BYTES_MAX = 8 * MIB
 # They end when messages come, or never.
-_WAITING = (Kind.POLL.name, Kind.SUBSCRIBE.name)
+_WAITING = (Kind.POLL, Kind.SUBSCRIBE)
 
 
 class Session(asyncio.Protocol):
@@ -44,10 +44,13 @@ class Session(asyncio.Protocol):
         self._door = door
         # Of whoever is behind it, once that is known.
         self._site: Guarded
-        self._end = BrokerEnd(door.site.limits)
+        self._limits = door.site.limits
+        self._end = BrokerEnd(self._limits)
         self._transport: asyncio.Transport | None = None
         self._handshake: asyncio.TimerHandle | None = None
-        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._under_way: dict[int, asyncio.Future[Any]] = {}
+        # Those of them that wait for messages.
+        self._waiting: dict[int, asyncio.Task[None]] = {}
         self._subscriptions: dict[int, Subscription] = {}
         self._in_flight = 0
         self._is_paused = False
@@ -78,8 +81,9 @@ class Session(asyncio.Protocol):
         if refusal is not None:
             self.end("overloaded", refusal)
             return
+        patience_s = self._limits.handshake_us / 1e6
         self._handshake = self._door.loop.call_later(
-            HANDSHAKE_S, self.end, "handshake_timeout", f"no HELLO within {HANDSHAKE_S:g} s"
+            patience_s, self.end, "handshake_timeout", f"no HELLO within {patience_s:g} s"
         )
 
     def data_received(self, data: bytes) -> None:
@@ -104,17 +108,16 @@ class Session(asyncio.Protocol):
                 self._close()
             case Kind.CANCEL:
                 cancelled = words.decoded(packet.header, words.Cancel).correlation
-                task = self._under_way.get(cancelled)
-                if task is not None and task.get_name() == Kind.POLL.name:
+                if cancelled in self._waiting and cancelled not in self._subscriptions:
                     # Not before it has begun: it would end without a word.
-                    self._door.loop.call_soon(task.cancel)
+                    self._door.loop.call_soon(self._waiting[cancelled].cancel)
             case Kind.CREDIT:
                 credit = words.decoded(packet.header, words.Credit)
                 if packet.correlation in self._subscriptions:
                     self._subscriptions[packet.correlation].add(credit.messages, credit.bytes)
             case Kind.UNSUBSCRIBE:
                 if packet.correlation in self._subscriptions:
-                    self._door.loop.call_soon(self._under_way[packet.correlation].cancel)
+                    self._door.loop.call_soon(self._waiting[packet.correlation].cancel)
             case _:
                 self._begin(packet)
 
@@ -136,38 +139,52 @@ class Session(asyncio.Protocol):
             raise ProtocolError(f"more than {REQUESTS_MAX} requests are under way")
         size = len(packet.header) + len(packet.payload)
         self._in_flight += size
-        task = self._door.loop.create_task(self._carry_out(packet, size), name=packet.kind.name)
+        if packet.kind is Kind.PUBLISH:
+            self._publish(packet, size)
+            return
+        task = self._door.loop.create_task(self._carry_out(packet, size))
         self._under_way[packet.correlation] = task
+        if packet.kind in _WAITING:
+            self._waiting[packet.correlation] = task
 
     async def _carry_out(self, packet: Packet, size: int) -> None:
         began, outcome = self._door.loop.time(), "ok"
         try:
             word, payload = await _ACTIONS[packet.kind](self, packet)
         except PenstockError as error:
-            outcome = error.code
-            self._send(self._end.failure(packet.correlation, error))
-            if isinstance(error, Fatal):
-                self._door.broke(error)
+            outcome = self._fail(packet.correlation, error)
         except asyncio.CancelledError:
             # By the client: it has leased nothing. Or by the end of the connection: nobody hears it.
             outcome = "cancelled"
             self._send(self._end.reply(packet.correlation, words.Delivered([])))
         except Exception:
-            outcome = InternalError.code
-            log.exception("%s of %s failed", packet.kind.name, self.client)
-            self._send(self._end.failure(packet.correlation, InternalError("the broker has a bug; its log says more")))
+            outcome = self._fail_unexpectedly(packet)
         else:
             self._send(self._end.reply(packet.correlation, word, sum(map(len, payload))), payload)
         finally:
-            self._under_way.pop(packet.correlation, None)
-            self._in_flight -= size
-            spent = self._door.loop.time() - began
-            self._door.counts.request("native", packet.kind.name.lower(), outcome, spent)
-            self._throttle()
+            self._done(packet, size, began, outcome)
+
+    def _fail(self, correlation: int, error: PenstockError) -> str:
+        self._send(self._end.failure(correlation, error))
+        if isinstance(error, Fatal):
+            self._door.broke(error)
+        return error.code
+
+    def _fail_unexpectedly(self, packet: Packet) -> str:
+        log.exception("%s of %s failed", packet.kind.name, self.client)
+        return self._fail(packet.correlation, InternalError("the broker has a bug; its log says more"))
+
+    def _done(self, packet: Packet, size: int, began: float, outcome: str) -> None:
+        self._under_way.pop(packet.correlation, None)
+        self._waiting.pop(packet.correlation, None)
+        self._in_flight -= size
+        spent = self._door.loop.time() - began
+        self._door.counts.request("native", packet.kind.name.lower(), outcome, spent)
+        self._throttle()
 
     def _throttle(self) -> None:
         """Reading stops while too much is under way, or the peer does not take what it is sent."""
-        is_much = self._in_flight > IN_FLIGHT_BYTES_MAX or len(self._under_way) >= REQUESTS_MAX
+        is_much = self._in_flight > self._limits.in_flight_bytes_max or len(self._under_way) >= REQUESTS_MAX
         shall_pause = is_much or not self.writable.is_set()
         if self._transport is None or self._transport.is_closing() or shall_pause == self._is_paused:
             return
@@ -187,11 +204,40 @@ class Session(asyncio.Protocol):
 
     # --- what can be asked -------------------------------------------------------------------------------
 
-    async def _publish(self, packet: Packet) -> _Outcome:
-        word = words.decoded(packet.header, words.PublishFrame)
-        frame = Frame.accept(packet.payload, self._site.limits)
-        stored = await self._site.publish_frame(word.topic, word.partition, frame)
-        return words.Stored(*stored), ()
+    def _publish(self, packet: Packet, size: int) -> None:
+        """Without a task: whoever publishes one message and waits for it feels every turn of the loop."""
+        began, outcome = self._door.loop.time(), "ok"
+        try:
+            word = words.decoded(packet.header, words.PublishFrame)
+            frame = Frame.accept(packet.payload, self._site.limits)
+            storing, partitions = self._site.storing(word.topic, word.partition, frame)
+        except PenstockError as error:
+            outcome = self._fail(packet.correlation, error)
+        except Exception:
+            outcome = self._fail_unexpectedly(packet)
+        else:
+            self._under_way[packet.correlation] = storing
+            storing.add_done_callback(partial(self._published, packet, size, began, word.partition, partitions))
+            return
+        self._done(packet, size, began, outcome)
+
+    def _published(
+        self,
+        packet: Packet,
+        size: int,
+        began: float,
+        partition: int,
+        partitions: int,
+        storing: asyncio.Future[Committed],
+    ) -> None:
+        outcome, error = "ok", storing.exception()
+        if error is None:
+            base_offset, append_time = storing.result().base_offset, storing.result().append_time
+            stored = words.Stored(partition, base_offset, append_time, partitions)
+            self._send(self._end.reply(packet.correlation, stored))
+        elif isinstance(error, PenstockError):
+            outcome = self._fail(packet.correlation, error)
+        self._done(packet, size, began, outcome)
 
     async def _join(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Join)
@@ -292,16 +338,15 @@ class Session(asyncio.Protocol):
         if self._handshake is not None:
             self._handshake.cancel()
         self.writable.set()
-        for task in self._under_way.values():
-            if task.get_name() in _WAITING:
-                task.cancel()
+        for task in self._waiting.values():
+            task.cancel()
         self._door.gone(self)
 
     async def drained(self) -> None:
         """What was asked for is answered, but for those who wait for messages."""
-        waiting = [task for task in self._under_way.values() if task.get_name() not in _WAITING]
-        if waiting:
-            await asyncio.wait(waiting)
+        under_way = [one for correlation, one in self._under_way.items() if correlation not in self._waiting]
+        if under_way:
+            await asyncio.wait(under_way)
 
 
 _Outcome = tuple[object, Sequence[bytes | memoryview]]
@@ -317,7 +362,6 @@ def _delivered(deliveries: Sequence[Any]) -> _Outcome:
 
 
 _ACTIONS: dict[Kind, Callable[[Session, Packet], Awaitable[_Outcome]]] = {
-    Kind.PUBLISH: Session._publish,
     Kind.JOIN: Session._join,
     Kind.LEAVE: Session._leave,
     Kind.POLL: Session._poll,

@@ -42,6 +42,8 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 
 
 Outcome = Committed | PenstockError
+# Has a function called, sooner or later, by some thread.
+Run = Callable[[Callable[[], None]], object]
 
 
 # What waits, under which token, and how large it is. Not a class: one is made for every message.
@@ -56,12 +58,14 @@ class GroupCommit(Generic[Token]):
         log: Log,
         *,
         clock: Clock,
-        run: Callable[[Callable[[], None]], object],
+        run: Run,
         tell: Callable[[Sequence[tuple[Token, Outcome]]], None],
+        took: Callable[[int], None] = lambda spent_us: None,
         limits: Limits = DEFAULT_LIMITS,
         is_chained: bool = False,
     ) -> None:
-        """`run` starts a function on another thread; `tell` is called there, once for each group.
+        """`run` starts a function on another thread; `tell` is called there, once for each group, and so is `took`,
+        with how long it took until the group was on disk.
 
         `is_chained`: each item builds on those before it, so once one could not be written, none behind it is.
         Otherwise each stands for itself, and what comes after a full disk may succeed.
@@ -70,6 +74,7 @@ class GroupCommit(Generic[Token]):
         self._clock = clock
         self._run = run
         self._tell = tell
+        self._took = took
         self._limits = limits
         self._is_chained = is_chained
         # What the chain broke of.
@@ -102,11 +107,18 @@ class GroupCommit(Generic[Token]):
             if self._is_running:
                 return
             self._is_running = True
-        self._start()
+        self.start(self._run)
 
-    def _start(self) -> None:
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many items, and of how many bytes."""
+        with self._lock:
+            return len(self._waiting), self._waiting_bytes
+
+    def start(self, run: Run) -> None:
+        """Once for each time that `run` was called: it may leave it to another one."""
         try:
-            self._run(self._write_groups)
+            run(self._write_groups)
         except Exception as error:
             # The pool is gone. Nobody will write: those who wait shall hear it, and the next caller try again.
             with self._lock:
@@ -125,9 +137,9 @@ class GroupCommit(Generic[Token]):
                 self._tell(outcomes)
             except Exception:
                 # Whoever waited is gone, with its event loop. Others may still be there.
-                self._start()
+                self.start(self._run)
                 raise
-        self._start()
+        self.start(self._run)
 
     def _next_group(self) -> list[_Waiting[Token]]:
         with self._lock:
@@ -148,8 +160,10 @@ class GroupCommit(Generic[Token]):
             return self._failed(group, self._broken)
         try:
             frames = self._frames(group)
+            began = self._clock.now_us()
             appended = self._log.append(frames)
             self._log.sync()
+            self._took(self._clock.now_us() - began)
         except PenstockError as error:
             return self._failed(group, error)
         except Exception as error:

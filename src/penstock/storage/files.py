@@ -11,14 +11,22 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Sequence
-from typing import Literal, NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Literal, NamedTuple, NoReturn, Protocol
 
 from penstock.errors import DeviceFailed, DirectoryLocked, DiskFull, StorageError, StorageReadOnly, SyncFailed
 
 Buffer = bytes | bytearray | memoryview
 PathLike = os.PathLike
 Mode = Literal["read", "append", "create"]
+
+
+class Space(NamedTuple):
+    """Bytes that can still be written, and those that there would be on an empty disk; 0 if nobody knows."""
+
+    free: int
+    total: int
 
 
 class File(Protocol):
@@ -58,6 +66,9 @@ class Files(Protocol):
     def remove_directory(self, name: str) -> None:
         """With everything in it."""
 
+    def space(self) -> Space:
+        """Of the disk that the directory is on."""
+
     def lock(self) -> None:
         """Keeps the directory for this process; DirectoryLocked if another has it. `close` gives it up."""
 
@@ -76,8 +87,12 @@ _FLAGS = {
 class DiskFiles:
     """A real directory."""
 
-    def __init__(self, path: str | PathLike[str], *, create: bool = True) -> None:
+    def __init__(
+        self, path: str | PathLike[str], *, create: bool = True, synced: Callable[[float], None] | None = None
+    ) -> None:
+        """`synced` is told how many seconds each sync took, by whatever thread it was on."""
         self.path = os.fspath(path)
+        self._synced = synced
         self._fd = -1
         try:
             if create:
@@ -106,7 +121,7 @@ class DiskFiles:
             _fail(error, self.path)
 
     def directory(self, name: str) -> DiskFiles:
-        return DiskFiles(os.path.join(self.path, name))
+        return DiskFiles(os.path.join(self.path, name), synced=self._synced)
 
     def remove_directory(self, name: str) -> None:
         try:
@@ -119,7 +134,7 @@ class DiskFiles:
             fd = os.open(name, _FLAGS[mode] | os.O_CLOEXEC, 0o644, dir_fd=self._fd)
         except OSError as error:
             _fail(error, os.path.join(self.path, name))
-        return DiskFile(fd, os.path.join(self.path, name))
+        return DiskFile(fd, os.path.join(self.path, name), self._synced)
 
     def rename(self, old: str, new: str) -> None:
         try:
@@ -138,6 +153,15 @@ class DiskFiles:
             os.fsync(self._fd)
         except OSError as error:
             raise SyncFailed(f"fsync of {self.path}: {error.strerror}", file=self.path) from error
+
+    def space(self) -> Space:
+        try:
+            found = os.fstatvfs(self._fd)
+        except OSError as error:
+            _fail(error, self.path)
+        # As `df` counts: what is kept for root is neither free nor used.
+        used = found.f_blocks - found.f_bfree
+        return Space(found.f_bavail * found.f_frsize, (used + found.f_bavail) * found.f_frsize)
 
     def lock(self) -> None:
         try:
@@ -161,10 +185,11 @@ class DiskFiles:
 class DiskFile:
     """A real file. Closed when nobody refers to it, so a reader may keep one that has been replaced on disk."""
 
-    __slots__ = ("_end", "_fd", "path")
+    __slots__ = ("_end", "_fd", "_synced", "path")
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, path: str, synced: Callable[[float], None] | None = None) -> None:
         self._fd = fd
+        self._synced = synced
         self._end = os.fstat(fd).st_size
         self.path = path
 
@@ -216,10 +241,13 @@ class DiskFile:
             _fail(error, self.path)
 
     def sync(self) -> None:
+        began = perf_counter()
         try:
             os.fdatasync(self._fd)
         except OSError as error:
             raise SyncFailed(f"fdatasync of {self.path}: {error.strerror}", file=self.path) from error
+        if self._synced is not None:
+            self._synced(perf_counter() - began)
 
     def close(self) -> None:
         if self._fd >= 0:

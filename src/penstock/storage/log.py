@@ -94,7 +94,8 @@ class Log:
         self._mark: MarkFile
         self._synced_position = 0
         self._synced_offset = 0
-        self._lock = RLock()
+        # Held while something is written.
+        self.writing = RLock()
         self._rewriting = Lock()
         # Counts up at the start and at the end of each truncation: odd while one is under way.
         self._truncations = 0
@@ -183,7 +184,7 @@ class Log:
 
     def append(self, frames: Sequence[Frame], *, leader_epoch: int = 0) -> Appended:
         """Writes frames at the end, all or none. They are on disk only after `sync`."""
-        with self._lock:
+        with self.writing:
             self._check_writable()
             frames = list(frames)
             counts = [check_appendable(frame) for frame in frames]
@@ -215,7 +216,7 @@ class Log:
 
     def sync(self) -> None:
         """What was appended before this call is on disk when it returns. A failure is final."""
-        with self._lock:
+        with self.writing:
             self._check_writable()
             active = self._segments[-1]
             assert active.opened is not None
@@ -240,7 +241,7 @@ class Log:
 
     def roll(self) -> None:
         """Seals the active segment and starts the next one; nothing happens if the active one is empty."""
-        with self._lock:
+        with self.writing:
             self.sync()
             active = self._segments[-1]
             if active.is_empty:
@@ -259,7 +260,7 @@ class Log:
 
     def truncate(self, offset: int) -> None:
         """Removes the messages from `offset` on. For replication: nobody else may take back what was written."""
-        with self._rewriting, self._lock:
+        with self._rewriting, self.writing:
             self._check_writable()
             self._check_range(offset)
             if offset == self.end_offset:
@@ -297,7 +298,7 @@ class Log:
 
     def delete_prefix(self, offset: int) -> None:
         """Messages below `offset` are gone: segments wholly below it from the disk, the rest from sight."""
-        with self._lock:
+        with self.writing:
             self._check_writable()
             self._check_range(offset)
             if offset == self.start_offset:
@@ -388,7 +389,7 @@ class Log:
                 if self.lost_to_others(error, old):
                     return False
                 raise
-            with self._lock:
+            with self.writing:
                 self._check_writable()
                 if not all(map(self.has_sealed, old)) or truncations not in (None, self._truncations):
                     rewritten.discard(self._files)
@@ -417,7 +418,7 @@ class Log:
 
     def close(self) -> None:
         """Syncs, writes the indexes of the active segment, and gives up the directory."""
-        with self._lock:
+        with self.writing:
             if isinstance(self._stopped, LogClosed):
                 return
             try:
@@ -462,10 +463,10 @@ class Log:
             except StorageError:
                 self._check_open()
                 # Whoever is changing them may be in the middle of it.
-                with self._lock:
+                with self.writing:
                     if held is self._segments and truncations == self._truncations:
                         raise
-            with self._lock:
+            with self.writing:
                 pass
             if offset is not None:
                 self._check_range(offset)

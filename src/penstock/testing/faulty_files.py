@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.storage.files import Buffer, File, Files, Mode
+from penstock.storage.files import Buffer, File, Files, Mode, Space
 
 
 class Operation(NamedTuple):
@@ -67,6 +67,9 @@ class FaultyFiles:
     def sync(self) -> None:
         self._step("sync directory")
         self._inner.sync()
+
+    def space(self) -> Space:
+        return self._inner.space()
 
     def lock(self) -> None:
         self._step("lock")

@@ -20,8 +20,9 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from penstock.errors import DirectoryLocked, StorageError
-from penstock.storage.files import Buffer, Mode
+from penstock.storage.files import Buffer, Mode, Space
 
+_ENDLESS = 1 << 40
 SECTOR = 512
 PAGE = 4096
 
@@ -78,6 +79,8 @@ class MemoryDisk:
         # Directories are durable once made, as `Files.directory` promises; removing one may be lost half-way.
         self.directories: dict[str, MemoryDisk] = {}
         self.is_locked = False
+        # What a test says it is.
+        self.space = Space(_ENDLESS, _ENDLESS)
 
     def change(self, change: Create | Rename | Remove) -> None:
         _apply_name(self.names, change)
@@ -171,6 +174,9 @@ class MemoryFiles:
 
     def sync(self) -> None:
         self.disk.sync_names()
+
+    def space(self) -> Space:
+        return self.disk.space
 
     def lock(self) -> None:
         if self.disk.is_locked:

@@ -16,13 +16,11 @@ from collections.abc import Iterator
 from enum import Enum
 
 from penstock.errors import PenstockError, ProtocolError, VersionMismatch
-from penstock.limits import KIB, MIB, Limits
+from penstock.limits import DEFAULT_LIMITS, MIB, TOLD, Limits
 from penstock.wire.failures import Failed, error_of, failed
 from penstock.wire.packets import Decoder, Kind, Packet, packed
 from penstock.wire.words import VERSION, Goodbye, Hello, Ping, Welcome, decoded, encoded
 
-# Of a peer that has not said who it is.
-HELLO_BYTES_MAX = 4 * KIB
 # Next to the frames of a packet.
 _HEADER_BYTES_MAX = 16 * MIB
 
@@ -76,7 +74,7 @@ class _End(ABC):
 
 class ClientEnd(_End):
     def __init__(self) -> None:
-        super().__init__(HELLO_BYTES_MAX)
+        super().__init__(DEFAULT_LIMITS.hello_bytes_max)
         self._correlation = 0
 
     def hello(self, client: str, key: str | None) -> bytes:
@@ -107,8 +105,10 @@ class ClientEnd(_End):
 
 
 class BrokerEnd(_End):
+    """Of a peer that has not said who it is, only a small packet is taken."""
+
     def __init__(self, limits: Limits) -> None:
-        super().__init__(HELLO_BYTES_MAX)
+        super().__init__(limits.hello_bytes_max)
         self._limits = limits
 
     def _check(self, kind: Kind) -> None:
@@ -125,7 +125,7 @@ class BrokerEnd(_End):
         """Only now are larger packets taken."""
         self.state = State.OPEN
         self._decoder.bytes_max = packet_bytes_max(self._limits)
-        limits = {name: getattr(self._limits, name) for name in Limits.__dataclass_fields__}
+        limits = {name: getattr(self._limits, name) for name in TOLD}
         return packed(Kind.WELCOME, 0, encoded(Welcome(VERSION, broker, now_us, silence_us, limits)))
 
     def reply(self, correlation: int, word: object, payload_length: int = 0) -> bytes:

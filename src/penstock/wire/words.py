@@ -16,8 +16,8 @@ from pyroaring import BitMap64
 from penstock.client import requests
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
-from penstock.errors import ProtocolError
-from penstock.limits import Limits
+from penstock.errors import InvalidInput, ProtocolError
+from penstock.limits import TOLD, Limits
 from penstock.wire.runs import from_runs, to_runs
 
 VERSION = 1
@@ -50,8 +50,7 @@ class Welcome(Word, frozen=True):
     limits: dict[str, int]
 
     def known_limits(self) -> Limits:
-        names = Limits.__dataclass_fields__
-        return Limits(**{name: value for name, value in self.limits.items() if name in names})
+        return Limits(**{name: value for name, value in self.limits.items() if name in TOLD})
 
 
 class Goodbye(Word, frozen=True):
@@ -200,7 +199,11 @@ _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def encoded(word: object) -> bytes:
-    return _encoder.encode(word)
+    """InvalidInput if there is text in it that is none to anybody but Python."""
+    try:
+        return _encoder.encode(word)
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"text with half of a character in it can't be sent: {error.object[:50]!r}") from error
 
 
 def decoded(header: bytes, kind: type[T]) -> T:

@@ -2,6 +2,7 @@
 
 door          the port: opening, closing, what happens every second
 calls         a call comes in: who asks, what is answered, how errors are told; made from the descriptors of the proto
+intake        reading requests, no more of one connection than may be in flight
 table         which function answers which method
 publishing consuming subscribing topics groups messages later dead_letters     those functions: decode, one call, encode
 answering     receipts to leases: what an ack, a nack and their like do

@@ -36,6 +36,8 @@ def answer_in(said: Said) -> Answer:
 
 async def answered(call: Call, group: str, said: Said) -> pb.AnswerReply:
     """The log has one row for each lease, whatever is in it."""
+    # Also if there is nothing to answer for: who may not know of the group hears nothing of its receipts, or topics.
+    call.site.check_consuming(group)
     by_lease, failed = _sorted(call.desk, group, said.receipts)
     count = sum(map(len, by_lease.values()))
     answer = answer_in(said)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -15,7 +17,9 @@ from penstock.server.gate import Gate
 from penstock.server.grpc import failures
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.desk import Desk
+from penstock.server.grpc.intake import reading, sized
 from penstock.server.guard import Guarded
+from penstock.server.metrics import Counts
 
 log = logging.getLogger("penstock.grpc")
 
@@ -39,9 +43,10 @@ Methods = Mapping[str, Unary | Listing | Stream]
 
 
 class Reception:
-    def __init__(self, desk: Desk, gate: Gate, broke: Callable[[PenstockError], None]) -> None:
+    def __init__(self, desk: Desk, gate: Gate, counts: Counts, broke: Callable[[PenstockError], None]) -> None:
         self._desk = desk
         self._gate = gate
+        self._counts = counts
         self._broke = broke
 
     def handlers(self, service: str, methods: Methods) -> grpc.GenericRpcHandler:
@@ -52,44 +57,60 @@ class Reception:
         return grpc.method_handlers_generic_handler(described.full_name, found)
 
     def _handler(self, method: MethodDescriptor, act: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        """A stream of requests, whatever the method: see `intake`."""
         asked, answered = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-        coding: Any = {"request_deserializer": asked.FromString, "response_serializer": answered.SerializeToString}
+        coding: Any = {"response_serializer": answered.SerializeToString}
         if method.client_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._streaming(act), **coding)
+            coding["request_deserializer"] = reading(asked)
+            return grpc.stream_stream_rpc_method_handler(self._streaming(method.name, act), **coding)
+        coding["request_deserializer"] = sized(asked)
         if method.server_streaming:
-            return grpc.unary_stream_rpc_method_handler(self._listing(act), **coding)
-        return grpc.unary_unary_rpc_method_handler(self._unary(act), **coding)
+            return grpc.stream_stream_rpc_method_handler(self._listing(method.name, act), **coding)
+        return grpc.stream_unary_rpc_method_handler(self._unary(method.name, act), **coding)
 
-    def _unary(self, act: Unary) -> Any:
-        async def answer(request: Any, context: Context) -> Any:
-            return await self._carried_out(context, lambda call: act(call, request))
+    def _unary(self, kind: str, act: Unary) -> Any:
+        async def ask(call: Call) -> Any:
+            async with call.desk.intake.request(call.context) as request:
+                return await act(call, request)
 
-        return answer
-
-    def _listing(self, act: Listing) -> Any:
-        async def tell(call: Call, request: Any) -> None:
-            async for reply in act(call, request):
-                await call.context.write(reply)
-
-        async def answer(request: Any, context: Context) -> None:
-            await self._carried_out(context, lambda call: tell(call, request))
+        async def answer(requests: Any, context: Context) -> Any:
+            return await self._carried_out(kind, context, ask)
 
         return answer
 
-    def _streaming(self, act: Stream) -> Any:
+    def _listing(self, kind: str, act: Listing) -> Any:
+        async def tell(call: Call) -> None:
+            async with call.desk.intake.request(call.context) as request:
+                async for reply in act(call, request):
+                    await call.context.write(reply)
+
         async def answer(requests: Any, context: Context) -> None:
-            await self._carried_out(context, act)
+            await self._carried_out(kind, context, tell)
 
         return answer
 
-    async def _carried_out(self, context: Context, act: Callable[[Call], Awaitable[T]]) -> T:
+    def _streaming(self, kind: str, act: Stream) -> Any:
+        async def answer(requests: Any, context: Context) -> None:
+            await self._carried_out(kind, context, act)
+
+        return answer
+
+    async def _carried_out(self, kind: str, context: Context, act: Callable[[Call], Awaitable[T]]) -> T:
+        """Counted when it is over, which for a stream may be long after it began."""
+        began, outcome = monotonic(), "ok"
         try:
             return await act(Call(self._desk, self._gate.admit(_key_of(context)), context))
         except PenstockError as error:
-            failure = error
+            failure, outcome = error, error.code
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         except Exception as error:
             log.exception("a call failed")
             failure = InternalError(f"the broker has a bug ({type(error).__name__}); its log says more")
+            outcome = failure.code
+        finally:
+            self._counts.request("grpc", kind, outcome, monotonic() - began)
         if isinstance(failure, Fatal):
             self._broke(failure)
         code = failures.code_of(type(failure))

@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 
 from penstock.errors import LogClosed, PenstockError
 from penstock.local.transport import LocalTransport
+from penstock.server.grpc.intake import Intake
 from penstock.server.grpc.receipts import Lease, Seal
 
 log = logging.getLogger("penstock.grpc")
@@ -23,6 +24,7 @@ class Desk:
 
     def __init__(self, site: LocalTransport) -> None:
         self.site = site
+        self.intake = Intake(site.limits)
         self._is_over = asyncio.Event()
         self._members: Counter[tuple[str, str]] = Counter()
         self._polls: set[asyncio.Task[Any]] = set()

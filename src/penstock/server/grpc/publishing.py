@@ -69,8 +69,15 @@ def _chosen(call: Call, request: pb.PublishBatchRequest) -> list[int]:
 
 
 async def publish_stream(call: Call) -> None:
-    replies = Replies(call.context.write)
+    with call.desk.intake.call(call.context) as account:
+        replies = Replies(call.context.write, account)
+        try:
+            await _publish_all(call, replies)
+        finally:
+            replies.end()
 
+
+async def _publish_all(call: Call, replies: Replies) -> None:
     async def take() -> None:
         while (request := await call.context.read()) is not grpc.aio.EOF:
             await replies.add(_published(call, request), request.ByteSize())

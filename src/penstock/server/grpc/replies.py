@@ -6,12 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from penstock.limits import MIB
+from penstock.server.grpc.intake import Account
 
 AT_ONCE_MAX = 100
-IN_FLIGHT_BYTES_MAX = 16 * MIB
 
 
 @dataclass(slots=True)
@@ -22,47 +22,54 @@ class _Reply:
 
 
 class Replies:
-    """`write` sends one reply."""
+    """`write` sends one reply; `account` is that of the connection."""
 
-    def __init__(self, write: Callable[[Any], Awaitable[None]]) -> None:
+    def __init__(self, write: Callable[[Any], Awaitable[None]], account: Account) -> None:
         self._write = write
+        self._account = account
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Reply] = deque()
-        self._in_flight = 0
-        self._changed = asyncio.Event()
 
     async def add(self, work: Coroutine[Any, Any, Any], size: int) -> None:
         """As soon as there is room; `work` starts in the order in which it is added, and makes the reply."""
-        while len(self._waiting) >= AT_ONCE_MAX or self._in_flight > IN_FLIGHT_BYTES_MAX:
-            await self._change()
+        try:
+            while len(self._waiting) >= AT_ONCE_MAX or self._account.is_full:
+                await self._account.change()
+        except asyncio.CancelledError:
+            work.close()
+            raise
         task = self._loop.create_task(work)
         # If the stream ends before, nobody else looks.
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._waiting.append(_Reply(task, size, self._loop.create_future()))
-        self._in_flight += size
-        self._changed.set()
+        self._account.add(size)
+        self._account.note()
 
     async def tell(self) -> None:
         """All that are added, until it is cancelled. What is under way then is carried out, but nobody hears of it."""
         while True:
             while not self._waiting:
-                await self._change()
+                await self._account.change()
             first = self._waiting[0]
             await asyncio.wait((first.task,))
             await self._write(first.task.result())
             self._waiting.popleft()
-            self._in_flight -= first.size
+            self._account.settle(first.size)
             first.told.set_result(None)
-            self._changed.set()
 
     async def told(self) -> None:
         """Until those that were added by now are."""
         if self._waiting:
             await asyncio.wait((self._waiting[-1].told,))
 
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
+    def end(self) -> None:
+        """Nobody hears of the others any more; they count until they are done."""
+        for reply in self._waiting:
+            reply.task.add_done_callback(partial(self._settle, reply.size))
+        self._waiting.clear()
+
+    def _settle(self, size: int, task: asyncio.Task[Any]) -> None:
+        self._account.settle(size)
 
 
 async def until_first(*works: Coroutine[Any, Any, None]) -> None:

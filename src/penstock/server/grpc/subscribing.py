@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.answering import Said, answered, give_back
 from penstock.server.grpc.calls import Call
 from penstock.server.grpc.consuming import fitting, leases_of
+from penstock.server.grpc.intake import Account
 from penstock.server.grpc.receipts import Lease
 from penstock.server.grpc.replies import Replies, until_first
 from penstock.server.grpc.settings import settings_in
@@ -35,8 +37,11 @@ async def subscribe(call: Call) -> None:
     call.desk.check()
     wanted: pb.Subscription = first.subscribe
     await call.site.join_for_a_session(wanted.group, wanted.consumer, list(wanted.topics), settings_in(wanted.settings))
-    stream = _Stream(call, wanted)
-    with call.desk.member(wanted.group, wanted.consumer):
+    with (
+        call.desk.member(wanted.group, wanted.consumer),
+        call.desk.intake.call(call.context) as account,
+        closing(_Stream(call, wanted, account)) as stream,
+    ):
         answer: Answer = Nack("the stream of its consumer broke off")
         try:
             await stream.run()
@@ -51,7 +56,7 @@ async def subscribe(call: Call) -> None:
 class _Stream:
     """Invariant: whatever was leased for it and not answered for is in one of `_leases`."""
 
-    def __init__(self, call: Call, wanted: pb.Subscription) -> None:
+    def __init__(self, call: Call, wanted: pb.Subscription, account: Account) -> None:
         self._call = call
         self._wanted = wanted
         # Bytes are bounded by the flow control of HTTP/2.
@@ -59,7 +64,10 @@ class _Stream:
         self._leases: set[Lease] = set()
         self._many = _LEASES_MANY
         self._writing = asyncio.Lock()
-        self._replies = Replies(self._answer)
+        self._replies = Replies(self._answer, account)
+
+    def close(self) -> None:
+        self._replies.end()
 
     async def run(self) -> None:
         await self._write(pb.SubscribeReply(subscribed=pb.Subscribed()))

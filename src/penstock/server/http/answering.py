@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 from penstock.broker.names import check_name
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.transport import Receipt
-from penstock.errors import Fatal, GroupNotFound, NotLeased, PenstockError
+from penstock.errors import Fatal, Forbidden, GroupNotFound, NotLeased, PenstockError
 from penstock.server.http import receipts, shapes
 from penstock.server.http.asking import us_of
 from penstock.server.http.desk import AnyAsked, Asked, Desk
@@ -43,6 +43,8 @@ async def extend(desk: Desk, asked: Asked[shapes.Extend, Any]) -> shapes.Answere
 async def _answered(desk: Desk, asked: AnyAsked, given: list[str], answer: Answer) -> shapes.Answered:
     """One answer for each lease, whatever is in it: the log has one row for it."""
     check_name("group", asked.path["group"])
+    # Also if there is nothing to answer for: who may not know of the group hears nothing of its receipts.
+    asked.site.check_consuming(asked.path["group"])
     invalid: list[shapes.NotAnswered] = []
     by_lease: dict[tuple[str, int, int], dict[int, str]] = {}
     for text in given:
@@ -72,7 +74,7 @@ async def _answered_lease(
     offsets = held or given
     try:
         await asked.site.answer(group, Receipt(*lease, offsets), answer)
-    except (GroupNotFound, Fatal):
+    except (GroupNotFound, Forbidden, Fatal):
         raise
     except PenstockError as error:
         failed += [_failed(texts[offset], error) for offset in offsets]

@@ -75,7 +75,7 @@ class App:
         if scope["query_string"]:
             query_of(scope["query_string"], shapes.NoQuery)
         body = await body_of(receive, length, self._publish_max)
-        stored = await published(site, topic, decoded(body, self._decoder))
+        stored = await published(site, topic, decoded(body, self._decoder, site.limits.json_nesting_max))
         return Reply(200, _encode(stored))
 
     async def _lost(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +88,9 @@ class App:
         head = head_of(scope["headers"])
         if head.is_foreign:
             raise ForeignSite("a page of another site may not ask for this")
-        return self._gate.admit(head.key), head.length
+        site = self._gate.admit(head.key)
+        scope["state"]["known"]()
+        return site, head.length
 
     # --- what is answered --------------------------------------------------------------------------------
 
@@ -165,8 +167,9 @@ class _Endpoint:
         query: Any = query_of(scope["query_string"], route.query)
         body = None
         if route.body is not None:
-            data = await body_of(receive, length, route.body_max(self._desk.site.limits))
-            body = decoded(data or b"{}", self._decoders[route.method])
+            limits = self._desk.site.limits
+            data = await body_of(receive, length, route.body_max(limits))
+            body = decoded(data or b"{}", self._decoders[route.method], limits.json_nesting_max)
         found = await route.act(self._desk, Asked(site, scope["path_params"], query, body, receive))
         if route.is_stream:
             return Reply(route.status, found)

@@ -22,7 +22,6 @@ Send = Callable[[Event], Awaitable[None]]
 
 T = TypeVar("T")
 
-NESTING_MAX = 32
 _QUERY_FIELDS_MAX = 50
 # A string, also one that never ends: every byte is looked at once, whatever is in it.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -56,8 +55,8 @@ def _too_large(bytes_max: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body may have {bytes_max} bytes here", bytes_max=bytes_max)
 
 
-def decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    check_nesting(body)
+def decoded(body: bytes, decoder: msgspec.json.Decoder[T], nesting_max: int) -> T:
+    check_nesting(body, nesting_max)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -66,14 +65,14 @@ def decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise InvalidInput(f"the body is not JSON: {error}") from error
 
 
-def check_nesting(body: bytes) -> None:
-    if body.count(b"{") + body.count(b"[") <= NESTING_MAX:
+def check_nesting(body: bytes, nesting_max: int) -> None:
+    if body.count(b"{") + body.count(b"[") <= nesting_max:
         return
     codes = np.frombuffer(_STRING.sub(b"", body), np.uint8)
     opened = (codes == ord("{")) | (codes == ord("["))
     closed = (codes == ord("}")) | (codes == ord("]"))
-    if np.cumsum(opened.astype(np.int32) - closed).max(initial=0) > NESTING_MAX:
-        raise InvalidInput(f"the body is nested more than {NESTING_MAX} deep")
+    if np.cumsum(opened.astype(np.int32) - closed).max(initial=0) > nesting_max:
+        raise InvalidInput(f"the body is nested more than {nesting_max} deep", nesting_max=nesting_max)
 
 
 def query_of(query: bytes, kind: type[T]) -> T:

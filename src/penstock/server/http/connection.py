@@ -7,31 +7,26 @@
     nothing at all               5 minutes
     answers that are not read    60 s
 
-Sizes are looked at as they come, times every second.
+Sizes are looked at as they come, times every second. A connection is a stranger's until one of its requests came with a
+key that somebody has, or would have been let in without.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from penstock.errors import Overloaded, ProtocolError
-from penstock.limits import KIB, MIB
+from penstock.limits import KIB, MIB, Limits
 from penstock.server.http.failures import Error, HeadTooLarge, NotHttp, TooSlow, body_of, status_of
 
-CONNECTIONS_MAX = 10_000
-HEAD_S_MAX = 10.0
 HEAD_BYTES_MAX = 64 * KIB
-BODY_S_FREE = 10.0
-BODY_RATE_MIN = 8 * KIB
 UNWANTED_BYTES_MAX = 64 * MIB
 AHEAD_MAX = 32
-IDLE_S_MAX = 300.0
-STUCK_S_MAX = 60.0
 
 
 class _Whole:
@@ -61,8 +56,12 @@ class _Whole:
 
 
 class Connection(HttpToolsProtocol):
-    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
-        super().__init__(config, server_state, app_state)
+    def __init__(self, config: Config, server_state: ServerState, limits: Limits, strangers: set[Connection]) -> None:
+        """`strangers` are those of the door."""
+        # What requests find in their scope.
+        super().__init__(config, server_state, {"known": self._is_known})
+        self._limits = limits
+        self._strangers = strangers
         # What is expected: the head of a request, its body, or nothing in particular.
         self._in_head = True
         self._in_body = False
@@ -75,8 +74,18 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
-            self.refuse(Overloaded(f"the broker has {CONNECTIONS_MAX} connections already"))
+        self._strangers.add(self)
+        if len(self.connections) > self._limits.connections_max:
+            self.refuse(Overloaded(f"the broker has {self._limits.connections_max} connections already"))
+        elif len(self._strangers) > self._limits.strangers_max:
+            self.refuse(Overloaded(f"{self._limits.strangers_max} connections have not said who they are"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._strangers.discard(self)
+
+    def _is_known(self) -> None:
+        self._strangers.discard(self)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self.loop.time()
@@ -123,13 +132,15 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         elapsed = now - self._since
-        if self._stuck_since is not None and now - self._stuck_since > STUCK_S_MAX:
+        limits = self._limits
+        head_s, rate = limits.http_head_us / 1e6, limits.http_body_bytes_per_s_min
+        if self._stuck_since is not None and now - self._stuck_since > limits.stuck_us / 1e6:
             self.transport.abort()
-        elif self._in_head and elapsed > HEAD_S_MAX:
-            self.refuse(TooSlow(f"the head of a request comes within {HEAD_S_MAX:g} s"))
-        elif self._in_body and not self.flow.read_paused and self._body_bytes < (elapsed - BODY_S_FREE) * BODY_RATE_MIN:
-            self.refuse(TooSlow(f"a body comes with at least {BODY_RATE_MIN} bytes a second"))
-        elif self._is_idle and now - self._heard_at > IDLE_S_MAX:
+        elif self._in_head and elapsed > head_s:
+            self.refuse(TooSlow(f"the head of a request comes within {head_s:g} s"))
+        elif self._in_body and not self.flow.read_paused and self._body_bytes < (elapsed - head_s) * rate:
+            self.refuse(TooSlow(f"a body comes with at least {rate} bytes a second"))
+        elif self._is_idle and now - self._heard_at > limits.idle_us / 1e6:
             self.transport.close()
 
     @property

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
 from penstock.server.http.app import App
-from penstock.server.http.connection import IDLE_S_MAX, Connection
+from penstock.server.http.connection import Connection
 from penstock.server.http.desk import Desk
 from penstock.server.metrics import Counts
 
@@ -41,6 +41,8 @@ class HttpDoor:
         self._counts = counts or Counts()
         self._desk = Desk(site)
         self._round_s = round_s
+        self._limits = site.limits
+        self._strangers: set[Connection] = set()
         self._loop = asyncio.get_running_loop()
         self._state = ServerState()
         self._config = Config(
@@ -54,7 +56,7 @@ class HttpDoor:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=round(IDLE_S_MAX),
+            timeout_keep_alive=-(-site.limits.idle_us // 1_000_000),
         )
         self._config.load()
         self._server: asyncio.Server | None = None
@@ -68,11 +70,19 @@ class HttpDoor:
         """The port that it listens on."""
         self._note_date()
         self._server = await self._loop.create_server(
-            lambda: Connection(self._config, self._state, {}), host, port, ssl=tls, backlog=1024
+            self._connection,
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self._limits.handshake_us / 1e6,
+            backlog=1024,
         )
         self._rounds = self._loop.create_task(self._go_round())
         chosen: int = self._server.sockets[0].getsockname()[1]
         return chosen
+
+    def _connection(self) -> Connection:
+        return Connection(self._config, self._state, self._limits, self._strangers)
 
     async def _go_round(self) -> None:
         while True:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.names import NAME_LENGTH_MAX
 from penstock.errors import Forbidden, InternalError, InvalidInput, Unauthenticated
+from penstock.limits import NAME_LENGTH_MAX
 from penstock.server.http.failures import BodyTooLarge, Error, Failure, ForeignSite, TooSlow, status_of
 from penstock.server.http.routes import Route
 

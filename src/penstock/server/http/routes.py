@@ -19,12 +19,13 @@ def body_max(limits: Limits) -> int:
 
 
 def message_max(limits: Limits) -> int:
-    """A message in base64 is a third larger, and text may be written with escapes."""
-    return 2 * (limits.message_bytes_max + limits.header_bytes_max) + 64 * KIB
+    """A message in base64 is a third larger, and of text each byte may be written as an escape of six."""
+    return 6 * (limits.message_bytes_max + limits.header_bytes_max) + 64 * KIB
 
 
 def batch_max(limits: Limits) -> int:
-    return 2 * limits.frame_bytes_max + 64 * KIB
+    """What a connection may have under way; a batch that is written with many escapes may have to be sent in parts."""
+    return min(2 * limits.frame_bytes_max + 64 * KIB, max(limits.in_flight_bytes_max, message_max(limits)))
 
 
 class Route(NamedTuple):

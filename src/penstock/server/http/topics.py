@@ -113,7 +113,7 @@ async def publish_batch(desk: Desk, asked: Asked[_Batch, Any]) -> shapes.Publish
 async def _published_one(site: Guarded, topic: str, raw: Raw) -> shapes.Result:
     """What is wrong with the topic is wrong with all of them."""
     try:
-        at = await published(site, topic, decoded(bytes(raw), _MESSAGE))
+        at = await published(site, topic, decoded(bytes(raw), _MESSAGE, site.limits.json_nesting_max))
     except (TopicNotFound, InvalidName, Forbidden, Fatal):
         raise
     except PenstockError as error:

@@ -1,0 +1,502 @@
+"""How many connections, how long they may take, how much they may have under way: at each door, with small limits."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+import yaml
+
+from grpc_served import stub_of
+from penstock.batch import Batch
+from penstock.errors import InvalidInput, InvalidSetting, Overloaded
+from penstock.frame import Frame
+from penstock.limits import KIB, MIB, Limits
+from penstock.message import Message
+from penstock.server import session
+from penstock.server.config import load
+from penstock.server.gate import Gate
+from penstock.server.grpc import penstock_pb2 as pb
+from penstock.server.grpc.intake import READING_MAX
+from penstock.server.http.door import HttpDoor
+from penstock.server.keys import make
+from penstock.server.native import NativeDoor
+from penstock.wire import words
+from penstock.wire.conversation import ClientEnd
+from penstock.wire.packets import Kind, Packet
+from security.doors import Doors, knock, opened, packets, said, until
+
+# What one read of a socket may bring.
+CHUNK = 512 * KIB
+
+
+@asynccontextmanager
+async def silent(port: int, first: bytes = b"") -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection that says this and nothing else."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(first)
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def _enter(stack: AsyncExitStack, count: int, port: int, first: bytes = b"") -> None:
+    for _ in range(count):
+        await stack.enter_async_context(silent(port, first))
+
+
+def _goodbye(data: bytes) -> str:
+    *_, last = packets(data)
+    assert last.kind is Kind.GOODBYE
+    return words.decoded(last.header, words.Goodbye).code
+
+
+# --- how they are set ---------------------------------------------------------------------------------------
+
+
+def test_limits_are_set_in_a_file_or_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("limits: {connections_max: 7, idle: 2m}", encoding="utf-8")
+    expected = Limits(connections_max=7, idle_us=120_000_000)
+    for given in (
+        load(file, {}, {}),
+        load(None, {"PENSTOCK_LIMITS": "connections_max=7, idle=2m"}, {}),
+        load(None, {}, {"limits": "idle=120s,connections_max=7"}),
+        load(None, {}, {"limits": str(expected)}),
+    ):
+        assert given[0].limits == expected
+    assert str(Limits()) == "default"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("connections_max", "name=value"),
+        ("connections_max=1,connections_max=2", "name=value"),
+        ("connections=1", "no limit 'connections'"),
+        ("connections_max=0", "from 1 to"),
+        ("connections_max=-1", "whole number"),
+        ("connections_max=many", "whole number"),
+        ("connections_max=99999999999999999", "from 1 to"),
+        ("idle=5", "unit"),
+        ("idle=0", "from 1 to"),
+        ("idle_us=5", "no limit 'idle_us'"),
+        ("disk_free_percent_min=100", "1 to 99"),
+        ("message_bytes_max=5000000", "at least twice"),
+        ("frame_bytes_max=2147483648", "there is room for"),
+        ([1], "names and values"),
+        ({"connections_max": True}, "whole number"),
+        ({"connections_max": None}, "whole number"),
+        ({1: 1}, "no limit 1"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(given: Any, told: str) -> None:
+    with pytest.raises(InvalidSetting, match=told):
+        load(None, {}, {"limits": given})
+
+
+@pytest.mark.parametrize("name", Limits.__dataclass_fields__)
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "1", None, 1 << 60])
+def test_no_limit_can_be_nothing(name: str, value: Any) -> None:
+    with pytest.raises(InvalidInput):
+        Limits(**{name: value})
+
+
+# --- how many -----------------------------------------------------------------------------------------------
+
+
+def test_a_native_door_has_room_for_so_many(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        async with doors.client() as first, doors.client():
+            with pytest.raises(Overloaded):
+                async with doors.client():
+                    pass
+            assert await first.topics() == []
+        await until(lambda: not doors.native.sessions)
+        async with doors.client() as q:
+            assert await q.topics() == []
+
+    knock(tmp_path, work, limits=Limits(connections_max=2))
+
+
+def test_a_native_door_has_room_for_fewer_strangers(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        async with AsyncExitStack() as stack, doors.client() as inside:
+            await _enter(stack, 3, doors.native_port)
+            await until(lambda: len(doors.native.sessions) == 4)
+            assert _goodbye(await said(doors.native_port)) == "overloaded"
+            assert await inside.topics() == []
+        await until(lambda: not doors.native.sessions)
+        async with doors.client(), doors.client(), doors.client(), doors.client():
+            assert len(doors.native.sessions) == 4
+
+    knock(tmp_path, work, limits=Limits(strangers_max=3))
+
+
+GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_an_http_door_has_room_for_so_many(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        async with AsyncExitStack() as stack:
+            await _enter(stack, 3, doors.http_port)
+            await until(lambda: len(doors.http.connections) == 3)
+            answer = await said(doors.http_port, GET % b"/health")
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b'"code":"overloaded"' in answer
+        await until(lambda: not doors.http.connections)
+        assert (await doors.web.get("/health")).status_code == 200
+
+    knock(tmp_path, work, limits=Limits(connections_max=3))
+
+
+def _access(path: Path) -> tuple[Path, str]:
+    key, kept = make("somebody")
+    file = path / "access.yaml"
+    keys = [{"id": kept.id, "principal": kept.principal, "hash": kept.hash}]
+    file.write_text(yaml.safe_dump({"keys": keys}), encoding="utf-8")
+    return file, key
+
+
+def test_an_http_door_has_room_for_fewer_strangers(tmp_path: Path) -> None:
+    """Who has shown no key is one, whatever else it asked for."""
+    access, key = _access(tmp_path)
+
+    async def work(doors: Doors) -> None:
+        doors.web.headers["authorization"] = f"Bearer {key}"
+        assert (await doors.web.get("/v1/topics")).status_code == 200
+        async with AsyncExitStack() as stack:
+            for first in (b"", GET % b"/health", GET % b"/v1/topics"):
+                reader, _ = await stack.enter_async_context(silent(doors.http_port, first))
+                if first:
+                    await reader.readuntil(b"\r\n\r\n")
+            await until(lambda: len(doors.http.connections) == 4)
+            answer = await said(doors.http_port, GET % b"/v1/topics")
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"have not said who they are" in answer
+            # The one that is in goes on.
+            assert (await doors.web.get("/v1/topics")).status_code == 200
+        await until(lambda: len(doors.http.connections) == 1)
+        known = b"GET /v1/topics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n" % key.encode()
+        async with AsyncExitStack() as stack:
+            for _ in range(6):
+                reader, _ = await stack.enter_async_context(silent(doors.http_port, known))
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+
+    knock(tmp_path / "data", work, access=access, limits=Limits(strangers_max=3))
+
+
+def test_a_grpc_door_has_room_for_so_many(tmp_path: Path) -> None:
+    asked = pb.ListTopicsRequest()
+
+    async def work(doors: Doors) -> None:
+        await doors.stub.ListTopics(asked)
+        async with doors.channel() as second, doors.channel() as third, doors.channel() as fourth:
+            await stub_of(second).ListTopics(asked)
+            # gRPC lets go of one more than it may have, and of those that come after it.
+            outcomes = [await _status(stub_of(channel).ListTopics(asked)) for channel in (third, fourth)]
+            assert outcomes[-1] is grpc.StatusCode.UNAVAILABLE
+            await doors.stub.ListTopics(asked)
+
+    knock(tmp_path, work, limits=Limits(connections_max=3))
+
+
+async def _status(call: Awaitable[Any]) -> grpc.StatusCode:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+# --- how long -----------------------------------------------------------------------------------------------
+
+SOON = Limits(handshake_us=100_000, http_head_us=100_000, idle_us=200_000, stuck_us=200_000)
+
+
+@pytest.mark.parametrize("door", ["native", "http"])
+def test_tls_has_to_be_agreed_on_soon(tmp_path: Path, door: str) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    async def work(doors: Doors) -> None:
+        kind: Any = {"native": NativeDoor, "http": HttpDoor}[door]
+        secure = kind(doors.site, Gate(doors.site, None))
+        port = await secure.open("127.0.0.1", 0, context)
+        for first in (b"", b"\x16\x03\x01\x02\x00\x01\x00"):
+            assert await said(port, first) == b""
+        await secure.close()
+
+    knock(tmp_path, work, limits=SOON)
+
+
+# The preface of HTTP/2, and settings that change nothing.
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("first", [b"", b"PRI * HT", HTTP2])
+def test_who_says_nothing_to_a_grpc_door_is_let_go(tmp_path: Path, first: bytes) -> None:
+    """Before it has said that it speaks HTTP/2, and after."""
+
+    async def work(doors: Doors) -> None:
+        await said(doors.grpc_port, first)
+
+    knock(tmp_path, work, limits=SOON)
+
+
+def test_a_body_has_to_come_as_fast_as_the_limit_says(tmp_path: Path) -> None:
+    head = b"POST /v1/topics/t/publish HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+
+    async def work(doors: Doors) -> None:
+        async with silent(doors.http_port, head + bytes(5_000)) as (reader, _):
+            await until(lambda: len(doors.http.connections) == 1)
+            (only,) = doors.http.connections
+            await until(lambda: only._body_bytes == 5_000)
+            # 2 s are free, and 5,000 bytes are enough for 5 s more.
+            only.check(only._since + 6.9)
+            assert not only.transport.is_closing()
+            only.check(only._since + 7.1)
+            assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+
+    limits = Limits(http_head_us=2_000_000, http_body_bytes_per_s_min=1_000)
+    knock(tmp_path, work, limits=limits, round_s=3_600)
+
+
+def test_who_takes_nothing_is_let_go_and_its_messages_come_to_others(tmp_path: Path) -> None:
+    """A native consumer that has asked for more than it reads."""
+
+    async def work(doors: Doors) -> None:
+        broker = doors.site.broker
+        await broker.create_topic("t", 1)
+        batch = Batch.from_columns([bytes(512 * KIB)] * 8, now_us=1)
+        for _ in range(10):
+            await broker.topic("t").publish_batch(batch)
+        await doors.site.join_for_a_session("g", "c", ["t"], {})
+        hello = ClientEnd().hello("stuck", None)
+        subscribe = ClientEnd().request(Kind.SUBSCRIBE, words.Subscribe("g", "c", ("t",), 10_000, 1 << 30))[1]
+        async with silent(doors.native_port, hello + subscribe) as (reader, writer):
+            writer.transport.pause_reading()
+            state = broker.topic("t").partitions[0].groups.state
+            await until(lambda: state("g").in_flight > 0)
+            await until(lambda: any(session.stuck_since is not None for session in doors.native.sessions))
+            # What waits to be sent, and one delivery more.
+            assert state("g").in_flight <= (4 * MIB + 8 * MIB) // (512 * KIB) + 8
+            await until(lambda: not doors.native.sessions)
+            assert reader
+
+    knock(tmp_path, work, limits=SOON)
+
+
+# --- how much under way -------------------------------------------------------------------------------------
+
+
+def test_a_native_connection_is_not_read_from_while_much_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(doors: Doors) -> None:
+        may_go = asyncio.Event()
+
+        async def wait(session: Any, packet: Packet) -> tuple[object, tuple[()]]:
+            await may_go.wait()
+            return None, ()
+
+        monkeypatch.setitem(session._ACTIONS, Kind.CALL, wait)
+        async with doors.connection() as connection:
+            word = {"filling": bytes(100 * KIB)}
+            asked = [asyncio.ensure_future(connection.request(Kind.CALL, word)) for _ in range(100)]
+            (only,) = doors.native.sessions
+            await until(lambda: only._is_paused)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert only._in_flight <= MIB + CHUNK
+            may_go.set()
+            await asyncio.gather(*asked)
+            assert only._in_flight == 0
+
+    knock(tmp_path, work, limits=Limits(in_flight_bytes_max=MIB))
+
+
+def test_an_http_body_is_no_larger_than_what_may_be_under_way(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        for size, status in ((7 * MIB, 400), (9 * MIB, 413)):
+            reply = await doors.web.post("/v1/topics/t/publish/batch", content=b" " * size)
+            assert reply.status_code == status
+
+    knock(tmp_path, work, limits=Limits(in_flight_bytes_max=8 * MIB))
+
+
+def _blocked(doors: Doors) -> Callable[[], None]:
+    """Nothing is stored until what is returned is called."""
+    may_go, publish_frame = asyncio.Event(), doors.site.publish_frame
+
+    async def publish(*arguments: Any) -> Any:
+        await may_go.wait()
+        return await publish_frame(*arguments)
+
+    doors.site.publish_frame = publish  # type: ignore[method-assign]
+    return may_go.set
+
+
+def _batch(size: int) -> pb.PublishBatchRequest:
+    return pb.PublishBatchRequest(topic="t", messages=[pb.NewMessage(value=bytes(size))])
+
+
+def test_a_grpc_connection_is_not_read_from_while_much_is_under_way(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        let_go, intake = _blocked(doors), doors.grpc._desk.intake
+        calls = [doors.stub.PublishBatch(_batch(200 * KIB)) for _ in range(60)]
+        await until(lambda: intake.in_flight > MIB)
+        async with doors.channel() as other:
+            # Others do not notice; and by then there was time to read more.
+            for _ in range(20):
+                await stub_of(other).GetTopic(pb.GetTopicRequest(name="t"))
+        assert intake.in_flight <= MIB + READING_MAX * 201 * KIB
+        let_go()
+        assert sorted(reply.offsets[0] for reply in await asyncio.gather(*calls)) == list(range(60))
+        await until(lambda: intake.in_flight == 0)
+
+    knock(tmp_path, work, limits=Limits(in_flight_bytes_max=MIB))
+
+
+def test_the_streams_of_a_grpc_connection_have_one_bound_together(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        let_go, intake = _blocked(doors), doors.grpc._desk.intake
+        streams = [doors.stub.PublishStream() for _ in range(5)]
+
+        async def send(stream: Any) -> list[int]:
+            writing = asyncio.ensure_future(_write(stream))
+            offsets = [(await stream.read()).offsets[0] for _ in range(10)]
+            await writing
+            return offsets
+
+        sending = [asyncio.ensure_future(send(stream)) for stream in streams]
+        await until(lambda: intake.in_flight > MIB)
+        async with doors.channel() as other:
+            for _ in range(20):
+                await stub_of(other).GetTopic(pb.GetTopicRequest(name="t"))
+        assert intake.in_flight <= MIB + 201 * KIB
+        let_go()
+        assert sorted(chain.from_iterable(await asyncio.gather(*sending))) == list(range(50))
+        await until(lambda: intake.in_flight == 0)
+
+    async def _write(stream: Any) -> None:
+        for _ in range(10):
+            await stream.write(_batch(200 * KIB))
+        await stream.done_writing()
+
+    knock(tmp_path, work, limits=Limits(in_flight_bytes_max=MIB))
+
+
+def test_a_stream_that_breaks_off_gives_its_room_back(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        let_go, intake = _blocked(doors), doors.grpc._desk.intake
+        async with doors.channel() as channel:
+            stream = stub_of(channel).PublishStream()
+            writing = asyncio.ensure_future(_flood(stream))
+            await until(lambda: intake.in_flight > MIB)
+            stream.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+        let_go()
+        await until(lambda: not intake._accounts)
+        assert (await doors.stub.PublishBatch(_batch(1))).offsets
+
+    async def _flood(stream: Any) -> None:
+        for _ in range(60):
+            await stream.write(_batch(200 * KIB))
+
+    knock(tmp_path, work, limits=Limits(in_flight_bytes_max=MIB))
+
+
+# --- how much unanswered ------------------------------------------------------------------------------------
+
+
+def test_a_group_holds_so_many_of_a_partition(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        broker = doors.site.broker
+        await broker.create_topic("t", 2)
+        for partition in (0, 1):
+            await broker.topic("t").publish_batch(Batch.from_columns([b"x"] * 20, now_us=1), partition)
+        polled = (await doors.web.post("/v1/groups/g/poll", json={"topics": "t", "max": 40})).json()["messages"]
+        assert len(polled) == 10
+        assert not (await doors.web.post("/v1/groups/g/poll", json={"topics": "t"})).json()["messages"]
+        asked = pb.PollRequest(group="h", consumer="c", topics=["t"], max_messages=40)
+        assert len((await doors.stub.Poll(asked)).messages) == 10
+        async with doors.client() as q, q.consumer("i", "t", until_idle="10ms") as consumer:
+            assert len([message for _ in range(4) for message in await consumer.poll(40)]) == 10
+        done = {"receipts": [message["receipt"] for message in polled[:3]]}
+        await doors.web.post("/v1/groups/g/ack", json=done)
+        assert len((await doors.web.post("/v1/groups/g/poll", json={"topics": "t"})).json()["messages"]) == 3
+
+    knock(tmp_path, work, limits=Limits(unacked_max=5))
+
+
+def test_a_group_can_not_have_more_than_the_limit(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        reply = await doors.web.post("/v1/groups", json={"name": "g", "max_in_flight": 6})
+        assert (reply.status_code, reply.json()["code"]) == (400, "invalid_setting")
+        assert "5" in reply.json()["message"]
+        async with doors.client() as q:
+            with pytest.raises(InvalidSetting, match="5"):
+                await q.create_group("g", max_in_flight=6)
+            await q.create_group("g", max_in_flight=5)
+            with pytest.raises(InvalidSetting):
+                await q.change_group("g", max_in_flight=20_000)
+        settings = pb.GroupSettings(max_in_flight=6)
+        call = doors.stub.Replay(pb.ReplayRequest(topic="t", group="r", from_us=0, settings=settings))
+        assert await _status(call) is grpc.StatusCode.INVALID_ARGUMENT
+
+    knock(tmp_path, work, limits=Limits(unacked_max=5))
+
+
+def test_a_group_that_was_allowed_more_is_held_to_the_limit_of_today(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as before:
+            await before.site.broker.create_topic("t", 1)
+            await before.site.broker.ensure_group("g", max_in_flight=15)
+            await before.site.broker.topic("t").publish_batch(Batch.from_columns([b"x"] * 20, now_us=1))
+        async with opened(tmp_path, limits=Limits(unacked_max=5)) as after:
+            polled = await after.web.post("/v1/groups/g/poll", json={"topics": "t"})
+            assert len(polled.json()["messages"]) == 5
+
+    asyncio.run(run())
+
+
+def test_messages_that_are_not_read_are_bounded_at_the_grpc_door(tmp_path: Path) -> None:
+    """A stream whose consumer has all the credit, and reads nothing."""
+
+    async def work(doors: Doors) -> None:
+        broker = doors.site.broker
+        await broker.create_topic("t", 1)
+        for _ in range(20):
+            await doors.site.publish_frame("t", 0, Frame.of(Batch.from_columns([bytes(512 * KIB)] * 4, now_us=1)))
+        async with doors.channel() as slow:
+            stream = stub_of(slow).Subscribe()
+            wanted = pb.Subscription(group="g", consumer="c", topics=["t"], credit=10_000)
+            await stream.write(pb.SubscribeRequest(subscribe=wanted))
+            await until(lambda: broker.topic("t").partitions[0].groups.has("g"))
+            state = broker.topic("t").partitions[0].groups.state("g")
+            await until(lambda: state.in_flight > 0)
+            for _ in range(50):
+                # Others do not notice.
+                await doors.stub.GetTopic(pb.GetTopicRequest(name="t"))
+            assert state.in_flight < 40
+            stream.cancel()
+        await until(lambda: state.in_flight == 0)
+        assert await doors.site.publish("t", Message(b"x"), None)
+
+    knock(tmp_path, work)

@@ -1,0 +1,169 @@
+"""What deploy/ asks Prometheus for is there, and docs/guides/observability.md tells of all that is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import yaml
+
+import penstock
+from broker_process import BrokerProcess
+from penstock.errors import PenstockError
+from penstock.server.config import load
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "guides" / "observability.md").read_text(encoding="utf-8")
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text(encoding="utf-8"))
+ALERTS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+SCRAPING = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+# Of Prometheus itself.
+_FOREIGN = {"up"}
+_ADDED = {"instance", "job", "le"}
+
+
+class Told(NamedTuple):
+    kind: str
+    help: str
+    labels: set[str]
+    series: set[str]
+
+
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """What a broker that has done something tells at /metrics."""
+    broker = BrokerProcess(
+        tmp_path_factory.mktemp("broker") / "data", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--log-level=info"
+    )
+    try:
+        with penstock.connect(broker.address) as q:
+            q.create_topic("orders", partitions=1)
+            q.publish("orders", b"x")
+            with q.consumer("billing", "orders") as consumer:
+                for message in consumer.poll(1):
+                    message.ack()
+            port = re.search(r"http=127\.0\.0\.1:(\d+)", broker.said)
+            assert port is not None
+            text = httpx.get(f"http://127.0.0.1:{port[1]}/metrics").text
+    finally:
+        broker.stop()
+    return read(text)
+
+
+def read(text: str) -> dict[str, Told]:
+    told: dict[str, Told] = {}
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            _, _, name, help = line.split(" ", 3)
+            told[name] = Told("", help, set(), set())
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ", 3)
+            told[name] = told[name]._replace(kind=kind)
+        else:
+            series = re.match(r"[a-z_]+", line)
+            assert series is not None
+            family = told.get(series[0]) or told[series[0].rpartition("_")[0]]
+            family.series.add(series[0])
+            family.labels.update(re.findall(r'([a-z_]+)="', line))
+    return told
+
+
+def expressions() -> list[str]:
+    panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+    variables = [one["definition"] for one in DASHBOARD["templating"]["list"] if "definition" in one]
+    return panels + variables + [rule["expr"] for rule in rules()]
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in ALERTS["groups"] for rule in group["rules"]]
+
+
+def test_every_series_that_is_asked_for_is_told(metrics: dict[str, Told]) -> None:
+    there = {series for told in metrics.values() for series in told.series}
+    for expression in expressions():
+        asked = set(re.findall(r"\b(?:penstock_\w+|up)\b", expression))
+        assert asked, expression
+        assert asked <= there | _FOREIGN, expression
+
+
+def test_every_label_that_is_asked_for_is_on_one_of_those_series(metrics: dict[str, Told]) -> None:
+    for expression in expressions():
+        families = [
+            told for told in metrics.values() if any(re.search(rf"\b{series}\b", expression) for series in told.series)
+        ]
+        has = {label for told in families for label in told.labels} | _ADDED
+        matched = re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', expression)
+        grouped = [
+            label.strip() for some in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for label in some.split(",")
+        ]
+        assert {*matched, *grouped} <= has, expression
+
+
+def test_every_metric_is_on_the_dashboard(metrics: dict[str, Told]) -> None:
+    asked = " ".join(expressions())
+    assert [name for name, told in metrics.items() if not any(series in asked for series in told.series)] == []
+
+
+def test_the_dashboard_is_one_that_grafana_can_lay_out() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    known = {one["name"] for one in DASHBOARD["templating"]["list"]}
+    assert set(re.findall(r"\$(?!__)\{?(\w+)", json.dumps(DASHBOARD))) <= known
+
+
+def test_alerts_speak_of_codes_that_there_are() -> None:
+    def codes(error: type[PenstockError]) -> set[str]:
+        return {error.code}.union(*map(codes, error.__subclasses__()))
+
+    (expression,) = [rule["expr"] for rule in rules() if rule["alert"] == "PenstockStorageErrors"]
+    (named,) = re.findall(r'outcome=~"([^"]*)"', expression)
+    assert set(named.split("|")) <= codes(PenstockError)
+
+
+def test_every_alert_says_how_bad_it_is_and_what_it_is() -> None:
+    assert len({rule["alert"] for rule in rules()}) == len(rules())
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"]["summary"]
+
+
+def test_prometheus_is_told_where_a_broker_is() -> None:
+    (job,) = SCRAPING["scrape_configs"]
+    config, _ = load(None, {}, {})
+    assert job["job_name"] == "penstock"
+    assert job["static_configs"] == [{"targets": [str(config.http)]}]
+    assert SCRAPING["rule_files"] == ["alerts.yml"]
+
+
+def test_the_guide_has_every_metric_with_its_kind_labels_and_meaning(metrics: dict[str, Told]) -> None:
+    rows = re.findall(r"^\| `(penstock_\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", GUIDE, re.MULTILINE)
+    shown = {name: (kind, set(re.findall(r"`(\w+)`", labels)), help) for name, kind, labels, help in rows}
+    assert len(shown) == len(rows)
+    assert shown == {name: (told.kind, told.labels - {"le"}, told.help) for name, told in metrics.items()}
+
+
+def test_the_settings_that_the_guide_shows_can_be_read(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```yaml\n(telemetry:.*?)```", GUIDE, re.DOTALL)
+    (tmp_path / "penstock.yaml").write_text(shown, encoding="utf-8")
+    config, values = load(tmp_path / "penstock.yaml", {}, {})
+    assert config.telemetry_endpoint == "http://127.0.0.1:4318"
+    assert {value.name for value in values if value.source != "default"} == {
+        "telemetry_endpoint",
+        "telemetry_sample_ratio",
+        "telemetry_service_name",
+    }
+
+
+def test_the_guide_has_every_alert() -> None:
+    assert re.findall(r"^\| `(Penstock\w+)` \|", GUIDE, re.MULTILINE) == [rule["alert"] for rule in rules()]
