@@ -229,7 +229,7 @@ async def _hold(path: Path, count: int, at_once: int) -> int:
     with ThreadPoolExecutor(2) as executor:
         broker = await Broker.open(DiskFiles(path), clock=SystemClock(), executor=executor)
         await fill(broker, count)
-        await broker.create_group("g", GroupSettings(max_in_flight=10_000_000))
+        await broker.create_group("g", GroupSettings(max_in_flight=1_000_000))
         group = broker.group("g", "t")
         (handed,) = await group.lease("c", at_once)
         del handed

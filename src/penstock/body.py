@@ -144,8 +144,8 @@ def encode_message(message: Message) -> list[Bytes]:
     return parts
 
 
-def encode_plain(values: Sequence[bytes], keys: Sequence[bytes] | None) -> list[Bytes]:
-    """The body of a batch of nothing but values and maybe keys, none of them null; equal to what `Batch` makes."""
+def encode_plain(values: Sequence[bytes], keys: Sequence[bytes] | None, timestamps: Sequence[int]) -> list[Bytes]:
+    """The body of a batch of values, times and maybe keys, none of them null; equal to what `Batch` makes of it."""
     columns = VALUE
     parts: list[Bytes] = [b""]
     for strings in (keys, values):
@@ -156,6 +156,9 @@ def encode_plain(values: Sequence[bytes], keys: Sequence[bytes] | None) -> list[
         parts += (*strings, _PADDING[-offsets[-1] % 8])
     if keys is not None:
         columns |= KEY
+    if min(timestamps) != max(timestamps):
+        columns |= TIMESTAMP
+        parts.append(struct.pack(f"<{len(timestamps)}q", *timestamps))
     parts[0] = _DESCRIPTOR.pack(len(values), columns)
     return parts
 

@@ -187,10 +187,12 @@ class Frame:
     @classmethod
     def of_messages(cls, messages: Sequence[Message], *, now_us: int, limits: Limits = DEFAULT_LIMITS) -> Frame:
         """A frame of messages that were checked one by one (`check_message`)."""
-        body = _plain_body(messages)
+        timestamps = [message.timestamp or now_us for message in messages]
+        body = _plain_body(messages, timestamps)
         if body is None:
             return cls.of(Batch.from_messages(messages, now_us, checked=True), limits=limits)
-        frame = _build(body, len(messages), len(messages), 0, (now_us, now_us), NONE, NO_PRODUCER)
+        span = (min(timestamps), max(timestamps))
+        frame = _build(body, len(messages), len(messages), 0, span, NONE, NO_PRODUCER)
         if len(frame.data) > limits.frame_bytes_max or len(messages) > limits.batch_messages_max:
             raise FrameTooLarge(f"a frame of {len(messages)} messages and {len(frame.data)} bytes")
         return frame
@@ -468,13 +470,11 @@ def _build(
     return Frame(view.toreadonly())
 
 
-def _plain_body(messages: Sequence[Message]) -> list[Bytes] | None:
+def _plain_body(messages: Sequence[Message], timestamps: Sequence[int]) -> list[Bytes] | None:
     """Without going through columns, ten times as fast for a few; None if these messages need more than that."""
     values, keys = [], []
     for message in messages:
-        is_plain = not (
-            message.timestamp or message.headers or message.deliver_at or message.expires_at or message.priority
-        )
+        is_plain = not (message.headers or message.deliver_at or message.expires_at or message.priority)
         if not is_plain or message.value is None:
             return None
         values.append(message.value)
@@ -482,7 +482,7 @@ def _plain_body(messages: Sequence[Message]) -> list[Bytes] | None:
             keys.append(message.key)
     if keys and len(keys) < len(values):
         return None
-    return encode_plain(values, keys or None)
+    return encode_plain(values, keys or None, timestamps)
 
 
 def _check_producer(producer: Producer) -> None:

@@ -45,6 +45,8 @@ class Journal:
         self._told = told
         self._failed = failed
         self._handed_in = self._settled = 0
+        # What the next turn of the loop begins with, if something has come alone in this one.
+        self._starting: asyncio.Handle | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._commits: GroupCommit[_Waiter | None] = GroupCommit(
             log, clock=clock, run=self._run, tell=self._tell, took=disk.took, limits=limits, is_chained=is_chained
@@ -54,15 +56,21 @@ class Journal:
         """Done when it is on disk; raises DiskFull if it could not be written, Fatal if nobody knows."""
         waiter: _Waiter = self._loop.create_future()
         self._commits.commit(waiter, item)
-        self._handed_in += 1
-        self._disk.under_way += 1
+        self._came(1)
         return waiter
 
     def post(self, rows: Sequence[Message]) -> None:
         """The same for rows that nobody waits for, all of them or none."""
         self._commits.commit_rows(None, rows)
-        self._handed_in += len(rows)
-        self._disk.under_way += len(rows)
+        self._came(len(rows))
+
+    def _came(self, items: int) -> None:
+        self._handed_in += items
+        self._disk.under_way += items
+        if self._starting is not None and not self._disk.may_be_kept_waiting(*self._commits.waiting):
+            # It does not come alone. The loop may have a long turn to go yet: a thread can begin.
+            self._starting.cancel()
+            self._start()
 
     @property
     def is_gathering(self) -> bool:
@@ -79,18 +87,23 @@ class Journal:
     def _run(self, write: Callable[[], None]) -> None:
         if self._disk.is_mine:
             # What else comes in this turn of the loop is written together with it.
-            self._loop.call_soon(self._write_now, write)
+            self._starting = self._loop.call_soon(self._write_now, write)
         else:
             self._disk.submit(write)
 
     def _write_now(self, write: Callable[[], None]) -> None:
         if not self._disk.may_be_kept_waiting(*self._commits.waiting) or not self._log.writing.acquire(blocking=False):
-            self._commits.start(self._disk.submit)
+            self._start()
             return
+        self._starting = None
         try:
             write()
         finally:
             self._log.writing.release()
+
+    def _start(self) -> None:
+        self._starting = None
+        self._commits.start(self._disk.submit)
 
     def _tell(self, outcomes: Sequence[tuple[_Waiter | None, Outcome]]) -> None:
         if self._disk.is_mine:

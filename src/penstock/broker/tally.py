@@ -36,6 +36,10 @@ class Histogram:
         self.counts[bisect_left(self.bounds, seconds)] += count
         self.sum += seconds * count
 
+    def tells_the_same(self, one: float, other: float) -> bool:
+        """Of these two."""
+        return bisect_left(self.bounds, one) == bisect_left(self.bounds, other)
+
     def merge(self, other: Histogram) -> None:
         assert self.bounds == other.bounds
         self.counts = [mine + others for mine, others in zip(self.counts, other.counts, strict=True)]
@@ -71,6 +75,13 @@ class Tally:
         """These were delivered for the first time, out of these frames. What was delayed is left out: it waited on
         purpose."""
         if not offsets:
+            return
+        oldest, newest = frames[0].append_time, frames[-1].append_time
+        if not (frames[0].flags | frames[-1].flags) & HAS_DELAYS and self.to_delivery.tells_the_same(
+            (now_us - oldest) / 1e6, (now_us - newest) / 1e6
+        ):
+            # As good as always: what comes together is about as old.
+            self.to_delivery.add(max(now_us - (oldest + newest) / 2, 0) / 1e6, len(offsets))
             return
         if len(frames) > _FRAMES_MAX:
             frames = frames[:: -(-len(frames) // _FRAMES_MAX)]
