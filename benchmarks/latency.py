@@ -2,7 +2,9 @@
 
 A broker process and client processes on this machine, over TCP; messages of 100 B; all on disk before it is told:
 
-    publish one     wait for its answer, again; beside a TCP round trip plus write and fdatasync of as many bytes
+    publish one     wait for its answer, again, with the blocking client and with the async one; beside a TCP round trip
+                    plus write and fdatasync of as many bytes, each on its own; and beside a bare server that writes
+                    and syncs what it gets before it answers, which no broker can be faster than
     pushed          10,000 a second from a producer in a process of its own to a consumer that waits for them and
                     acknowledges each, from due to received; with the producer's usual linger of 5 ms, and with 1 ms
 """
@@ -16,6 +18,9 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from statistics import median
+from time import perf_counter
+
+import uvloop
 
 import harness
 import penstock
@@ -28,12 +33,16 @@ RATE = 10_000
 # Of a frame with one message of 100 B.
 FRAME_BYTES = 208
 _ECHO = """
-import socket
+import os, socket, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT) if len(sys.argv) > 1 else None
 server = socket.create_server(("127.0.0.1", 0))
 print(server.getsockname()[1], flush=True)
 peer, _ = server.accept()
 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 while data := peer.recv(65536):
+    if file is not None:
+        os.write(file, data)
+        os.fdatasync(file)
     peer.sendall(data)
 """
 
@@ -45,8 +54,26 @@ def p50_of_publish(q: Client, count: int) -> float:
     return median(harness.seconds(partial(q.publish, "one", b"x" * harness.VALUE_BYTES)) for _ in range(count))
 
 
-def p50_of_round_trip(count: int) -> float:
-    echo = subprocess.Popen([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, text=True)
+def p50_of_async_publish(address: str, count: int) -> float:
+    async def publish_all() -> float:
+        taken = []
+        async with penstock.aio.connect(address) as q:
+            for _ in range(count):
+                began = perf_counter()
+                await q.publish("one", b"x" * harness.VALUE_BYTES)
+                taken.append(perf_counter() - began)
+        return median(taken)
+
+    return uvloop.run(publish_all())
+
+
+def p50_of_bare_server(run: Run, count: int) -> float:
+    with run.folder() as path:
+        return p50_of_round_trip(count, str(path / "probe"))
+
+
+def p50_of_round_trip(count: int, *synced: str) -> float:
+    echo = subprocess.Popen([sys.executable, "-c", _ECHO, *synced], stdout=subprocess.PIPE, text=True)
     assert echo.stdout is not None
     with echo.stdout, socket.create_connection(("127.0.0.1", int(echo.stdout.readline()))) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,11 +100,13 @@ def p50_of_sync(run: Run, count: int) -> float:
     return found
 
 
-def publish_one(run: Run, q: Client) -> Iterator[Figure]:
+def publish_one(run: Run, address: str, q: Client) -> Iterator[Figure]:
     count = run.pick(500, 20)
     q.create_topic("one", partitions=1)
     contenders: dict[str, harness.Contender] = {
         "publish": partial(p50_of_publish, q, count),
+        "async": partial(p50_of_async_publish, address, count),
+        "bare": partial(p50_of_bare_server, run, count),
         "round trip": partial(p50_of_round_trip, count),
         "sync": partial(p50_of_sync, run, count),
     }
@@ -85,7 +114,16 @@ def publish_one(run: Run, q: Client) -> Iterator[Figure]:
     limit = [trip + sync for trip, sync in zip(taken["round trip"], taken["sync"], strict=True)]
     ratio = harness.ratio(taken["publish"], limit)
     yield harness.at_most("publish one / TCP round trip + fdatasync, p50", ratio, "×", 2)
-    for name, what in (("publish", "publish one"), ("round trip", "TCP round trip"), ("sync", "write + fdatasync")):
+    bare = "a bare server that writes and syncs"
+    yield info(f"publish one / {bare}, p50", harness.ratio(taken["publish"], taken["bare"]), "×")
+    yield info(f"publish one, async / {bare}, p50", harness.ratio(taken["async"], taken["bare"]), "×")
+    for name, what in (
+        ("publish", "publish one"),
+        ("async", "publish one, async"),
+        ("bare", bare),
+        ("round trip", "TCP round trip"),
+        ("sync", "write + fdatasync"),
+    ):
         yield info(f"{what}, p50", 1e6 * median(taken[name]), "µs")
     yield info("write + fdatasync: slowest round / fastest", harness.unrest(taken["sync"]), "×")
 
@@ -115,7 +153,7 @@ def pushed(run: Run, running: Broker, q: Client) -> Iterator[Figure]:
 
 def measure(run: Run) -> Iterator[Figure]:
     with broker(run) as running, penstock.connect(running.address) as q:
-        yield from publish_one(run, q)
+        yield from publish_one(run, running.address, q)
         yield from pushed(run, running, q)
 
 

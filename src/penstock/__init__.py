@@ -24,6 +24,7 @@ from penstock.message import Message, Priority
 if TYPE_CHECKING:
     import os
     import ssl
+    from collections.abc import Mapping
 
     from penstock import aio as aio
     from penstock.client.blocking import Client
@@ -32,14 +33,15 @@ __version__: str
 __all__ = ["Message", "PenstockError", "Priority", "__version__", "aio", "connect", "errors", "open"]
 
 
-def open(path: str | os.PathLike[str]) -> Client:
+def open(path: str | os.PathLike[str], *, limits: Mapping[str, int] | None = None) -> Client:
     """The broker in the directory `path`, in this process; the directory is made if it is not there.
 
-    One process at a time: DirectoryLocked if it is open already. To be closed, or used in a `with`.
+    One process at a time: DirectoryLocked if it is open already. To be closed, or used in a `with`. `limits` are those
+    of a server, as {"disk_free_percent_min": 1}; durations in microseconds.
     """
     from penstock.local import open as open_local
 
-    return open_local(path)
+    return open_local(path, limits)
 
 
 def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Client:

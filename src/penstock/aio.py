@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -26,9 +26,9 @@ from penstock.net.connecting import connect_async
 __all__ = ["Client", "Consumer", "Producer", "Reader", "Received", "ReceivedBatch", "connect", "open"]
 
 
-def open(path: str | os.PathLike[str]) -> Opening:
+def open(path: str | os.PathLike[str], *, limits: Mapping[str, int] | None = None) -> Opening:
     """The broker in the directory `path`, in this process: `async with open(…) as q`, or `q = await open(…)`."""
-    return Opening(partial(open_async, path))
+    return Opening(partial(open_async, path, limits))
 
 
 def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Opening:

@@ -48,7 +48,7 @@ class Limits:
     stuck_us: int = 60 * _SECOND_US
     # Of requests that are not answered yet: beyond it a connection is not read from.
     in_flight_bytes_max: int = 16 * MIB
-    # Messages of a partition that a group holds, at the most: each group has a bound of its own, 20,000 if it says nothing.
+    # Messages of a partition that a group may hold: the most that its own bound may be, which is 20,000 by default.
     unacked_max: int = 1_000_000
     # With less free, messages are not taken any more; those that are there can be consumed, and are given room by it.
     disk_free_percent_min: int = 5

@@ -381,7 +381,7 @@ def test_an_event_that_is_refused_for_overload_is_not_applied(monkeypatch: pytes
             def refuse(item: object) -> None:
                 raise Overloaded("too much is waiting")
 
-            patch.setattr(journal, "commit", refuse)
+            patch.setattr(journal, "write", refuse)
             patch.setattr(journal, "post", refuse)
             with pytest.raises(Overloaded):
                 await group.ack(handed.receipt._replace(offsets=BitMap64([1])))

@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from penstock.client.blocking import Client, Received
-from penstock.errors import DirectoryLocked, LogClosed, StorageError, TopicNotFound
+from penstock.errors import BatchTooLarge, DirectoryLocked, InvalidInput, LogClosed, StorageError, TopicNotFound
 from penstock.testing import VirtualQueue
 
 
@@ -126,6 +126,17 @@ def test_what_is_not_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="is not a directory"):
         penstock.open(tmp_path / "file")
+
+
+def test_limits_are_those_of_a_server(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "q", limits={"message_bytes_max": 10}) as q:
+        q.create_topic("orders")
+        q.publish("orders", b"0123456789")
+        with pytest.raises(BatchTooLarge):
+            q.publish("orders", b"0123456789a")
+    for wrong in ({"speed": 1}, {"message_bytes_max": 0}, {"message_bytes_max": "10"}, 7):
+        with pytest.raises(InvalidInput):
+            penstock.open(tmp_path / "q", limits=wrong)  # type: ignore[arg-type]
 
 
 def test_a_closed_client_says_so(tmp_path: Path) -> None:

@@ -179,9 +179,10 @@ class Broker:
         return [record for record in self._catalog.topics if record.name in self._topics]
 
     def topic(self, name: str) -> Topic:
-        topic = self._topics.get(check_name("topic", name))
+        topic = self._topics.get(name) if isinstance(name, str) else None
         if topic is None:
-            raise TopicNotFound(f"there is no topic {name}", topic=name)
+            # Whether it could be the name of one is of interest only now.
+            raise TopicNotFound(f"there is no topic {check_name('topic', name)}", topic=name)
         return topic
 
     async def create_topic(

@@ -105,7 +105,7 @@ class Ledger:
         return asyncio.gather(*[self._journal.commit(frame) for frame in frames])
 
     def _commit(self, message: Message) -> asyncio.Future[Committed]:
-        commit = self._journal.commit(message)
+        commit = self._journal.write(message)
         self._count(message)
         return commit
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock, RLock
+from types import TracebackType
 from typing import TypeVar
 
 from penstock.clock import Clock, SystemClock
@@ -79,6 +80,26 @@ class Appended:
     append_time: int
 
 
+class _StopsIfFatal:
+    """What is on disk is not known after a fatal error: nothing is written any more.
+
+    A class, and made once: as a generator it would cost a lone message three times what the checks around it do.
+    """
+
+    __slots__ = ("_stop",)
+
+    def __init__(self, stop: Callable[[Fatal], None]) -> None:
+        self._stop = stop
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, Fatal):
+            self._stop(error)
+
+
 class Log:
     """Opened with `Log.open`."""
 
@@ -100,6 +121,7 @@ class Log:
         # Counts up at the start and at the end of each truncation: odd while one is under way.
         self._truncations = 0
         self._stopped: StorageError | None = None
+        self._stops_if_fatal = _StopsIfFatal(self._stop)
         self.recovery_notes: list[str] = []
         self.recovered_cleanly = True
 
@@ -203,7 +225,7 @@ class Log:
                 buffers.append(payload(frame))
                 infos.append(FrameInfo(offset, offset + count, append_time, leader_epoch, 0, count, len(frame.data)))
                 offset += count
-            with self._stop_if_fatal():
+            with self._stops_if_fatal:
                 segments.append(active, buffers, infos)
             return Appended([info.base_offset for info in infos], offset, append_time)
 
@@ -222,7 +244,7 @@ class Log:
             assert active.opened is not None
             if self._synced_position == active.size:
                 return
-            with self._stop_if_fatal():
+            with self._stops_if_fatal:
                 active.opened.file.sync()
             self._note_synced()
 
@@ -231,7 +253,7 @@ class Log:
         self._synced_position = active.size
         self._synced_offset = active.next_offset
         try:
-            with self._stop_if_fatal():
+            with self._stops_if_fatal:
                 self._mark.write(Mark(active.base_offset, active.size, active.next_offset))
         except Fatal:
             raise
@@ -247,7 +269,7 @@ class Log:
             if active.is_empty:
                 return
             assert active.opened is not None
-            with self._stop_if_fatal():
+            with self._stops_if_fatal:
                 segments.write_indexes(self._files, active, active.opened)
                 following = self._create_segment(active.next_offset, active.last_append_time)
             self._segments = (*self._segments, following)
@@ -306,7 +328,7 @@ class Log:
             if offset == self.end_offset:
                 self.roll()
             manifest = self._manifest._replace(start_offset=offset)
-            with self._stop_if_fatal():
+            with self._stops_if_fatal:
                 write_manifest(self._files, manifest)
             self._manifest = manifest
             removed = [s for s in self._segments[:-1] if s.next_offset <= offset]
@@ -383,7 +405,7 @@ class Log:
         )
         with self._rewriting:
             try:
-                with self._stop_if_fatal():
+                with self._stops_if_fatal:
                     rewritten = write_rewritten(self._files, header, frames)
             except StorageError as error:
                 if self.lost_to_others(error, old):
@@ -549,14 +571,8 @@ class Log:
         finally:
             self._truncations += 1
 
-    @contextmanager
-    def _stop_if_fatal(self) -> Iterator[None]:
-        """What is on disk is not known after a fatal error: nothing is written any more."""
-        try:
-            yield
-        except Fatal as error:
-            self._stopped = error
-            raise
+    def _stop(self, error: Fatal) -> None:
+        self._stopped = error
 
     @contextmanager
     def _all_or_stop(self) -> Iterator[None]:
