@@ -17,6 +17,7 @@ from penstock.codec import LZ4, NONE, ZSTD
 from penstock.errors import (
     BatchTooLarge,
     DiskFull,
+    InvalidInput,
     InvalidMessage,
     LogClosed,
     Overloaded,
@@ -449,3 +450,76 @@ def test_one_that_can_not_be_stored_leaves_the_partition_to_others(run_client: A
         assert (await producer.stored(Message(b"a"), 0)).offset == 0
 
     run_client(work)
+
+
+# --- acks and callbacks -------------------------------------------------------------------------------------
+
+
+def test_without_acks_nobody_waits_and_nothing_is_sent_again(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport, lost=[Overloaded("the answer was lost")]))
+        ways[0].gate = asyncio.Event()
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        producer = client.producer("orders", acks="none", linger="0s", batch_messages=2)
+        sent = [await producer.send(b"%d" % number) for number in range(6)]
+        assert [(await one).offset for one in sent] == [-1] * 6, "told while the broker has not got any"
+        assert ways[0].frames == []
+        table = await producer.send_batch(pa.table({"value": [b"6", b"7"]}))
+        assert table.offsets.tolist() == [-1, -1]
+        assert ways[0].gate is not None
+        ways[0].gate.set()
+        await producer.close()
+        assert [message.value async for message in client.reader("orders")] == [b"%d" % number for number in range(8)]
+        assert {frame.producer.id for frame in ways[0].frames} == {0}
+
+    run_client(work, through=through)
+
+
+def test_closing_waits_for_what_is_on_its_way_without_acks(queue: VirtualQueue) -> None:
+    with queue.producer("orders", acks="none") as producer:
+        for number in range(5_000):
+            producer.send(b"%d" % number)
+    assert values(queue) == [b"%d" % number for number in range(5_000)]
+
+
+@pytest.mark.parametrize("acks", ["leader", "all"])
+def test_acks_of_one_broker_are_acks_of_all(queue: VirtualQueue, acks: str) -> None:
+    with queue.producer("orders", acks=acks) as producer:
+        assert producer.send(b"a").result().offset == 0
+
+
+@pytest.mark.parametrize("acks", ["some", 1, None, ""])
+def test_other_acks_are_refused(queue: VirtualQueue, acks: Any) -> None:
+    with pytest.raises(InvalidInput, match="acks is all, leader, none"):
+        queue.producer("orders", acks=acks)
+
+
+def test_a_callback_hears_where_each_message_went_and_what_failed(queue: VirtualQueue) -> None:
+    told: list[tuple[str, str]] = []
+
+    def note(sending: Sending) -> None:
+        try:
+            told.append(("stored", sending.result().id))
+        except PenstockError as error:
+            told.append(("failed", error.code))
+
+    with queue.producer("orders", linger="1h") as producer:
+        for number in range(3):
+            producer.send(b"%d" % number).add_done_callback(note)
+        assert told == []
+        producer.flush()
+        assert told == [("stored", f"orders:0:{number}") for number in range(3)]
+        late = producer.send(b"late")
+        queue.delete_topic("orders")
+        late.add_done_callback(note)
+        # Nothing is raised: the callback has asked, and so heard of it.
+        producer.flush()
+        late.add_done_callback(note)
+        assert told[3:] == [("failed", "topic_not_found")] * 2
+        with pytest.raises(InvalidInput):
+            late.add_done_callback("print")  # type: ignore[arg-type]

@@ -100,9 +100,14 @@ class Client(Admin):
         buffer_bytes: int = BUFFER_BYTES,
         compression: str = "none",
         retry_for: Duration = "30s",
+        acks: str = "all",
     ) -> Producer:
-        """For many messages: they are gathered and sent together. Compression is none, lz4 or zstd."""
-        options = ProducerOptions(linger, batch_messages, batch_bytes, buffer_bytes, compression, retry_for)
+        """For many messages: they are gathered and sent together. Compression is none, lz4 or zstd.
+
+        With `acks="none"` nobody waits for answers, and what is lost on the way is lost; of a single broker, "leader" and
+        "all" are the same.
+        """
+        options = ProducerOptions(linger, batch_messages, batch_bytes, buffer_bytes, compression, retry_for, acks)
         self._check_open()
         producer = Producer(self._transport, name_of("topic", topic), options, new_id=self._new_id)
         self._producers.add(producer)

@@ -19,7 +19,7 @@ from penstock.client.outbox import Outbox, Parcel
 from penstock.client.requests import DescribeTopic
 from penstock.client.sender import Sender
 from penstock.client.sending import PublishedBatch, Sending
-from penstock.client.transport import Stored, Transport
+from penstock.client.transport import UNKNOWN, Stored, Transport
 from penstock.client.words import (
     HOW_TO_CLOSE,
     Bytes,
@@ -44,6 +44,7 @@ LINGER = "5ms"
 BATCH_MESSAGES = 1_000
 BATCH_BYTES = 1 * MIB
 BUFFER_BYTES = 32 * MIB
+ACKS = ("all", "leader", "none")
 
 
 class ProducerOptions(NamedTuple):
@@ -51,6 +52,10 @@ class ProducerOptions(NamedTuple):
 
     No more than `buffer_bytes` wait to be sent: whoever sends more waits, too. A frame that failed for a reason that
     passes is sent again, for `retry_for` at the most.
+
+    A frame is told to be stored when `acks` have come: "all", of every broker that has to have it, or of its "leader";
+    a single broker is both. With "none" nobody waits: it is told to be stored, at offset -1, when it is on its way, and
+    what is lost there is lost.
     """
 
     linger: Duration = LINGER
@@ -59,12 +64,15 @@ class ProducerOptions(NamedTuple):
     buffer_bytes: int = BUFFER_BYTES
     compression: str = "none"
     retry_for: Duration = "30s"
+    acks: str = "all"
 
     def check(self, limits: Limits) -> None:
         duration_of("linger", self.linger)
         duration_of("retry_for", self.retry_for)
         if not isinstance(self.compression, str) or self.compression not in CODECS:
             raise InvalidInput(f"compression is {', '.join(CODECS)}, not {self.compression!r}")
+        if self.acks not in ACKS:
+            raise InvalidInput(f"acks is {', '.join(ACKS)}, not {self.acks!r}")
         for name, value, highest in (
             ("batch_messages", self.batch_messages, limits.batch_messages_max),
             # Half of what a frame may hold leaves room for the columns around the bytes.
@@ -146,6 +154,7 @@ class Producer:
             codec=CODECS[options.compression],
             linger_s=duration_us(options.linger) / 1_000_000,
             retry_s=duration_us(options.retry_for) / 1_000_000,
+            waits=options.acks != "none",
             owner=self,
         )
 
@@ -175,7 +184,8 @@ class Producer:
         """Until it is on disk, as soon as can be."""
         outbox, sender = await self._started()
         self._check_times_and_place(outbox, message, partition)
-        reserved = outbox.reserve(message.key, partition) if self._options.compression == "none" else None
+        is_plain = self._options.compression == "none" and self._options.acks != "none"
+        reserved = outbox.reserve(message.key, partition) if is_plain else None
         if reserved is not None:
             return await sender.send_alone(message, reserved)
         sending = await self.put(message, partition)
@@ -266,7 +276,7 @@ class Producer:
             if isinstance(outcome, BaseException):
                 raise outcome
             partitions[rows] = outcome.partition
-            offsets[rows] = outcome.offset + np.arange(len(rows))
+            offsets[rows] = UNKNOWN if outcome.offset == UNKNOWN else outcome.offset + np.arange(len(rows))
         return PublishedBatch(self.topic, partitions, offsets)
 
     async def _put_batch(self, batch: Batch, partition: int) -> Parcel:

@@ -7,7 +7,7 @@ from collections import deque
 from threading import get_ident
 
 from penstock.client.outbox import Added, Lane, Outbox, Parcel
-from penstock.client.transport import Stored, Transport
+from penstock.client.transport import UNKNOWN, Stored, Transport
 from penstock.errors import LogClosed, PenstockError
 from penstock.frame import Frame, Producer
 from penstock.message import Message
@@ -15,6 +15,7 @@ from penstock.message import Message
 _SEQUENCE_MAX = (1 << 31) - 1
 _PAUSE_S, _PAUSE_S_MAX = 0.01, 1.0
 _FAILED_MAX = 1_000
+_UNHEARD_MAX = 64
 
 
 class Sender:
@@ -34,8 +35,10 @@ class Sender:
         codec: int,
         linger_s: float,
         retry_s: float,
+        waits: bool,
         owner: object,
     ) -> None:
+        """Without `waits`, for no answers: frames have no identity then, and are sent once."""
         self._owner = owner
         self._transport = transport
         self._topic = topic
@@ -44,6 +47,8 @@ class Sender:
         self._codec = codec
         self._linger_s = linger_s
         self._retry_s = retry_s
+        self._waits = waits
+        self._unheard: set[asyncio.Task[Stored]] = set()
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._sending: set[asyncio.Task[None]] = set()
@@ -100,6 +105,9 @@ class Sender:
         self.hurry()
         stored = [asyncio.wrap_future(parcel.done) for parcel in list(self._outbox.pending)]
         await asyncio.gather(*stored, return_exceptions=True)
+        if self._unheard:
+            # The end of the client would cut them off.
+            await asyncio.wait(self._unheard)
         failed = [parcel for parcel in self._failed if not parcel.is_told]
         self._failed.clear()
         if failed:
@@ -140,11 +148,31 @@ class Sender:
                 waiter.set_result(None)
 
     async def _sent(self, parcel: Parcel) -> Stored:
+        if not self._waits:
+            return await self._sent_away(parcel)
         lane = self._outbox.lane(parcel.partition)
         batch = parcel.batch(self._transport.now_us())
         producer = self._next(lane, batch.count)
         frame = Frame.of(batch, codec=self._codec, producer=producer, limits=self._transport.limits)
         return await self._until_stored(parcel.partition, lane, frame)
+
+    async def _sent_away(self, parcel: Parcel) -> Stored:
+        """In order, as many at once as the connection takes; what becomes of them nobody hears."""
+        batch = parcel.batch(self._transport.now_us())
+        frame = Frame.of(batch, codec=self._codec, limits=self._transport.limits)
+        if len(self._unheard) >= _UNHEARD_MAX:
+            await asyncio.wait(self._unheard, return_when=asyncio.FIRST_COMPLETED)
+        sending = self._loop.create_task(self._transport.publish_frame(self._topic, parcel.partition, frame))
+        self._unheard.add(sending)
+        sending.add_done_callback(self._heard)
+        # Now it is on its way.
+        await asyncio.sleep(0)
+        return Stored(parcel.partition, UNKNOWN, 0, self._outbox.partitions)
+
+    def _heard(self, sending: asyncio.Task[Stored]) -> None:
+        self._unheard.discard(sending)
+        if not sending.cancelled() and sending.exception() is None:
+            self._outbox.partitions = max(sending.result().partitions, self._outbox.partitions)
 
     def _next(self, lane: Lane, count: int) -> Producer:
         if lane.sequence + count > _SEQUENCE_MAX:

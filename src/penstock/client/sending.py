@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from penstock.client.outbox import Parcel
-from penstock.client.transport import Stored
+from penstock.client.transport import UNKNOWN, Stored
 from penstock.errors import InvalidInput, PenstockError
 from penstock.published import Published, PublishedBatch
 
@@ -38,8 +38,17 @@ class Sending:
     def done(self) -> bool:
         return self.parcel.done.done()
 
+    def add_done_callback(self, callback: Callable[[Sending], object]) -> None:
+        """Called with this when it is stored, or has failed; at once if that has happened already.
+
+        On the thread of the client's event loop: not for long work, and not for blocking calls of the same client.
+        """
+        if not callable(callback):
+            raise InvalidInput(f"a callback is a function of a Sending, not {type(callback).__name__}")
+        self.parcel.done.add_done_callback(lambda _: callback(self))
+
     def result(self, timeout: float | None = None) -> Published:
-        """Waits until it is on disk. TimeoutError if that takes more than `timeout` seconds."""
+        """Waits until it is on disk, or as the producer's `acks` say. TimeoutError after `timeout` seconds."""
         is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and 0 <= timeout <= TIMEOUT_MAX):
             raise InvalidInput(f"timeout is 0 to {TIMEOUT_MAX} seconds, or None, not {timeout!r}", argument="timeout")
@@ -58,4 +67,5 @@ class Sending:
         return self._published(stored)
 
     def _published(self, stored: Stored) -> Published:
-        return Published(self._topic, stored.partition, stored.offset + self.row, stored.append_time)
+        offset = UNKNOWN if stored.offset == UNKNOWN else stored.offset + self.row
+        return Published(self._topic, stored.partition, offset, stored.append_time)

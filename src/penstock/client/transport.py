@@ -20,6 +20,10 @@ from penstock.message import Message
 R = TypeVar("R")
 
 
+# The offset of what nobody waited for.
+UNKNOWN = -1
+
+
 class Stored(NamedTuple):
     """Where something went; and how many partitions the topic has now, so that a producer hears of new ones."""
 
