@@ -104,8 +104,8 @@ class Client(Admin):
     ) -> Producer:
         """For many messages: they are gathered and sent together. Compression is none, lz4 or zstd.
 
-        With `acks="none"` nobody waits for answers, and what is lost on the way is lost. "leader" and "all" are the same
-        for a single broker.
+        With `acks="none"` nobody waits for answers, and what is lost on the way is lost. Of a single broker, "leader"
+        and "all" are the same.
         """
         options = ProducerOptions(linger, batch_messages, batch_bytes, buffer_bytes, compression, retry_for, acks)
         self._check_open()
