@@ -44,9 +44,9 @@ class Limits:
     http_head_us: int = 10 * _SECOND_US
     http_body_bytes_per_s_min: int = 8 * KIB
     idle_us: int = 300 * _SECOND_US
-    # How long somebody may take nothing of what it is sent.
+    # How long somebody may take nothing of what it is sent, or a gRPC call may have no request.
     stuck_us: int = 60 * _SECOND_US
-    # Of requests that are not answered yet: beyond it a connection is not read from.
+    # Of requests that are not answered yet: beyond it a connection is not read from; but see `grpc/intake.py`.
     in_flight_bytes_max: int = 16 * MIB
     # Messages of a partition that a group may hold: the most that its own bound may be, which is 20,000 by default.
     unacked_max: int = 1_000_000

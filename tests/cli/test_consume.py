@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 from cli.support import PENSTOCK, Run, script
+from penstock.cli.consume import _settle
 from penstock.client.blocking import Client
+from penstock.testing import VirtualQueue
 
 
 def fill(q: Client, topic: str, count: int) -> None:
@@ -144,3 +146,15 @@ def test_ctrl_c_is_quiet_and_gives_back_what_was_not_printed(topic: str, q: Clie
         os.kill(process.pid, signal.SIGINT)
         assert (process.wait(20), process.stderr.read()) == (130, "")
     assert q.group(topic).members == {}
+
+
+def test_what_could_not_be_acknowledged_is_told_and_does_not_end_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with VirtualQueue() as queue:
+        queue.create_topic("orders", partitions=1)
+        queue.publish("orders", b"x")
+        batch = next(queue.consumer("w", "orders", visibility="1s").batches())
+        messages = list(batch.messages())
+        queue.clock.advance("2s")
+        queue.consumer("w", "orders").poll()
+        _settle(batch, messages, 1, acks=True)
+    assert "not acknowledged, and may come again" in capsys.readouterr().err

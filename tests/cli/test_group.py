@@ -55,7 +55,9 @@ def test_a_group_is_moved(topic: str, q: Client, run: Run) -> None:
     assert run.ok("group", "seek", topic, topic, "--to", "latest").out == (
         f"{topic} is at latest in {topic}, with 0 messages to do\n"
     )
-    assert run("group", "seek", topic, topic, "--to", "soon").code == 2
+    lost = run("group", "seek", topic, topic, "--to", "nowhere")
+    assert lost.code == 2
+    assert lost.err.startswith("error: seek to earliest, latest, an offset or a time: ")
 
 
 def test_parked_keys_are_listed_and_released(topic: str, q: Client, run: Run) -> None:

@@ -10,12 +10,16 @@ import socket
 import subprocess
 import sys
 import termios
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cli.support import PENSTOCK, Run
+from penstock.cli import top
 from penstock.client.blocking import Client
+from penstock.client.requests import GroupInfo, TopicInfo
 
 
 def test_top_prints_one_frame_with_topics_and_groups(topic: str, q: Client, run: Run) -> None:
@@ -56,6 +60,24 @@ def test_top_on_a_terminal_ends_with_q(topic: str, address: str) -> None:
         os.write(ours, b"q")
         assert process.wait(20) == 0
     os.close(ours)
+
+
+@pytest.mark.parametrize(("height", "width"), [(24, 120), (24, 72), (10, 120)])
+def test_top_says_what_it_has_no_room_for_and_shows_the_worst_groups(height: int, width: int) -> None:
+    # Where it is narrow, these take more than one line.
+    members: dict[str, list[tuple[str, int]]] = {f"consumer-{number}": [] for number in range(6)}
+    topics = [TopicInfo(f"topic-{number:02}", (), {}, 0, 0) for number in range(30)]
+    groups = [GroupInfo(f"group-{number:02}", {}, 0, {"orders": [number]}, members) for number in range(30)]
+    screen = Console(file=StringIO(), width=width, height=height)
+    screen.print(top._fitting(screen, top.Snapshot(0, 0, topics, groups), None, "title"))
+    lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) <= height
+    shown = [line.split()[0] for line in lines if re.match(r"(topic|group)-", line)]
+    mores = [int(found[1]) for line in lines if (found := re.match(r"… and (\d+) more", line))]
+    of_topics, of_groups = ([name for name in shown if name.startswith(kind)] for kind in ("topic", "group"))
+    assert mores == [30 - len(of_topics), 30 - len(of_groups)]
+    assert of_groups == [f"group-{29 - number}" for number in range(len(of_groups))]
+    assert of_topics
 
 
 def test_bench_measures_and_leaves_nothing_behind(q: Client, run: Run) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.client.client import Client
+from penstock.client.outbox import EPOCH_MAX
 from penstock.client.sending import Sending
 from penstock.client.transport import Stored
 from penstock.codec import LZ4, NONE, ZSTD
@@ -523,3 +524,52 @@ def test_a_callback_hears_where_each_message_went_and_what_failed(queue: Virtual
         assert told[3:] == [("failed", "topic_not_found")] * 2
         with pytest.raises(InvalidInput):
             late.add_done_callback("print")  # type: ignore[arg-type]
+
+
+def test_flushing_waits_for_one_that_is_waited_for(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport))
+        ways[0].gate = asyncio.Event()
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        producer = client.producer("orders")
+        await producer.start()
+        storing = asyncio.ensure_future(producer.stored(Message(b"a"), 0))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(producer.close())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        assert ways[0].gate is not None
+        ways[0].gate.set()
+        await closing
+        assert (await storing).offset == 0
+
+    run_client(work, through=through)
+
+
+def test_a_producer_that_has_had_all_its_lives_becomes_another_one(run_client: Any) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport, lost=[Overloaded("the answer was lost")]))
+        return ways[0]
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        producer = client.producer("orders", retry_for="0s")
+        await producer.start()
+        assert producer._outbox is not None
+        producer._outbox.lane(0).epoch = EPOCH_MAX
+        with pytest.raises(Overloaded):
+            await producer.stored(Message(b"a"), 0)
+        await producer.stored(Message(b"b"), 0)
+        first, second = (frame.producer for frame in ways[0].frames)
+        assert (first.epoch, second.epoch, second.sequence) == (EPOCH_MAX, 0, 0)
+        assert first.id != second.id
+
+    run_client(work, through=through)

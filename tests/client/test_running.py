@@ -9,14 +9,15 @@ from threading import Barrier, Event, Thread, current_thread
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 from penstock.client import received
-from penstock.client.answers import Answer
+from penstock.client.answers import Ack, Answer
 from penstock.client.blocking import Received
 from penstock.client.client import Client
 from penstock.client.lease import Lease
 from penstock.client.transport import Receipt
-from penstock.errors import ConnectionLost, Fatal, InvalidInput
+from penstock.errors import ConnectionLost, Fatal, InvalidInput, NotLeased
 from penstock.testing import VirtualClock, VirtualQueue
 
 
@@ -239,9 +240,9 @@ def test_what_is_behind_a_message_that_was_given_up_and_skipped_comes_at_once(
     assert attempts == [1] * 10, "and nobody is charged for what was not handed out"
 
 
-@pytest.mark.parametrize(("is_carried_out", "done"), [(False, 3), (True, 2)])
-def test_an_answer_of_which_nobody_knows_whether_it_arrived_is_given_again(
-    queue: VirtualQueue, monkeypatch: pytest.MonkeyPatch, is_carried_out: bool, done: int
+@pytest.mark.parametrize("is_carried_out", [False, True])
+def test_an_ack_of_which_nobody_knows_whether_it_arrived_is_given_again(
+    queue: VirtualQueue, monkeypatch: pytest.MonkeyPatch, is_carried_out: bool
 ) -> None:
     publish(queue, 3)
     transport, errors = queue._transport, [ConnectionLost("the broker was killed")]
@@ -254,7 +255,7 @@ def test_an_answer_of_which_nobody_knows_whether_it_arrived_is_given_again(
             raise errors.pop()
 
     monkeypatch.setattr(transport, "answer", lose_one)
-    assert queue.consumer("w", "orders", until_idle="1s").run(lambda message: None) == (done, 0)
+    assert queue.consumer("w", "orders", until_idle="1s").run(lambda message: None) == (3, 0)
     assert queue.lag("w") == {"orders": [0]}
 
 
@@ -374,3 +375,45 @@ def test_only_what_was_acknowledged_counts_as_done(queue: VirtualQueue) -> None:
             message.ack()
 
     assert queue.consumer("w", "orders", until_idle="0s").run(handler) == (2, 0)
+
+
+def test_a_nack_of_which_nobody_knows_whether_it_arrived_keeps_the_order_of_its_key(
+    queue: VirtualQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        queue.publish("orders", b"%d" % number, key="k")
+    transport, errors = queue._transport, [ConnectionLost("the broker was killed")]
+    answer, handled = transport.answer, list[tuple[bytes | None, int]]()
+
+    async def lose_one(group: str, receipt: Receipt, given: Answer) -> None:
+        await answer(group, receipt, given)
+        if errors:
+            raise errors.pop()
+
+    def handle(message: Received) -> None:
+        handled.append((message.value, message.attempt))
+        if len(handled) == 1:
+            raise RuntimeError("not now")
+
+    monkeypatch.setattr(transport, "answer", lose_one)
+    backoff = {"initial": "0s", "jitter": 0}
+    consumer = queue.consumer("w", "orders", ordering="key", backoff=backoff, until_idle="1s")
+    consumer.run(handle, concurrency=1)
+    assert handled == [(b"0", 1), (b"0", 2), (b"1", 1), (b"2", 1)]
+
+
+def test_an_ack_that_is_said_again_is_no_error_only_if_it_was_carried_out(queue: VirtualQueue) -> None:
+    publish(queue, 3)
+    consumer = queue.consumer("w", "orders")
+    first, second, _ = consumer.poll()
+    first.ack()
+    transport, again = queue._transport, Ack(again=True)
+
+    def say(message: Received) -> None:
+        receipt = Receipt(*message.lease.id, BitMap64([message.offset]))
+        queue._portal.run(transport.answer("w", receipt, again))
+
+    say(first)
+    second.nack(delay="1h")
+    with pytest.raises(NotLeased):
+        say(second)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.client.settings import GROUP, TOPIC, group_settings, show_group, show_topic, topic_settings
-from penstock.errors import AlreadyExists, InvalidName, InvalidSetting, TopicNotFound
+from penstock.errors import AlreadyExists, InvalidName, InvalidSetting, SettingsConflict, TopicNotFound
 from penstock.testing import VirtualClock, VirtualQueue
 
 SECOND = 1_000_000
@@ -232,3 +232,21 @@ def test_the_guide_names_every_setting_there_is() -> None:
     for part, words, others in ((topics, TOPIC, {"partitions"}), (groups, GROUP, set[str]())):
         named = set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE))
         assert named == {name.split(".")[0] for name in words} | others
+
+
+def test_a_conflict_is_told_in_the_users_words(queue: VirtualQueue) -> None:
+    queue.create_group("printing", backoff={"max": "1m"})
+    for conflict in (
+        lambda: queue.create_group("printing", visibility="5m", backoff={"max": "1h30m"}, ordering="key"),
+        lambda: queue.consumer("printing", "orders", visibility="5m", backoff={"max": "1h30m"}, ordering="key").poll(),
+    ):
+        with pytest.raises(SettingsConflict) as refused:
+            conflict()
+        assert refused.value.message == (
+            "group printing has other settings: "
+            "visibility is 30s, not 5m; backoff.max is 1m, not 1h30m; ordering is none, not key"
+        )
+        assert refused.value.details == {
+            "group": "printing",
+            "different": {"visibility": ["30s", "5m"], "backoff.max": ["1m", "1h30m"], "ordering": ["none", "key"]},
+        }

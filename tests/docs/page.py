@@ -162,7 +162,7 @@ class Reader:
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self._directory = directory
         self._stack = stack
-        self._environment = _environment()
+        self._environment = plain_environment()
         self._ports: dict[str, str] = {}
         self._shell: Talk | None = None
         self._python: Talk | None = None
@@ -210,8 +210,8 @@ class Reader:
         """As it is written, but for the ports and the form of its log."""
         doors = {f"PENSTOCK_{door.upper()}": "127.0.0.1:0" for door in PORTS}
         environment = {**self._environment, **doors, "PENSTOCK_LOG_FORMAT": "json"}
-        ready = self._stack.enter_context(_served(command, self._directory, environment))
-        self._ports = {PORTS[door]: ready[door].rpartition(":")[2] for door in PORTS if ready[door] != "None"}
+        ready = self._stack.enter_context(serving(command, self._directory, environment))
+        self._ports = {PORTS[door]: ready[door].rpartition(":")[2] for door in PORTS if ready[door] != "none"}
         self._environment["PENSTOCK_SERVER"] = f"penstock://{ready['native']}"
 
     def _here(self, text: str) -> str:
@@ -246,7 +246,7 @@ class Reader:
         assert talk.close() == (0, ""), f"what was left over by the end of the page ({name})"
 
 
-def _environment() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
     plain = {
         name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "COLUMNS"
     }
@@ -260,7 +260,7 @@ def _check_known(line: str, where: str) -> None:
 
 
 @contextmanager
-def _served(command: str, directory: Path, environment: dict[str, str]) -> Iterator[dict[str, str]]:
+def serving(command: str, directory: Path, environment: dict[str, str]) -> Iterator[dict[str, str]]:
     process = subprocess.Popen(
         ["bash", "-c", f"exec {command}"], cwd=directory, env=environment, stderr=subprocess.PIPE, text=True
     )

@@ -20,12 +20,12 @@ SETTINGS = pb.GroupSettings(backoff_initial_us=0, backoff_jitter=0)
 
 async def waiting(here: Served, group: str = "g", consumer: str = "c") -> None:
     """Until that consumer waits at the door."""
-    while not here.door._desk.is_here(group, consumer):
+    while not here.door._desk.members.has(group, consumer):
         await asyncio.sleep(0)
 
 
 async def gone(here: Served, group: str = "g", consumer: str = "c") -> None:
-    while here.door._desk.is_here(group, consumer):
+    while here.door._desk.members.has(group, consumer):
         await asyncio.sleep(0)
 
 

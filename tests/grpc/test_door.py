@@ -295,7 +295,7 @@ def test_no_more_calls_are_taken_than_may_be_under_way(tmp_path: Path, monkeypat
     async def work(here: Served, q: Any) -> None:
         await topic(q)
         polls = [q.Poll(polled(consumer=name, wait_us=20_000_000)) for name in ("one", "two")]
-        while not all(here.door._desk.is_here("g", name) for name in ("one", "two")):
+        while not all(here.door._desk.members.has("g", name) for name in ("one", "two")):
             await asyncio.sleep(0)
         assert await failure(q.ListTopics(pb.ListTopicsRequest())) == (StatusCode.RESOURCE_EXHAUSTED, None)
         for poll in polls:

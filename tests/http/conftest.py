@@ -32,12 +32,14 @@ class Served:
         """What it answers, which is a success."""
         reply = await self.http.request(method, path, json=json, **more)
         assert reply.status_code in (200, 201, 204), reply.text
+        assert not reply.content or reply.text.endswith("}\n")
         return reply.json() if reply.content else None
 
     async def fails(self, method: str, path: str, json: Any = None, **more: Any) -> tuple[int, str]:
         """The status and the code of what went wrong."""
         reply = await self.http.request(method, path, json=json, **more)
         body = reply.json()
+        assert reply.text.endswith("}\n")
         assert body.keys() == {"code", "message", "details"}
         assert body["message"]
         return reply.status_code, body["code"]

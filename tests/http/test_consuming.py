@@ -253,7 +253,7 @@ def test_a_stream_gives_messages_as_they_come(serve: Any) -> None:
             second = await anext(events)
             assert [first["text"], second["text"]] == ["before", '{"a":"\\n"}']
             assert (await here.ok("POST", "/v1/groups/g/ack", receipts_of([first, second])))["done"] == 2
-        await here.until(lambda: not here.door._desk.waiting._members)
+        await here.until(lambda: not here.door._desk.waiting.members)
         # The client has gone; what comes now is for others.
         await here.published("t", "after")
         assert [message["text"] for message in await here.polled(consumer="ann")] == ["after"]
@@ -320,7 +320,7 @@ def test_a_stream_whose_client_does_not_read_leases_no_more(serve: Any) -> None:
         writer.write(b"GET /v1/groups/g/stream?topics=t&max_in_flight=1000 HTTP/1.1\r\nHost: x\r\n\r\n")
         await here.until(lambda: here.in_flight() > 0)
         # Cut off, since it takes nothing.
-        await here.until(lambda: not here.door._desk.waiting._members)
+        await here.until(lambda: not here.door._desk.waiting.members)
         assert here.in_flight() < 200
         reader.feed_eof()
         writer.close()

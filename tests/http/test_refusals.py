@@ -310,7 +310,7 @@ def test_who_says_nothing_for_long_is_let_go(serve: Any) -> None:
     async def work(here: Any) -> None:
         answer = await _said(here.port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
-        assert answer.endswith(b'{"status":"ok"}')
+        assert answer.endswith(b'{"status":"ok"}\n')
 
     serve(work, limits=Limits(idle_us=100_000))
 

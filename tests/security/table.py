@@ -24,11 +24,11 @@ from penstock.message import Message
 from penstock.net.connection import Connection
 from penstock.server.access import Kind, Operation, Right
 from penstock.server.grpc import penstock_pb2 as pb
-from penstock.server.grpc.receipts import Lease, Seal
 from penstock.server.grpc.table import SERVICES
 from penstock.server.guard import NEEDS
 from penstock.server.http import receipts
 from penstock.server.http.table import ROUTES
+from penstock.server.receipts import Place, seal_of, written
 from penstock.wire import words
 from penstock.wire.conversation import failure_in
 from penstock.wire.packets import Kind as Packets
@@ -167,7 +167,7 @@ def native_rows() -> Iterator[tuple[str, Row]]:
         yield type(request).__name__, (needed(type(request)), native(Packets.CALL, request))
 
 
-ANSWER = {"receipts": [receipts.written(receipts.Place(TOPIC, 0, 1, 0))]}
+ANSWER = {"receipts": [receipts.written(Place(TOPIC, 0, 1, 0))]}
 # Rights, and the body or the query.
 HTTP: dict[str, tuple[list[Right], Any]] = {
     "GET /v1/cluster": ([], None),
@@ -245,7 +245,7 @@ def http_rows() -> Iterator[tuple[str, Row]]:
 
 def sealed(doors: Doors) -> bytes:
     """A receipt of a lease that was never made."""
-    return Seal(GROUP, doors.site.broker.topic(TOPIC).record.id).written(Lease(TOPIC, 0, 1), 0)
+    return written(Place(TOPIC, 0, 1, 0), seal_of(GROUP, doors.site.broker.topic(TOPIC).record.id))
 
 
 _NEW = pb.NewMessage(value=b"x")

@@ -14,9 +14,9 @@ from penstock.errors import Forbidden, Unauthenticated
 from penstock.server.access import Kind, Operation, Pattern, Right, Rule, Rules
 from penstock.server.access_file import Access
 from penstock.server.grpc import penstock_pb2 as pb
-from penstock.server.grpc.receipts import Lease, Seal
 from penstock.server.guard import NEEDS
 from penstock.server.keys import make
+from penstock.server.receipts import Place, seal_of, written
 from penstock.wire import words
 from security.doors import Doors, knock
 from security.table import ANSWER, GROUP, ROWS, SAMPLES, TOPIC, prepare, sealed
@@ -175,7 +175,7 @@ def test_receipts_tell_nothing_to_those_who_may_not_consume(tmp_path: Path) -> N
         await prepare(doors)
         _set_rules(doors, [])
         headers, metadata = {"authorization": f"Bearer {key}"}, (("authorization", f"Bearer {key}"),)
-        there, nowhere = sealed(doors), Seal(GROUP, "x").written(Lease("nowhere", 0, 1), 0)
+        there, nowhere = sealed(doors), written(Place("nowhere", 0, 1, 0), seal_of(GROUP, "x"))
         for receipt in (there, nowhere, b"nonsense", None):
             request = pb.AckRequest(group=GROUP, receipts=[] if receipt is None else [receipt])
             with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import chain
@@ -24,8 +25,9 @@ from penstock.message import Message
 from penstock.server import session
 from penstock.server.config import load
 from penstock.server.gate import Gate
+from penstock.server.grpc import intake
 from penstock.server.grpc import penstock_pb2 as pb
-from penstock.server.grpc.intake import READING_MAX
+from penstock.server.grpc.intake import READING_MAX, Sized
 from penstock.server.http.door import HttpDoor
 from penstock.server.keys import make
 from penstock.server.native import NativeDoor
@@ -370,7 +372,28 @@ def test_a_grpc_connection_is_not_read_from_while_much_is_under_way(tmp_path: Pa
     knock(tmp_path, work, limits=Limits(in_flight_bytes_max=MIB))
 
 
-def test_the_streams_of_a_grpc_connection_have_one_bound_together(tmp_path: Path) -> None:
+def _kept(monkeypatch: pytest.MonkeyPatch) -> list[Sized]:
+    """All requests that a gRPC door made from now on has read."""
+    read, sized = list[Sized](), intake.sized
+
+    def keeping(kind: type[Any]) -> Callable[[bytes], Sized]:
+        reading = sized(kind)
+
+        def keep(data: bytes) -> Sized:
+            read.append(reading(data))
+            return read[-1]
+
+        return keep
+
+    monkeypatch.setattr("penstock.server.grpc.calls.sized", keeping)
+    return read
+
+
+def test_the_streams_of_a_grpc_connection_have_one_bound_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = _kept(monkeypatch)
+
     async def work(doors: Doors) -> None:
         await doors.site.broker.create_topic("t", 1)
         let_go, intake = _blocked(doors), doors.grpc._desk.intake
@@ -387,7 +410,10 @@ def test_the_streams_of_a_grpc_connection_have_one_bound_together(tmp_path: Path
         async with doors.channel() as other:
             for _ in range(20):
                 await stub_of(other).GetTopic(pb.GetTopicRequest(name="t"))
-        assert intake.in_flight <= MIB + 201 * KIB
+        # One more of each, which was being read when there was still room.
+        assert intake.in_flight <= MIB + 5 * 201 * KIB
+        # Nothing is held that is not counted.
+        assert sum(came.size for came in read if isinstance(came.request, pb.PublishBatchRequest)) == intake.in_flight
         let_go()
         assert sorted(chain.from_iterable(await asyncio.gather(*sending))) == list(range(50))
         await until(lambda: intake.in_flight == 0)
@@ -410,6 +436,9 @@ def test_a_stream_that_breaks_off_gives_its_room_back(tmp_path: Path) -> None:
             await until(lambda: intake.in_flight > MIB)
             stream.cancel()
             await asyncio.gather(writing, return_exceptions=True)
+            # It was the only call of its connection. What it has left behind is there, and counts, until it is done.
+            await until(lambda: all(account.calls == 0 for account in intake._accounts.values()))
+            assert intake.in_flight > MIB
         let_go()
         await until(lambda: not intake._accounts)
         assert (await doors.stub.PublishBatch(_batch(1))).offsets
@@ -419,6 +448,70 @@ def test_a_stream_that_breaks_off_gives_its_room_back(tmp_path: Path) -> None:
             await stream.write(_batch(200 * KIB))
 
     knock(tmp_path, work, limits=Limits(in_flight_bytes_max=MIB))
+
+
+def test_a_subscription_keeps_nothing_of_its_first_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have megabytes of what no field is for."""
+    read = _kept(monkeypatch)
+
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        stream = doors.stub.Subscribe()
+        wanted = pb.Subscription(group="g", consumer="c", topics=["t"], credit=1)
+        await stream.write(pb.SubscribeRequest(subscribe=wanted))
+        assert (await stream.read()).HasField("subscribed")
+        (came,) = [came for came in read if isinstance(came.request, pb.SubscribeRequest)]
+        mine = Sized(pb.SubscribeRequest(subscribe=wanted), 0)
+        # Besides those who look, nobody knows it.
+        assert sys.getrefcount(came.request) == sys.getrefcount(mine.request)
+        assert sys.getrefcount(came.request.subscribe) == sys.getrefcount(mine.request.subscribe)
+        assert doors.grpc._desk.intake.in_flight == 0
+        stream.cancel()
+
+    knock(tmp_path, work)
+
+
+def test_a_grpc_connection_has_so_many_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "STREAMS_MAX", 2)
+
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        streams = [doors.stub.PublishStream() for _ in range(2)]
+        for stream in streams:
+            await stream.write(_batch(1))
+            assert (await stream.read()).offsets
+        more = doors.stub.PublishStream()
+        assert await more.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(await more.trailing_metadata())["penstock-code"] == "overloaded"
+        assert (await doors.stub.PublishBatch(_batch(1))).offsets
+        await streams[0].done_writing()
+        assert await streams[0].read() is grpc.aio.EOF
+        last = doors.stub.PublishStream()
+        await last.write(_batch(1))
+        assert (await last.read()).offsets
+
+    knock(tmp_path, work)
+
+
+def test_calls_whose_request_does_not_come_give_way_to_others(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        async with doors.channel() as channel:
+            silent = channel.stream_unary(
+                "/penstock.v1.Publisher/Publish",
+                request_serializer=pb.PublishRequest.SerializeToString,
+                response_deserializer=pb.PublishReply.FromString,
+            )
+            calls = [silent() for _ in range(READING_MAX)]
+            accounts = doors.grpc._desk.intake._accounts
+            await until(lambda: any(account.reading == READING_MAX for account in accounts.values()))
+            assert (await stub_of(channel).PublishBatch(_batch(1))).offsets
+            for call in calls:
+                assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                assert dict(await call.trailing_metadata())["penstock-code"] == "too_slow"
+            await until(lambda: not accounts)
+
+    knock(tmp_path, work, limits=SOON)
 
 
 # --- how much unanswered ------------------------------------------------------------------------------------

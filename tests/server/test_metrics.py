@@ -172,6 +172,49 @@ def test_messages_are_counted_by_their_age_however_many_frames_they_are_in(tmp_p
     log.close()
 
 
+def test_delayed_messages_are_not_counted_by_their_age_wherever_they_are(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000)
+    log = Log.open(tmp_path / "log", clock=clock)
+    for number in range(100):
+        message = Message(b"x", deliver_at=5_000_000) if number % 3 == 1 else Message(b"x")
+        log.append([Frame.of_messages([message] * 2, now_us=clock.now_us())])
+    log.sync()
+    frames = list(log.frames(0))
+    for some in (frames[:3], frames):
+        tally = Tally()
+        tally.hand(BitMap64(range(2 * len(some))), some, now_us=100_000_000)
+        assert sum(tally.to_delivery.counts) == 2 * sum(number % 3 != 1 for number in range(len(some)))
+    log.close()
+
+
+def test_a_message_that_comes_again_is_no_first_delivery(tmp_path: Path) -> None:
+    """Also if it was given back unseen, or brought back from the dead."""
+
+    async def work(here: Served) -> None:
+        broker = here.site.broker
+        topic = await broker.create_topic("orders", 1)
+        for _ in range(3):
+            await topic.publish(Message(b"x"))
+        await broker.ensure_group("w")
+        group = broker.group("w", "orders")
+        for _ in range(3):
+            (handed,) = await group.lease("ann", 2)
+            await group.release(handed.receipt)
+        tally = topic.partition(0).groups.state("w").tally
+        assert (tally.delivered, sum(tally.to_delivery.counts)) == (6, 2)
+        (handed,) = await group.lease("ann", 3)
+        assert (tally.delivered, sum(tally.to_delivery.counts)) == (9, 3)
+        await group.reject(handed.receipt, "broken")
+        await broker.tick()
+        await broker.dead_letters.redrive("orders")
+        (handed,) = await group.lease("ann", 3)
+        assert (tally.delivered, sum(tally.to_delivery.counts)) == (12, 3)
+        await group.ack(handed.receipt)
+        assert not tally.returned
+
+    serve(tmp_path, work)
+
+
 def test_syncs_are_timed(tmp_path: Path) -> None:
     counts = Counts()
     files = DiskFiles(tmp_path / "data", synced=counts.synced)

@@ -15,6 +15,7 @@ from penstock.client.transport import Receipt
 from penstock.clock import SystemClock
 from penstock.errors import (
     ConnectionLost,
+    InternalError,
     InvalidFrame,
     LeaseNotFound,
     MemberNotFound,
@@ -266,6 +267,27 @@ def test_a_request_that_makes_the_broker_hang_up_is_not_repeated_for_ever(
             with pytest.raises(ConnectionLost):
                 await q.topics()
         assert 1 < hung_up < 10
+
+    serve(tmp_path, work)
+
+
+def test_a_bug_while_a_message_is_stored_is_told_and_counted_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> tuple[asyncio.Future[None], int]:
+        storing = asyncio.get_running_loop().create_future()
+        storing.set_exception(ZeroDivisionError("secret"))
+        return storing, 1
+
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            monkeypatch.setattr(here.site, "storing", broken)
+            with pytest.raises(InternalError) as raised:
+                await q.publish("t", b"x")
+            assert "secret" not in raised.value.message
+        outcomes = {outcome for _, kind, outcome in here.door.counts.requests if kind == "publish"}
+        assert outcomes == {"internal_error"}
 
     serve(tmp_path, work)
 

@@ -290,6 +290,38 @@ def test_a_sample_is_one_of_every_so_many_whatever_set_they_come_in() -> None:
     assert sample.of(BitMap64()) == []
 
 
+def test_groups_are_not_asked_for_one_message_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked on the event loop keeps everybody waiting."""
+    asked = 0
+
+    class Counting(BitMap64):
+        def __contains__(self, offset: int) -> bool:
+            nonlocal asked
+            asked += 1
+            return super().__contains__(offset)
+
+    async def work(here: Watched) -> None:
+        await here.q.create_topic("orders", partitions=1)
+        for _ in range(100):
+            await here.q.publish("orders", b"x")
+        async with here.q.consumer("billing", "orders") as consumer:
+            messages = await consumer.poll(100)
+            # The first one is not done: the others are above the floor.
+            for message in messages[1:-2]:
+                await message.ack()
+            await messages[-2].reject("broken")
+            state = here.site.broker.topic("orders").partition(0).groups.state("billing")
+            await here.rounds(1)
+            monkeypatch.setattr(state, "done", Counting(state.done))
+            monkeypatch.setattr(state, "unseen", Counting(state.unseen))
+            await here.rounds(1)
+            assert asked == 0
+            assert len([life for life in here.kept.lives if life.name == "message orders"]) == 98
+            assert [life.error for life in here.kept.lives if life.error] == ["broken"]
+
+    watch(tmp_path, work)
+
+
 def test_only_the_sample_is_told(tmp_path: Path) -> None:
     async def work(here: Watched) -> None:
         await here.q.create_topic("orders", partitions=1)

@@ -150,7 +150,7 @@ def test_no_power_loss_brings_back_what_was_acknowledged_or_forgets_the_rest(
 
 
 def test_the_simulation_catches_an_acknowledgement_told_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ack(self: Deliveries, group: str, lease: int, offsets: BitMap64) -> None:
+    async def ack(self: Deliveries, group: str, lease: int, offsets: BitMap64, *, again: bool = False) -> None:
         self._write([self.state(group).ack(lease, offsets)])
 
     monkeypatch.setattr(Deliveries, "ack", ack)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from pyroaring import BitMap64
 from penstock import errors
 from penstock.client import requests
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
-from penstock.errors import BrokerError, PenstockError, ProtocolError
+from penstock.errors import BrokerError, InvalidInput, PenstockError, ProtocolError
 from penstock.limits import DEFAULT_LIMITS
 from penstock.message import Message
 from penstock.wire import words
@@ -156,3 +158,16 @@ def test_a_hello_of_other_versions_is_refused() -> None:
     (packet,) = broker.receive(ClientEnd().follow_up(Kind.HELLO, 0, words.Hello((7, 8))))
     with pytest.raises(errors.VersionMismatch, match=r"\[7, 8\]"):
         broker.greeted(packet)
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (requests.CreateTopic("t", "3", {}), "partitions is a whole number, not text"),  # type: ignore[arg-type]
+        (requests.CreateTopic(None, 1, {}), "name is text, not None"),  # type: ignore[arg-type]
+        (requests.GetTrace(b"t:0:0"), "id is text, not bytes"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_request_with_a_field_of_another_kind_is_refused_in_words_about_it(request_: Any, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        words.check(request_)

@@ -28,17 +28,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from hashlib import blake2b
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from pyroaring import BitMap64
 
 from penstock.batch import Batch
-from penstock.broker.delivery import Death, Failure
+from penstock.broker.delivery import Death
 from penstock.broker.events import Buried, Copying, Cursors, GroupEvent, Passed, Redriven, Started, Unparked, pack
 from penstock.broker.ids import MessageId
+from penstock.broker.letter import (
+    DeadLetter,
+    Obituary,
+    Where,
+    check_where,
+    letter_of,
+    limits_for_letters,
+    obituary_of,
+    original,
+    plain_headers,
+)
 from penstock.broker.names import DEAD_LETTERS
 from penstock.broker.ordering import KEY
 from penstock.broker.partition import Partition
@@ -48,64 +58,14 @@ from penstock.clock import Clock
 from penstock.durations import duration_text
 from penstock.errors import InvalidInput, MessageNotFound, TopicNotFound
 from penstock.frame import Frame, Producer
-from penstock.limits import KIB, Limits
+from penstock.limits import Limits
 from penstock.message import Message
 
-HEADER = "penstock-dead-letter"
 SETTLED = "__settled"
 # The same message, given up so often: whatever is wrong with it, trying once more will not mend it.
 REDRIVES_MAX = 3
 _FAILURES_MAX = 20
 _LETTERS_AT_ONCE = 500
-_OBITUARY_BYTES_MAX = 64 * KIB
-
-
-class Obituary(msgspec.Struct, frozen=True):
-    """What the header of a dead letter says."""
-
-    topic: str
-    partition: int
-    offset: int
-    group: str
-    round: int
-    reason: str
-    attempts: int
-    failures: tuple[Failure, ...]
-    published_us: int
-    priority: Annotated[int, msgspec.Meta(ge=-1, le=1)] = 0
-
-    @property
-    def identity(self) -> tuple[str, int, int, int]:
-        return self.group, self.partition, self.offset, self.round
-
-
-class DeadLetter(NamedTuple):
-    id: MessageId
-    obituary: Obituary
-    message: Message
-    died_us: int
-    is_settled: bool
-
-
-class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters are meant: those that fit everything that is given."""
-
-    group: str | None = None
-    ids: tuple[str, ...] | None = None
-    key: bytes | None = None
-    reason_contains: str | None = None
-    since_us: int | None = None
-    until_us: int | None = None
-
-    def fits(self, letter: DeadLetter) -> bool:
-        return (
-            (self.group is None or letter.obituary.group == self.group)
-            and (self.ids is None or str(letter.id) in self.ids or str(_original(letter)) in self.ids)
-            and (self.key is None or letter.message.key == self.key)
-            and (self.reason_contains is None or self.reason_contains in letter.obituary.reason)
-            and (self.since_us is None or letter.died_us >= self.since_us)
-            and (self.until_us is None or letter.died_us < self.until_us)
-        )
 
 
 class Redrive(NamedTuple):
@@ -128,7 +88,7 @@ class DeadLetters:
         limits: Limits,
     ) -> None:
         """`ensure` makes the dead-letter topic of a topic, or finds it."""
-        self._limits = _for_letters(limits)
+        self._limits = limits_for_letters(limits)
         self._topic = topic
         self._ensure = ensure
         self._clock = clock
@@ -185,7 +145,7 @@ class DeadLetters:
         first = log.start_offset if graves.record.created_us >= died_us else max(since, log.start_offset)
         found = {}
         for stored in partition.reading.messages(BitMap64(range(first, max(log.synced_offset, first)))):
-            obituary = _obituary(stored.message)
+            obituary = obituary_of(stored.message)
             if obituary is not None and obituary.topic == topic.name and obituary.identity in wanted:
                 found[wanted[obituary.identity]] = stored.offset
         return found
@@ -213,8 +173,7 @@ class DeadLetters:
                 one.append_time,
                 one.message.priority,
             )
-            header = (HEADER, _encoded(obituary))
-            letter = Message(one.message.value, one.message.key, (*_plain(one.message), header))
+            letter = letter_of(one.message, obituary)
             size += letter.size
             if letters and size > self._limits.frame_bytes_max // 2:
                 break
@@ -236,7 +195,7 @@ class DeadLetters:
 
     def letters(self, topic: str, where: Where | None = None, *, with_settled: bool = False) -> Iterator[DeadLetter]:
         """The oldest first, partition by partition."""
-        _check(where)
+        check_where(where)
         self._topic(topic)
         try:
             graves = self._topic(topic + DEAD_LETTERS)
@@ -261,10 +220,12 @@ class DeadLetters:
         return letter
 
     def _letter(self, graves: Topic, number: int, partition: Partition, stored: Stored) -> DeadLetter | None:
-        obituary = _obituary(stored.message)
+        obituary = obituary_of(stored.message)
         if obituary is None:
             return None
-        message = msgspec.structs.replace(stored.message, headers=_plain(stored.message), priority=obituary.priority)
+        message = msgspec.structs.replace(
+            stored.message, headers=plain_headers(stored.message), priority=obituary.priority
+        )
         settled = _is_settled(partition, stored.offset)
         return DeadLetter(MessageId(graves.name, number, stored.offset), obituary, message, stored.append_time, settled)
 
@@ -287,7 +248,7 @@ class DeadLetters:
         is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate <= 1_000_000
         if rate is not None and not is_rate:
             raise InvalidInput(f"a rate is a number of messages a second, not {rate!r}")
-        _check(where)
+        check_where(where)
         if not isinstance(redrives_max, int) or redrives_max < 0:
             raise InvalidInput(f"redrives_max is a number, not {redrives_max!r}")
         source = self._topic(topic)
@@ -307,7 +268,7 @@ class DeadLetters:
         now = self._clock.now_us()
         sent = 0
         # A message may have died later than one that was published after it.
-        letters = sorted(self.letters(source.name, where), key=_original)
+        letters = sorted(self.letters(source.name, where), key=original)
         if rate is not None:
             self._check_delays(source, letters, rate, redrives_max)
         for letter in letters:
@@ -474,58 +435,6 @@ def _copying(graves: Partition) -> dict[int, Copying]:
 def _delay_us(sent: int, rate: float | None) -> int:
     """Of one that comes after so many others."""
     return int(sent * 1_000_000 / rate) if rate else 0
-
-
-def _check(where: object) -> None:
-    if where is None:
-        return
-    if not isinstance(where, Where):
-        raise InvalidInput(f"which ones is told with Where, not {type(where).__name__}")
-    try:
-        for field in msgspec.structs.fields(where):
-            msgspec.convert(getattr(where, field.name), field.type)
-    except (msgspec.ValidationError, UnicodeError) as error:
-        raise InvalidInput(f"{field.name}: {error}") from error
-    if where.key is not None and not isinstance(where.key, bytes):
-        raise InvalidInput(f"a key is bytes, not {type(where.key).__name__}")
-
-
-def _for_letters(limits: Limits) -> Limits:
-    """A dead letter carries one more header than its message was allowed to have."""
-    return replace(
-        limits,
-        headers_max=limits.headers_max + 1,
-        header_bytes_max=limits.header_bytes_max + _OBITUARY_BYTES_MAX,
-        message_bytes_max=limits.message_bytes_max + _OBITUARY_BYTES_MAX,
-    )
-
-
-def _encoded(obituary: Obituary) -> bytes:
-    """As much of the story as fits into a header."""
-    while len(encoded := msgspec.json.encode(obituary)) > _OBITUARY_BYTES_MAX - KIB:
-        if obituary.failures:
-            obituary = msgspec.structs.replace(obituary, failures=obituary.failures[1:])
-        else:
-            obituary = msgspec.structs.replace(obituary, reason=obituary.reason[: len(obituary.reason) // 2])
-    return encoded
-
-
-def _obituary(message: Message) -> Obituary | None:
-    for name, value in message.headers:
-        if name == HEADER:
-            try:
-                return msgspec.json.decode(value, type=Obituary)
-            except msgspec.DecodeError:
-                return None
-    return None
-
-
-def _plain(message: Message) -> tuple[tuple[str, bytes], ...]:
-    return tuple(header for header in message.headers if header[0] != HEADER)
-
-
-def _original(letter: DeadLetter) -> MessageId:
-    return MessageId(letter.obituary.topic, letter.obituary.partition, letter.obituary.offset)
 
 
 __all__ = ["DeadLetter", "DeadLetters", "Obituary", "Redrive", "Where"]

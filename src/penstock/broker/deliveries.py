@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import msgspec
 from pyroaring import BitMap64
 
 from penstock.batch import Batch
@@ -38,18 +37,15 @@ from penstock.broker.events import (
     pack,
     unpack,
 )
-from penstock.broker.key_hash import Hashes
-from penstock.broker.key_order import KeyOrder
 from penstock.broker.lanes import Lanes
-from penstock.broker.leasing import LaneReader, Leasing, Picked
+from penstock.broker.leasing import Picked
 from penstock.broker.ledger import Ledger
 from penstock.broker.offsets import Ints, below, bitmap_of, from_on, mask_of
-from penstock.broker.ordering import KEY, NO_ORDER, WHOLE_PARTITION, Order, PartitionOrder
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
-from penstock.broker.tally import Tally
+from penstock.broker.working import Messages, Working
 from penstock.clock import Clock
-from penstock.errors import GroupNotFound, InvalidFrame, LogCorrupt, NotScheduled, PenstockError
+from penstock.errors import GroupNotFound, InvalidFrame, LeaseError, LogCorrupt, NotScheduled, PenstockError
 from penstock.frame import CONTROL
 from penstock.limits import MIB, Limits
 from penstock.storage.commit import Committed
@@ -66,43 +62,11 @@ _LOOK_AT_ONCE_MAX = 10_000
 _HOLDING_UP_MAX = 100_000
 
 
-class Messages(LaneReader, Protocol):
-    """What groups need to know of the messages."""
-
-    @property
-    def start_offset(self) -> int: ...
-
-    @property
-    def visible_offset(self) -> int: ...
-
-    def hashes(self, offsets: BitMap64) -> Hashes: ...
-
-    def keys(self, offsets: BitMap64) -> list[tuple[int, bytes | None]]: ...
-
-    def batches(self, offsets: BitMap64) -> Iterator[tuple[Ints, Batch]]:
-        """Of all frames that hold some of these."""
-
-    def special_batches(self, offset: int) -> Iterator[tuple[Ints, Batch]]:
-        """Of all frames from there on that have lanes or delays."""
-
-
 class Taken(NamedTuple):
     """A lease, lane by lane in the order of delivery."""
 
     lease: int
     picked: list[Picked]
-
-
-class _Group:
-    """A group as it works here: its state, its settings, and how it leases."""
-
-    __slots__ = ("delivery", "leasing", "policy", "settings")
-
-    def __init__(self, delivery: Delivery, leasing: Leasing, settings: GroupSettings, policy: RetryPolicy) -> None:
-        self.delivery = delivery
-        self.leasing = leasing
-        self.settings = settings
-        self.policy = policy
 
 
 class Deliveries:
@@ -123,7 +87,7 @@ class Deliveries:
         self._clock = clock
         self._ledger = Ledger(log, clock=clock, disk=disk, loop=loop, limits=_EVENT_LIMITS)
         self._states: dict[str, Delivery] = {}
-        self._working: dict[str, _Group] = {}
+        self._working: dict[str, Working] = {}
         self._owners: dict[str, Assigned] = {}
         self._snapshot_size = 0
         # Rows under way after which there will be something to bury.
@@ -213,7 +177,7 @@ class Deliveries:
         except KeyError:
             raise GroupNotFound(f"group {group} has not started here", group=group) from None
 
-    def _group(self, name: str) -> _Group:
+    def _group(self, name: str) -> Working:
         try:
             return self._working[name]
         except KeyError:
@@ -231,17 +195,9 @@ class Deliveries:
 
     def configure(self, group: str, settings: GroupSettings, policy: RetryPolicy) -> None:
         """How the group works here from now on. It has started."""
-        state = self.state(group)
-        state.is_recalled = False
-        state.tally = state.tally or Tally()
-        state.order = self._order(settings, None if settings.lanes == "none" else self.lanes)
-        state.order.rebuild(state)
-        self._working[group] = _Group(state, Leasing(state, self.lanes, self.delays, settings.lanes), settings, policy)
-
-    def _order(self, settings: GroupSettings, lanes: Lanes | None) -> Order:
-        if settings.ordering == "key":
-            return KeyOrder(self._messages.hashes, lanes)
-        return PartitionOrder(lanes) if settings.ordering == "partition" else NO_ORDER
+        self._working[group] = Working(
+            self.state(group), settings, policy, messages=self._messages, lanes=self.lanes, delays=self.delays
+        )
 
     async def start(self, group: str, offset: int, *, end: int | None = None) -> None:
         """The group begins at `offset`, or is moved there; what it had leased is no longer its own.
@@ -280,23 +236,17 @@ class Deliveries:
             raise
         self.wake()
 
-    def _run_out(self, group: _Group, now_us: int) -> None:
+    def _run_out(self, group: Working, now_us: int) -> None:
         events = group.delivery.due(now_us, group.policy)
         if events:
-            self._write([self._fate(group, event) for event in events])
+            self._write(group.fates(events, self.graveyard))
 
     def holding_up(self) -> BitMap64:
         """Messages that keep their keys busy. Once one is gone, a start could not tell its key, and would hand out the
         next one of it. The oldest ones, if there are very many: those are the first to be deleted."""
         offsets, now = BitMap64(), self._clock.now_us()
         for group in self._working.values():
-            if group.settings.ordering == "key":
-                for due_us, waiting in group.delivery.waits():
-                    # What is due is ready as soon as somebody asks, and may be gone by then as all that is ready.
-                    if due_us > now:
-                        offsets |= waiting
-                for lease in group.delivery.leases.values():
-                    offsets |= lease.offsets
+            offsets |= group.holding_up(now)
         return offsets[:_HOLDING_UP_MAX]
 
     def next_due_of(self, group: str) -> int | None:
@@ -315,36 +265,24 @@ class Deliveries:
         self._run_out(group, now)
         # Also if there is no room: nobody shall wait for a time that has come.
         group.delivery.make_ready(now)
-        room = min(count, group.settings.max_in_flight - group.delivery.in_flight)
+        room = min(count, group.room)
         look_at, looked_at = room, 0
         while room > 0 and looked_at < _LOOKED_AT_MAX:
-            try:
-                decision = group.leasing.lease(
-                    self._messages,
-                    count=room,
-                    look_at=look_at,
-                    bytes_max=bytes_max,
-                    start=self._messages.start_offset,
-                    end=self._messages.visible_offset,
-                    now_us=now,
-                    consumer=consumer,
-                    identity=self._lease + 1,
-                    deadline_us=now + visibility_us,
-                )
-            except InvalidFrame as error:
-                raise LogCorrupt(f"a frame of messages is damaged: {error.message}", **error.details) from error
+            decision = group.next_lease(
+                count=room,
+                look_at=look_at,
+                bytes_max=bytes_max,
+                now_us=now,
+                consumer=consumer,
+                identity=self._lease + 1,
+                deadline_us=now + visibility_us,
+            )
             if decision is None:
                 return None
             self._lease += 1
             self._note(decision.events)
-            order = group.delivery.order
-            if decision.hashes is not None and decision.picked:
-                order.leased(self._lease, group.delivery.leases[self._lease].offsets, decision.hashes)
-            for blocked in decision.blocked:
-                order.block(*blocked)
+            group.leased(self._lease, decision, now)
             if decision.picked:
-                for offsets, frames in decision.picked:
-                    group.delivery.count_handed(offsets, frames, now)
                 return Taken(self._lease, decision.picked)
             # All were passed over: expired, or of busy keys. Further ahead each time.
             looked_at += look_at
@@ -354,10 +292,19 @@ class Deliveries:
             self.wake()
         return None
 
-    async def ack(self, group: str, lease: int, offsets: BitMap64) -> None:
+    async def ack(self, group: str, lease: int, offsets: BitMap64, *, again: bool = False) -> None:
         """On disk when this returns: these messages are never delivered to this group again."""
         self._ledger.check()
-        await self._decided([self.state(group).ack(lease, offsets)])
+        state = self.state(group)
+        try:
+            event = state.ack(lease, offsets)
+        except LeaseError:
+            if not again or not offsets or not all(map(state.is_done, offsets)):
+                raise
+            # It was carried out the first time. That may still be on its way to the disk.
+            await self.flushed()
+        else:
+            await self._decided([event])
 
     async def nack(
         self, name: str, lease: int, offsets: BitMap64, *, reason: str = "", delay_us: int | None = None
@@ -372,14 +319,14 @@ class Deliveries:
             reason=reason,
             delay_us=delay_us,
         )
-        await self._decided([self._fate(group, event) for event in events])
+        await self._decided(group.fates(events, self.graveyard))
 
     async def reject(self, name: str, lease: int, offsets: BitMap64, reason: str) -> None:
         self._ledger.check()
         group = self._group(name)
         parks = group.settings.on_poison != "skip"
         events = group.delivery.reject(lease, offsets, reason, parks=parks)
-        await self._decided([self._fate(group, event) for event in events])
+        await self._decided(group.fates(events, self.graveyard))
 
     async def release(self, group: str, lease: int, offsets: BitMap64) -> None:
         self._ledger.check()
@@ -395,27 +342,6 @@ class Deliveries:
     async def record(self, events: Sequence[AnyEvent]) -> None:
         """Decided elsewhere."""
         await self._decided(events)
-
-    def _fate(self, group: _Group, event: AnyEvent) -> AnyEvent:
-        """What becomes of messages that were given up: whether they are dead letters, and whose key waits for that."""
-        if not isinstance(event, Exhausted):
-            return event
-        since = self.graveyard()
-        parked: tuple[tuple[bytes, int], ...] = ()
-        ordering, on_poison = group.settings.ordering, group.settings.on_poison
-        if ordering != "none" and on_poison != "skip":
-            if ordering == "key" and on_poison == "park":
-                parked = self._parked_by(unpack(event.offsets))
-            else:
-                parked = ((WHOLE_PARTITION, unpack(event.offsets).min()),)
-        return msgspec.structs.replace(event, since=since, parked=parked)
-
-    def _parked_by(self, offsets: BitMap64) -> tuple[tuple[bytes, int], ...]:
-        first: dict[bytes, int] = {}
-        for offset, key in self._messages.keys(offsets):
-            if key is not None:
-                first.setdefault(KEY + key, offset)
-        return tuple(sorted(first.items()))
 
     # --- delayed messages --------------------------------------------------------------------------------
 

@@ -104,8 +104,8 @@ class Delivery:
         self.order: Order = NO_ORDER
         # Its events come from the log, and nobody asks what is due in between.
         self.is_recalled = True
-        # What it has done since the broker was started; not of what is recalled.
-        self.tally: Tally | None = None
+        # What it has done since the broker was started: what was recalled until then is forgotten.
+        self.tally = Tally()
         self.dying: dict[int, Death] = {}
         # How often a message has become a dead letter. What is moved back in time may die again.
         self.dead: dict[int, int] = {}
@@ -125,6 +125,7 @@ class Delivery:
         self.ready = BitMap64()
         self.hidden = hidden
         self.unseen = hidden.copy()
+        self.tally.returned.clear()
         self.leases: dict[int, Lease] = {}
         self.in_flight = 0
         self.parked: dict[bytes, Parked] = {}
@@ -165,6 +166,13 @@ class Delivery:
         self.dead = {dead: deaths for dead, deaths in self.dead.items() if dead >= offset}
         self.redriven = {dead: deaths for dead, deaths in self.redriven.items() if dead >= offset}
 
+    def is_dead(self, offset: int) -> bool:
+        """A dead letter, and not brought back since."""
+        return self.dead.get(offset, 0) > self.redriven.get(offset, 0)
+
+    def dead_count(self) -> int:
+        return sum(map(self.is_dead, self.dead))
+
     def is_done(self, offset: int) -> bool:
         return offset < self.floor or offset in self.done
 
@@ -176,8 +184,7 @@ class Delivery:
 
     def count_handed(self, offsets: BitMap64, frames: Sequence[Frame], now_us: int) -> None:
         """Of a lease that was applied: those that were never delivered before, by their age."""
-        if self.tally is not None:
-            self.tally.hand(offsets - self._retried if self._retried else offsets, frames, now_us)
+        self.tally.hand(offsets - self._retried if self._retried else offsets, frames, now_us)
 
     def attempt(self, offset: int) -> int:
         """How often a leased message has been delivered, this time included."""
@@ -307,25 +314,21 @@ class Delivery:
                 self._apply_leased(event, at_us)
             case Acknowledged():
                 offsets = unpack(event.offsets)
-                if self.tally is not None:
-                    self.tally.acknowledge(len(offsets), self.leases[event.lease].leased_us, at_us)
+                self.tally.acknowledge(len(offsets), self.leases[event.lease].leased_us, at_us)
                 self._finish(self._answered(event.lease, offsets))
             case Passed():
                 self._apply_passed(event)
             case Nacked():
                 offsets = unpack(event.offsets)
-                if self.tally is not None:
-                    self.tally.nacked += len(offsets)
+                self.tally.nacked += len(offsets)
                 self._again(event.lease, offsets, at_us, event.due_us, event.reason)
             case Expired():
                 offsets = unpack(event.offsets)
-                if self.tally is not None:
-                    self.tally.ran_out += len(offsets)
+                self.tally.ran_out += len(offsets)
                 self._again(event.lease, offsets, at_us, event.due_us, RAN_OUT)
             case Released():
                 offsets = unpack(event.offsets)
-                if self.tally is not None:
-                    self.tally.given_back += len(offsets)
+                self.tally.given_back += len(offsets)
                 self._undelivered(self._answered(event.lease, offsets))
             case Extended():
                 self.leases[event.lease].deadline_us = event.deadline_us
@@ -333,8 +336,7 @@ class Delivery:
             case Exhausted():
                 self._apply_exhausted(event, at_us)
             case Buried():
-                if self.tally is not None:
-                    self.tally.dead_lettered += len(event.places)
+                self.tally.dead_lettered += len(event.places)
                 for offset in unpack(event.offsets):
                     self.dying.pop(offset, None)
                     self.dead[offset] = self.dead.get(offset, 0) + 1
@@ -366,10 +368,8 @@ class Delivery:
             for offset in again:
                 self.attempts[offset] = self.attempts.get(offset, 1) + 1
             self._retried |= again
-            if self.tally is not None:
-                self.tally.redelivered += len(again)
-        if self.tally is not None:
-            self.tally.delivered += len(offsets)
+            self.tally.redelivered += len(again)
+        self.tally.delivered += len(offsets)
         self.cursors = event.cursors
         self.hold(Lease(event.lease, event.consumer, event.deadline_us, offsets, at_us))
 
@@ -388,7 +388,7 @@ class Delivery:
     def _apply_passed(self, event: Passed) -> None:
         skipped, hidden = unpack(event.skipped), unpack(event.hidden)
         finished = unpack(event.lapsed) | unpack(event.gone)
-        if event.lapsed and self.tally is not None:
+        if event.lapsed:
             self.tally.expired += len(unpack(event.lapsed))
         self.ready |= skipped
         self.hidden |= hidden
@@ -398,6 +398,7 @@ class Delivery:
             self.order.over(finished)
             self.ready -= finished
             self.unseen -= finished
+            self.tally.returned -= finished
             for offset in finished if self.copying else ():
                 self.copying.pop(offset, None)
             self._finish(finished)
@@ -406,8 +407,7 @@ class Delivery:
     def _apply_exhausted(self, event: Exhausted, at_us: int) -> None:
         offsets = unpack(event.offsets)
         lease = self.leases[event.lease]
-        if self.tally is not None:
-            self.tally.given_up += len(offsets)
+        self.tally.given_up += len(offsets)
         if event.since is not None:
             for offset in offsets:
                 attempt = self.attempt(offset)
@@ -494,7 +494,9 @@ class Delivery:
         again = offsets & self._retried
         for offset in again:
             self.attempts[offset] -= 1
-        self.unseen |= offsets - again
+        first = offsets - again
+        self.unseen |= first
+        self.tally.returned |= first
         self.ready |= offsets
 
     def _revive(self, offsets: BitMap64, due_us: int) -> None:
@@ -505,6 +507,7 @@ class Delivery:
             self.floor = lowest
         self.done -= offsets
         self.unseen |= offsets
+        self.tally.returned |= offsets
         self._wait_anew(offsets, due_us)
 
     def _make_ready_these(self, offsets: BitMap64) -> None:

@@ -41,7 +41,8 @@ class Disk:
 
     def took(self, spent_us: int) -> None:
         """So long it was until something was on disk: the best guess there is about the next time."""
-        self._average_us += _NEWEST * (spent_us - self._average_us)
+        # A clock that was set back says nothing.
+        self._average_us += _NEWEST * (max(spent_us, 0) - self._average_us)
 
     def may_be_kept_waiting(self, items: int, size: int) -> bool:
         """For so many items of one log, whether the loop may write them itself."""

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from pyroaring import BitMap64
 
 from penstock.broker.catalog import ReplayRecord
+from penstock.broker.checks import check_time, is_int
 from penstock.broker.delivery import Parked
 from penstock.broker.events import Deferred, GroupEvent, Started, pack
 from penstock.broker.names import check_name
@@ -94,9 +95,9 @@ class Group:
         partitions: Iterable[int] | None = None,
     ) -> list[Handed]:
         """Up to `count` messages of about `bytes_max` bytes, from as many partitions as it takes."""
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= COUNT_MAX:
+        if not is_int(count) or not 1 <= count <= COUNT_MAX:
             raise InvalidInput(f"count must be 1 to {COUNT_MAX}, not {count!r}")
-        if not _is_int(bytes_max) or bytes_max < 1:
+        if not is_int(bytes_max) or bytes_max < 1:
             raise InvalidInput(f"bytes_max is a positive number, not {bytes_max!r}")
         check_name("consumer", consumer)
         visibility = self._visibility(visibility_us)
@@ -155,13 +156,16 @@ class Group:
 
         return sorted(handed, key=lane)
 
-    async def ack(self, receipt: Receipt) -> None:
-        """On disk when this returns: these messages never come to this group again."""
-        await self._partition(receipt).groups.ack(self.name, receipt.lease, receipt.offsets)
+    async def ack(self, receipt: Receipt, *, again: bool = False) -> None:
+        """On disk when this returns: these messages never come to this group again.
+
+        With `again`, that may be the case already: somebody who has not heard the answer says it a second time.
+        """
+        await self._partition(receipt).groups.ack(self.name, receipt.lease, receipt.offsets, again=again)
 
     async def nack(self, receipt: Receipt, *, reason: str = "", delay_us: int | None = None) -> None:
         """To be tried again: after `delay_us`, or by the group's back-off."""
-        if delay_us is not None and not (_is_int(delay_us) and 0 <= delay_us <= self.topic.settings.max_delay_us):
+        if delay_us is not None and not (is_int(delay_us) and 0 <= delay_us <= self.topic.settings.max_delay_us):
             longest = duration_text(self.topic.settings.max_delay_us)
             raise InvalidInput(f"a delay is 0s to {longest} for {self.topic.name}, not {_shown(delay_us)}")
         await self._partition(receipt).groups.nack(
@@ -210,12 +214,11 @@ class Group:
     def _position(self, partition: Partition, to: str | None, time_us: int | None, offset: int | None) -> int:
         start, end = partition.messages.start_offset, partition.reading.visible_offset
         if offset is not None:
-            if not _is_int(offset) or not start <= offset <= end:
+            if not is_int(offset) or not start <= offset <= end:
                 raise OffsetOutOfRange(f"offset {offset!r} is not within {start} to {end}", start=start, end=end)
             return offset
         if time_us is not None:
-            if not _is_int(time_us) or not 0 <= time_us <= TIME_MAX_US:
-                raise InvalidInput(f"a time is microseconds within 1970–9999, not {time_us!r}")
+            check_time(time_us)
             return min(partition.messages.offset_at(time_us), end)
         if to not in ("earliest", "latest"):
             raise InvalidInput(f"seek to earliest or latest, not {to!r}")
@@ -228,7 +231,7 @@ class Group:
         """
         part = self.topic.partition(partition)
         start, end = part.messages.start_offset, part.reading.visible_offset
-        if not (_is_int(first) and _is_int(last)) or not start <= first <= last <= end:
+        if not (is_int(first) and is_int(last)) or not start <= first <= last <= end:
             raise OffsetOutOfRange(
                 f"offsets {first!r} to {last!r} are not within {start} to {end}", start=start, end=end
             )
@@ -317,14 +320,14 @@ class Group:
             await self._started(number)
 
     def _partition(self, receipt: Receipt) -> Partition:
-        is_one = isinstance(receipt, Receipt) and _is_int(receipt.lease) and isinstance(receipt.offsets, BitMap64)
+        is_one = isinstance(receipt, Receipt) and is_int(receipt.lease) and isinstance(receipt.offsets, BitMap64)
         if not is_one:
             raise InvalidInput(f"a receipt has a partition, a lease and a set of offsets, not {receipt!r}")
         return self.topic.partition(receipt.partition)
 
     def _visibility(self, visibility_us: int | None) -> int:
         visibility = self.settings.visibility_us if visibility_us is None else visibility_us
-        if not _is_int(visibility) or not 1 <= visibility <= VISIBILITY_US_MAX:
+        if not is_int(visibility) or not 1 <= visibility <= VISIBILITY_US_MAX:
             longest = duration_text(VISIBILITY_US_MAX)
             raise InvalidInput(f"visibility is 1us to {longest}, not {_shown(visibility_us)}")
         return visibility
@@ -340,10 +343,6 @@ def _delays_in(partition: Partition, messages: BitMap64) -> list[tuple[int, BitM
             for delay in set(delays[delays > 0].tolist()):
                 by_delay.setdefault(delay, BitMap64()).update(bitmap_of(offsets[delays == delay]) & messages)
     return sorted((delay, offsets) for delay, offsets in by_delay.items() if offsets)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _shown(us: object) -> str:

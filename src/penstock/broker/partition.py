@@ -3,7 +3,7 @@
     partitions/<id>/messages      a log of the messages
     partitions/<id>/deliveries    a log of what happened to them
 
-Belongs to one event loop, but is opened, maintained and closed on a thread: all that reads and writes the disk.
+Belongs to one event loop, but is opened, maintained and closed on a thread: all that takes the disk long.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ class Tally:
         "nacked",
         "ran_out",
         "redelivered",
+        "returned",
         "to_acknowledgement",
         "to_delivery",
     )
@@ -67,19 +68,27 @@ class Tally:
         self.delivered = self.redelivered = 0
         self.acknowledged = self.nacked = self.ran_out = self.given_back = 0
         self.given_up = self.dead_lettered = self.expired = 0
+        # Messages that were delivered once, and will be as if for the first time: given back unseen, or redriven.
+        self.returned = BitMap64()
         # From publishing to the first delivery, and from the last delivery to the acknowledgement.
         self.to_delivery = Histogram(DELIVERY_BOUNDS)
         self.to_acknowledgement = Histogram(DELIVERY_BOUNDS)
 
     def hand(self, offsets: BitMap64, frames: Sequence[Frame], now_us: int) -> None:
-        """These were delivered for the first time, out of these frames. What was delayed is left out: it waited on
-        purpose."""
+        """These were delivered out of these frames, and had not failed before. What was `returned` is left out: it has
+        been counted. So are frames in which something was delayed: it waited on purpose."""
+        if self.returned:
+            offsets, self.returned = offsets - self.returned, self.returned - offsets
+        delayed = [frame for frame in frames if frame.flags & HAS_DELAYS]
+        if delayed:
+            offsets = offsets.copy()
+            for frame in delayed:
+                offsets.remove_range(frame.base_offset, frame.next_offset)
+            frames = [frame for frame in frames if not frame.flags & HAS_DELAYS]
         if not offsets:
             return
         oldest, newest = frames[0].append_time, frames[-1].append_time
-        if not (frames[0].flags | frames[-1].flags) & HAS_DELAYS and self.to_delivery.tells_the_same(
-            (now_us - oldest) / 1e6, (now_us - newest) / 1e6
-        ):
+        if self.to_delivery.tells_the_same((now_us - oldest) / 1e6, (now_us - newest) / 1e6):
             # As good as always: what comes together is about as old.
             self.to_delivery.add(max(now_us - (oldest + newest) / 2, 0) / 1e6, len(offsets))
             return
@@ -87,8 +96,6 @@ class Tally:
             frames = frames[:: -(-len(frames) // _FRAMES_MAX)]
         last = len(frames) - 1
         for number, frame in enumerate(frames):
-            if frame.flags & HAS_DELAYS:
-                continue
             if last == 0:
                 count = len(offsets)
             else:

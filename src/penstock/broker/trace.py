@@ -247,6 +247,8 @@ def why(topic: Topic, identity: MessageId, group: str, *, now_us: int, owner: st
     if not is_started or not partition.groups.has(group):
         if offset in partition.groups.delays.pending:
             return _delayed(partition, offset)
+        if not is_started:
+            return Why("group_not_started", f"there is no group {group}")
         return Why("group_not_started", f"group {group} has never asked for messages of this partition")
     state = partition.groups.state(group)
     found = _because_of_state(partition, state, identity, now_us)
@@ -272,7 +274,7 @@ def _because_of_state(partition: Partition, state: Delivery, identity: MessageId
     if lease is not None:
         until = rfc3339(lease.deadline_us)
         return Why("leased", f"{lease.consumer} has it, attempt {state.attempt(offset)}, until {until}")
-    if offset in state.dying or (state.is_done(offset) and offset in state.dead):
+    if offset in state.dying or (state.is_done(offset) and state.is_dead(offset)):
         return Why("dead_lettered", "the group gave it up: it is a dead letter")
     if state.is_done(offset):
         return _done(partition, state, identity)

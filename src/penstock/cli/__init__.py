@@ -2,7 +2,7 @@
 
 app          the commands together, and the way in
 broker       where the broker is, for every command that needs one
-options      options and arguments that several commands have
+options      options and arguments that several commands have; bundles of them, which are one argument of a command
 given        what people type, understood
 output       tables, JSON, errors and progress, shared by all commands
 shown        how bytes, times, sizes and messages look

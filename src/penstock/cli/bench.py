@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import bundled
 from penstock.cli.options import OutputOption
 from penstock.cli.output import Column, Output, console, print_json, print_table, progress_of_messages
 from penstock.cli.shown import counted, shown_span
@@ -31,7 +32,7 @@ _COLUMNS = (
 _MEANING = "p…: until a batch is on disk · until the next batch is here and acknowledged · from publish to receipt"
 
 
-@with_broker
+@bundled
 def bench(
     broker: Broker,
     messages: Annotated[int, typer.Option("--messages", "-n", metavar="N", min=1, help="How many.")] = 100_000,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from penstock.cli.bundles import Bundle
 from penstock.errors import ConnectionLost, DirectoryLocked, InvalidInput
 
 if TYPE_CHECKING:
@@ -33,15 +31,17 @@ _ServerKey = Annotated[
 ]
 
 
-class Broker:
+class Broker(Bundle):
     """What the options of a command say; nothing is opened before it is asked for."""
 
-    def __init__(self, server: str | None, data: str | None, key: str | None) -> None:
+    comes_last: ClassVar[bool] = True
+
+    def __init__(self, server: _Server = None, data: _Data = None, server_key: _ServerKey = None) -> None:
         if server is not None and data is not None:
             raise InvalidInput("the broker is at --server or in --data, not both")
         self.data = data
         self.address = server or os.environ.get("PENSTOCK_SERVER") or ADDRESS
-        self.key = key or os.environ.get("PENSTOCK_KEY") or None
+        self.key = server_key or os.environ.get("PENSTOCK_KEY") or None
 
     def open(self, *, create: bool = False) -> Client:
         """A client, to be used in a `with`. Only with `create` a directory that is not there is made."""
@@ -53,6 +53,11 @@ class Broker:
         try:
             return penstock.connect(self.address, key=self.key)
         except ConnectionLost as error:
+            import ssl
+
+            # Where somebody answers, only not as was expected, another server is no help.
+            if isinstance(error.__cause__, ssl.SSLError) or not isinstance(error.__cause__, OSError):
+                raise
             raise ConnectionLost(
                 f"{error.message}; `penstock serve` starts a server, and --data DIR needs none", **error.details
             ) from error
@@ -68,23 +73,3 @@ class Broker:
             raise DirectoryLocked(
                 f"{data} is in use by another process; if that is a server, reach it with --server", **error.details
             ) from error
-
-
-def with_broker(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command its first argument, a Broker, and the options for it."""
-    first, *others = inspect.signature(command, eval_str=True).parameters.values()
-    assert first.annotation is Broker, f"{command.__name__} takes no broker"
-
-    @wraps(command)
-    def run(*, server: str | None, data: str | None, server_key: str | None, **options: Any) -> None:
-        command(Broker(server, data, server_key), **options)
-
-    where = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in (("server", _Server), ("data", _Data), ("server_key", _ServerKey))
-    ]
-    parameters = [*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others), *where]
-    # Typer reads both.
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run

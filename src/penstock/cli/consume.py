@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import bundled
 from penstock.cli.given import settings_given
 from penstock.cli.options import FromTime, Settings, ToTime
-from penstock.cli.output import EXIT_BAD_NEWS, flush
+from penstock.cli.output import EXIT_BAD_NEWS, flush, note
 from penstock.cli.stream import Format, print_messages, stretch_given, write_message
 from penstock.errors import InvalidInput, LeaseError
 
@@ -31,7 +32,7 @@ class Rows(StrEnum):
     JSON = "json"
 
 
-@with_broker
+@bundled
 def consume(
     broker: Broker,
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="The names of topics.")],
@@ -109,12 +110,15 @@ def _print_batch(batch: ReceivedBatch, wanted: int, shape: Format, acks: bool) -
 
 
 def _settle(batch: ReceivedBatch, messages: list[Received], printed: int, acks: bool) -> None:
-    if acks and printed == len(messages):
-        batch.ack()
-        return
-    if acks:
-        for message in messages[:printed]:
-            message.ack()
+    try:
+        if acks and printed == len(messages):
+            batch.ack()
+        elif acks:
+            for message in messages[:printed]:
+                message.ack()
+    except LeaseError as error:
+        # The broker was killed, or we were too slow. There is more to come, and these among it.
+        note(f"not acknowledged, and may come again: {error.message}")
     _give_back(messages[printed:])
 
 

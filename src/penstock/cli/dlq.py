@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import Bundle, bundled
 from penstock.cli.given import maybe_past_given
 from penstock.cli.options import Limit, MessageId, OutputOption, Topic, Yes
-from penstock.cli.output import (
-    EXIT_BAD_NEWS,
-    Column,
-    Output,
-    confirm,
-    console,
-    print_answer,
-    print_fields,
-    print_json,
-    print_rows,
-    print_table,
-)
+from penstock.cli.output import Column, Output, confirm, print_answer, print_one, print_rows
 from penstock.cli.shown import counted, message_json, shown_bytes, shown_headers, shown_text, shown_time, time_json
 from penstock.clock import SystemClock
 
@@ -31,16 +22,6 @@ app = typer.Typer(
     help="Look at, redrive and discard messages that were given up.", no_args_is_help=True, rich_markup_mode=None
 )
 
-Group = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only of this group.")]
-Ids = Annotated[
-    list[str] | None, typer.Option("--id", metavar="ID", help="Of the letter or the message; may be repeated.")
-]
-OfKey = Annotated[str | None, typer.Option("--key", "-k", help="Only with this key.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Only with this in the reason.")]
-Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Given up then or later: RFC 3339, or how long ago.")
-]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Given up before then.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 # As many as can be asked for at once.
@@ -64,51 +45,55 @@ _FAILURE_COLUMNS = (
 )
 
 
-def _where(
-    group: str | None, ids: list[str] | None, key: str | None, reason: str | None, since: str | None, until: str | None
-) -> dict[str, Any]:
-    return {
-        "group": group,
-        "ids": ids or None,
-        "key": key,
-        "reason": reason,
-        "since": maybe_past_given("--since", since),
-        "until": maybe_past_given("--until", until),
-    }
+@dataclass(frozen=True)
+class Where(Bundle):
+    """Which ones are meant: those that fit every filter."""
+
+    group: Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Only of this group.")] = None
+    ids: Annotated[
+        list[str] | None, typer.Option("--id", metavar="ID", help="Of the letter or the message; may be repeated.")
+    ] = None
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Only with this key.")] = None
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Only with this in the reason.")] = None
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Given up then or later: RFC 3339, or how long ago.")
+    ] = None
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Given up before then.")] = None
+
+    def given(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "ids": self.ids or None,
+            "key": self.key,
+            "reason": self.reason,
+            "since": maybe_past_given("--since", self.since),
+            "until": maybe_past_given("--until", self.until),
+        }
 
 
 @app.command("list")
-@with_broker
+@bundled
 def list_letters(
     broker: Broker,
     topic: Topic,
-    group: Group = None,
-    ids: Ids = None,
-    key: OfKey = None,
-    reason: Reason = None,
-    since: Since = None,
-    until: Until = None,
+    where: Where,
     settled: Annotated[bool, typer.Option("--settled", help="With those that were redriven or discarded.")] = False,
     limit: Limit = 1_000,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """The oldest first, partition by partition."""
-    where = _where(group, ids, key, reason, since, until)
+    filters = where.given()
     with broker.open() as q:
-        found = q.dead_letters.list(topic, with_settled=settled, limit=limit, **where)
+        found = q.dead_letters.list(topic, with_settled=settled, limit=limit, **filters)
     print_rows(output, found, _as_json, _COLUMNS, _cells, f"no dead letters of {topic}")
 
 
 @app.command("show")
-@with_broker
+@bundled
 def show(broker: Broker, id: MessageId, output: OutputOption = Output.TABLE) -> None:
     """A dead letter with all its attempts."""
     with broker.open() as q:
         letter = q.dead_letters.get(id)
-    out = console()
-    if output is Output.JSON:
-        print_json(out, _as_json(letter))
-        return
     now_us = SystemClock().now_us()
     fields = [
         ("id", letter.id),
@@ -123,23 +108,16 @@ def show(broker: Broker, id: MessageId, output: OutputOption = Output.TABLE) -> 
         ("value", shown_bytes(letter.message.value, "(null)")),
         ("headers", shown_headers(letter.message.headers)),
     ]
-    print_fields(out, fields, label_width=9)
-    if letter.failures:
-        out.print()
-        print_table(out, _FAILURE_COLUMNS, [_failure_cells(each, now_us) for each in letter.failures])
+    rows = [_failure_cells(each, now_us) for each in letter.failures]
+    print_one(output, _as_json(letter), fields=fields, columns=_FAILURE_COLUMNS, rows=rows)
 
 
 @app.command("redrive")
-@with_broker
+@bundled
 def redrive(
     broker: Broker,
     topic: Topic,
-    group: Group = None,
-    ids: Ids = None,
-    key: OfKey = None,
-    reason: Reason = None,
-    since: Since = None,
-    until: Until = None,
+    where: Where,
     dry_run: DryRun = False,
     rate: Annotated[float | None, typer.Option("--rate", metavar="N", help="No more than so many a second.")] = None,
     output: OutputOption = Output.TABLE,
@@ -148,44 +126,36 @@ def redrive(
 
     In place where the message is still in the log; otherwise as a copy, which all groups of the topic get.
     """
-    where = _where(group, ids, key, reason, since, until)
+    filters = where.given()
     with broker.open() as q:
-        done = q.dead_letters.redrive(topic, dry_run=dry_run, rate=rate, **where)
+        done = q.dead_letters.redrive(topic, dry_run=dry_run, rate=rate, **filters)
     by_outcome = {"in_place": done.in_place, "copied": done.copied, "refused": done.refused, "already": done.already}
     told = ", ".join(f"{len(those)} {what.replace('_', ' ')}" for what, those in by_outcome.items() if those)
     sentence = f"{'would redrive' if dry_run else 'redriven'}: {told or 'nothing'}"
-    print_answer(output, {"dry_run": dry_run, **by_outcome}, sentence)
-    if not done.in_place and not done.copied:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    is_nothing = not done.in_place and not done.copied
+    print_answer(output, {"dry_run": dry_run, **by_outcome}, sentence, is_bad_news=is_nothing)
 
 
 @app.command("discard")
-@with_broker
+@bundled
 def discard(
     broker: Broker,
     topic: Topic,
-    group: Group = None,
-    ids: Ids = None,
-    key: OfKey = None,
-    reason: Reason = None,
-    since: Since = None,
-    until: Until = None,
+    where: Where,
     dry_run: DryRun = False,
     yes: Yes = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put them away: all, or those that fit every filter. They are not listed any more, nor redriven."""
-    where = _where(group, ids, key, reason, since, until)
+    filters = where.given()
     with broker.open() as q:
         if dry_run:
-            count = len(q.dead_letters.list(topic, limit=_LIMIT_MAX, **where))
+            count = len(q.dead_letters.list(topic, limit=_LIMIT_MAX, **filters))
         else:
             confirm(f"Discard dead letters of {topic}?", yes)
-            count = q.dead_letters.discard(topic, **where)
+            count = q.dead_letters.discard(topic, **filters)
     told = f"{'would discard' if dry_run else 'discarded'} {counted(count, 'dead letter')}"
-    print_answer(output, {"dry_run": dry_run, "discarded": count}, told)
-    if not count:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    print_answer(output, {"dry_run": dry_run, "discarded": count}, told, is_bad_news=not count)
 
 
 # --- how they look ------------------------------------------------------------------------------------------

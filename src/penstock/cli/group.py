@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import Bundle, bundled
 from penstock.cli.given import flags_given, maybe_past_given, offset_given, past_given, settings_given
 from penstock.cli.options import FromTime, GroupName, OutputOption, Settings, Topic, ToTime, Yes
-from penstock.cli.output import (
-    EXIT_BAD_NEWS,
-    Column,
-    Output,
-    confirm,
-    console,
-    print_answer,
-    print_fields,
-    print_json,
-    print_rows,
-    print_table,
-)
+from penstock.cli.output import Column, Output, confirm, print_answer, print_one, print_rows
 from penstock.cli.shown import bytes_json, counted, flat, ranges, shown_bytes, shown_text, shown_time, time_json
 from penstock.clock import SystemClock
 from penstock.errors import InvalidInput
@@ -33,14 +24,6 @@ app = typer.Typer(
     help="Make, list, show, set, delete, move and replay groups.", no_args_is_help=True, rich_markup_mode=None
 )
 
-Visibility = Annotated[
-    str | None, typer.Option("--visibility", metavar="DURATION", help="How long a consumer may keep a message.")
-]
-MaxRetries = Annotated[int | None, typer.Option("--max-retries", metavar="N", help="Tries after the first one.")]
-Ordering = Annotated[str | None, typer.Option("--ordering", metavar="none|key|partition", help="What keeps its order.")]
-OnPoison = Annotated[
-    str | None, typer.Option("--on-poison", metavar="park|skip|block", help="What a message given up does to its key.")
-]
 Start = Annotated[
     str | None, typer.Option("--start", metavar="earliest|latest", help="Where the group begins in a topic.")
 ]
@@ -74,31 +57,45 @@ _STATE_COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class Wanted(Bundle):
+    """Settings: some have flags of their own."""
+
+    visibility: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long a consumer may keep a message.")
+    ] = None
+    max_retries: Annotated[int | None, typer.Option(metavar="N", help="Tries after the first one.")] = None
+    ordering: Annotated[str | None, typer.Option(metavar="none|key|partition", help="What keeps its order.")] = None
+    on_poison: Annotated[
+        str | None, typer.Option(metavar="park|skip|block", help="What a message given up does to its key.")
+    ] = None
+    settings: Settings = None
+
+    def given(self, **more: Any) -> dict[str, Any]:
+        """With more flags, if there are any."""
+        flags = {name: value for name, value in asdict(self).items() if name != "settings"}
+        return settings_given(self.settings, flags_given(**more, **flags))
+
+
 @app.command("create")
-@with_broker
+@bundled
 def create(
     broker: Broker,
     name: GroupName,
+    *,
     start: Start = None,
-    visibility: Visibility = None,
-    max_retries: MaxRetries = None,
-    ordering: Ordering = None,
-    on_poison: OnPoison = None,
-    settings: Settings = None,
+    wanted: Wanted,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a group. A consumer makes its group by itself; if it is there already, it must have these settings."""
-    flags = flags_given(
-        start=start, visibility=visibility, max_retries=max_retries, ordering=ordering, on_poison=on_poison
-    )
-    wanted = settings_given(settings, flags)
+    settings = wanted.given(start=start)
     with broker.open() as q:
-        info = q.create_group(name, **wanted)
+        info = q.create_group(name, **settings)
     _print_group(info, output)
 
 
 @app.command("list")
-@with_broker
+@bundled
 def list_groups(broker: Broker, output: OutputOption = Output.TABLE) -> None:
     """What groups there are, with their lag."""
     with broker.open() as q:
@@ -107,7 +104,7 @@ def list_groups(broker: Broker, output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("show")
-@with_broker
+@bundled
 def show(broker: Broker, name: GroupName, output: OutputOption = Output.TABLE) -> None:
     """A group with its lag, its members and settings."""
     with broker.open() as q:
@@ -116,27 +113,17 @@ def show(broker: Broker, name: GroupName, output: OutputOption = Output.TABLE) -
 
 
 @app.command("set")
-@with_broker
-def set_group(
-    broker: Broker,
-    name: GroupName,
-    visibility: Visibility = None,
-    max_retries: MaxRetries = None,
-    ordering: Ordering = None,
-    on_poison: OnPoison = None,
-    settings: Settings = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
+@bundled
+def set_group(broker: Broker, name: GroupName, wanted: Wanted, output: OutputOption = Output.TABLE) -> None:
     """Change those settings that are named."""
-    flags = flags_given(visibility=visibility, max_retries=max_retries, ordering=ordering, on_poison=on_poison)
-    wanted = settings_given(settings, flags)
+    settings = wanted.given()
     with broker.open() as q:
-        info = q.change_group(name, **wanted)
+        info = q.change_group(name, **settings)
     _print_group(info, output)
 
 
 @app.command("delete")
-@with_broker
+@bundled
 def delete(broker: Broker, name: GroupName, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
     """Delete a group with everything it knows of what it has done. The messages stay."""
     with broker.open() as q:
@@ -147,7 +134,7 @@ def delete(broker: Broker, name: GroupName, yes: Yes = False, output: OutputOpti
 
 
 @app.command("seek")
-@with_broker
+@bundled
 def seek(
     broker: Broker,
     name: GroupName,
@@ -160,18 +147,19 @@ def seek(
 ) -> None:
     """Move a group in a topic. What it has leased is let go."""
     where = offset_given(to)
+    time = past_given("--to", to) if isinstance(where, str) else None
     with broker.open() as q:
-        if isinstance(where, int) or where in ("earliest", "latest"):
-            q.seek(name, topic, where, partition=partition)
+        if isinstance(time, int):
+            q.seek(name, topic, time=time, partition=partition)
         else:
-            q.seek(name, topic, time=past_given("--to", to), partition=partition)
+            q.seek(name, topic, where, partition=partition)
         lag = q.group(name).lag.get(topic, [])
     answer = {"group": name, "topic": topic, "to": to, "lag": lag}
     print_answer(output, answer, f"{name} is at {to} in {topic}, with {counted(sum(lag), 'message')} to do")
 
 
 @app.command("parked")
-@with_broker
+@bundled
 def parked(broker: Broker, name: GroupName, output: OutputOption = Output.TABLE) -> None:
     """Keys that wait because a message of theirs was given up."""
     with broker.open() as q:
@@ -180,7 +168,7 @@ def parked(broker: Broker, name: GroupName, output: OutputOption = Output.TABLE)
 
 
 @app.command("release")
-@with_broker
+@bundled
 def release(
     broker: Broker,
     name: GroupName,
@@ -193,13 +181,12 @@ def release(
     with broker.open() as q:
         count = q.release_key(name, topic, key, partition=partition)
     what = "everything" if key is None else f"key {key}"
-    print_answer(output, {"released": count}, f"released {what} in {counted(count, 'partition')} of {topic}")
-    if not count:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    told = f"released {what} in {counted(count, 'partition')} of {topic}"
+    print_answer(output, {"released": count}, told, is_bad_news=not count)
 
 
 @app.command("replay")
-@with_broker
+@bundled
 def replay(
     broker: Broker,
     topic: Topic,
@@ -231,9 +218,7 @@ def replay(
             **settings_given(settings, {}),
         )
     answer = {"group": name, "topic": topic, "messages": count}
-    print_answer(output, answer, f"{name} gets {counted(count, 'message')} of {topic}")
-    if not count:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    print_answer(output, answer, f"{name} gets {counted(count, 'message')} of {topic}", is_bad_news=not count)
 
 
 def _ranges_given(texts: list[str] | None) -> dict[int, tuple[int, int]] | None:
@@ -247,7 +232,7 @@ def _ranges_given(texts: list[str] | None) -> dict[int, tuple[int, int]] | None:
 
 
 @app.command("state-at")
-@with_broker
+@bundled
 def state_at(
     broker: Broker,
     name: GroupName,
@@ -294,10 +279,6 @@ def _cells(info: GroupInfo) -> list[str]:
 
 
 def _print_group(info: GroupInfo, output: Output) -> None:
-    out = console()
-    if output is Output.JSON:
-        print_json(out, group_json(info))
-        return
     fields = [
         ("group", info.name),
         ("created", shown_time(info.created_us, SystemClock().now_us())),
@@ -305,11 +286,7 @@ def _print_group(info: GroupInfo, output: Output) -> None:
         ("members", ", ".join(sorted(info.members)) or "-"),
         *flat(info.settings),
     ]
-    print_fields(out, fields, max(len(name) for name, _ in fields))
-    rows = _lag_rows(info)
-    if rows:
-        out.print()
-        print_table(out, _LAG_COLUMNS, rows)
+    print_one(output, group_json(info), fields=fields, columns=_LAG_COLUMNS, rows=_lag_rows(info))
 
 
 def _lag_rows(info: GroupInfo) -> list[list[str]]:

@@ -30,7 +30,10 @@ def create(
     expires: Expires = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a key and print it: this is the only time it is told."""
+    """Make a key and print it: this is the only time it is told.
+
+    The access file is written anew. Its rules stay; comments in it do not.
+    """
     from penstock.durations import duration_us
     from penstock.server.access_file import add_key
     from penstock.server.keys import make
@@ -56,7 +59,10 @@ def revoke(
     file: File = "access.yaml",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take a key out of the file: whoever has it can't connect any more."""
+    """Take a key out of the file: whoever has it can't connect any more.
+
+    The access file is written anew. Its rules stay; comments in it do not.
+    """
     from penstock.server.access_file import remove_key
 
     remove_key(file, identity)

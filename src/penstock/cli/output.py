@@ -118,12 +118,35 @@ def print_rows(
         print_table(console(), columns, [as_cells(item) for item in items])
 
 
-def print_answer(output: Output, as_json: dict[str, Any], sentence: str) -> None:
+def print_one(
+    output: Output,
+    as_json: dict[str, Any],
+    *,
+    fields: Sequence[tuple[str, Text | str]] = (),
+    columns: Sequence[Column] = (),
+    rows: Sequence[Sequence[Text | str]] = (),
+) -> None:
+    """One document; or its fields, a line each, and below them a table of what it has several of."""
+    out = console()
+    if output is Output.JSON:
+        print_json(out, as_json)
+        return
+    if fields:
+        print_fields(out, fields, max(len(name) for name, _ in fields))
+    if fields and rows:
+        out.print()
+    if rows:
+        print_table(out, columns, rows)
+
+
+def print_answer(output: Output, as_json: dict[str, Any], sentence: str, *, is_bad_news: bool = False) -> None:
     """What was done, in a line."""
     if output is Output.JSON:
         print_json(console(), as_json)
     else:
         console().print(Text(sentence), soft_wrap=True)
+    if is_bad_news:
+        raise typer.Exit(EXIT_BAD_NEWS)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import bundled
 from penstock.cli.options import OutputOption
 from penstock.cli.output import Output, print_answer
 from penstock.cli.shown import shown_span
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.wire.words import Welcome
 
 
-@with_broker
+@bundled
 def ping(
     broker: Broker,
     count: Annotated[int, typer.Option("--count", "-c", metavar="N", min=1, max=1_000, help="So many trips.")] = 5,

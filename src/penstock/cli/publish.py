@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import bundled
 from penstock.cli.given import flags_given, pairs_given
 from penstock.cli.options import Headers, Key, OutputOption, Priority, Topic
 from penstock.cli.output import Output, flush, print_answer, progress_of_messages, write_bytes, write_row
@@ -49,7 +50,7 @@ class Row(NamedTuple):
     fields: MessageFields
 
 
-@with_broker
+@bundled
 def publish(
     broker: Broker,
     topic: Topic,

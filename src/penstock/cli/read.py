@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import bundled
 from penstock.cli.given import offset_given
 from penstock.cli.options import FromTime, Topic, ToTime
 from penstock.cli.output import EXIT_BAD_NEWS, flush, note, write_bytes
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FOLLOW_S = 0.25
 
 
-@with_broker
+@bundled
 def read(
     broker: Broker,
     topic: Topic,

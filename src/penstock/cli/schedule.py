@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import bundled
 from penstock.cli.given import pairs_given
 from penstock.cli.options import Headers, Key, OutputOption, Priority, Topic
 from penstock.cli.output import Column, Output, print_answer, print_rows
@@ -33,7 +34,7 @@ _COLUMNS = (
 
 
 @app.command("create")
-@with_broker
+@bundled
 def create(
     broker: Broker,
     name: Name,
@@ -64,7 +65,7 @@ def create(
 
 
 @app.command("list")
-@with_broker
+@bundled
 def list_schedules(broker: Broker, output: OutputOption = Output.TABLE) -> None:
     """What schedules there are."""
     with broker.open() as q:
@@ -73,7 +74,7 @@ def list_schedules(broker: Broker, output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("delete")
-@with_broker
+@bundled
 def delete(broker: Broker, name: Name, output: OutputOption = Output.TABLE) -> None:
     """Delete a schedule, with the message that was to come next."""
     with broker.open() as q:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import bundled
 from penstock.cli.options import Limit, MessageId, MessageIds, OutputOption, Topic
-from penstock.cli.output import Column, Output, console, print_answer, print_fields, print_json, print_rows
+from penstock.cli.output import Column, Output, print_answer, print_one, print_rows
 from penstock.cli.shown import counted, message_json, shown_bytes, shown_headers, shown_time, time_json
 from penstock.clock import SystemClock
 from penstock.message import Priority
@@ -24,7 +25,7 @@ _COLUMNS = (Column("id"), Column("due"), Column("key", rank=1), Column("value"),
 
 
 @app.command("list")
-@with_broker
+@bundled
 def list_scheduled(broker: Broker, topic: Topic, limit: Limit = 1_000, output: OutputOption = Output.TABLE) -> None:
     """The next one due first."""
     with broker.open() as q:
@@ -33,14 +34,11 @@ def list_scheduled(broker: Broker, topic: Topic, limit: Limit = 1_000, output: O
 
 
 @app.command("show")
-@with_broker
+@bundled
 def show(broker: Broker, id: MessageId, output: OutputOption = Output.TABLE) -> None:
     """One of them."""
     with broker.open() as q:
         found = q.scheduled.get(id)
-    if output is Output.JSON:
-        print_json(console(), _as_json(found))
-        return
     fields = [
         ("id", found.id),
         ("due", shown_time(found.deliver_at, SystemClock().now_us())),
@@ -49,11 +47,11 @@ def show(broker: Broker, id: MessageId, output: OutputOption = Output.TABLE) -> 
         ("headers", shown_headers(found.message.headers)),
         ("priority", Priority(found.message.priority).name.lower()),
     ]
-    print_fields(console(), fields, label_width=8)
+    print_one(output, _as_json(found), fields=fields)
 
 
 @app.command("cancel")
-@with_broker
+@bundled
 def cancel(broker: Broker, ids: MessageIds, output: OutputOption = Output.TABLE) -> None:
     """They never appear to any group. Readers of the log still see them."""
     with broker.open() as q:
@@ -63,7 +61,7 @@ def cancel(broker: Broker, ids: MessageIds, output: OutputOption = Output.TABLE)
 
 
 @app.command("reschedule")
-@with_broker
+@bundled
 def reschedule(
     broker: Broker,
     id: MessageId,
@@ -78,7 +76,7 @@ def reschedule(
 
 
 @app.command("now")
-@with_broker
+@bundled
 def now(broker: Broker, ids: MessageIds, output: OutputOption = Output.TABLE) -> None:
     """Without waiting for their time."""
     with broker.open() as q:

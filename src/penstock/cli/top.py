@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import bundled
 from penstock.cli.options import OutputOption
 from penstock.cli.output import Output, console, flush, write_row
 from penstock.cli.shown import shown_size
@@ -23,6 +24,11 @@ from penstock.clock import rfc3339
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
     from penstock.client.requests import GroupInfo, TopicInfo
+
+# Of a frame: the line at the top, two heads of tables, and two blank lines.
+_ROWS_OF_HEADS = 5
+# A row or how many there are, of topics and of groups.
+_ROWS_MIN = 4
 
 
 class Snapshot(NamedTuple):
@@ -34,7 +40,7 @@ class Snapshot(NamedTuple):
     groups: list[GroupInfo]
 
 
-@with_broker
+@bundled
 def top(
     broker: Broker,
     interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, max=3600, help="How often.")] = 1,
@@ -43,7 +49,8 @@ def top(
 ) -> None:
     """Topics with rates and sizes, groups with lag and members, live.
 
-    Drawn anew each second; q or Ctrl-C ends it. Into a pipe it prints one frame after the other.
+    Drawn anew each second; q or Ctrl-C ends it. Groups with the most lag come first. Into a pipe it prints one frame
+    after the other.
     """
     with broker.open() as q:
         if once or output is Output.JSON or not sys.stdout.isatty():
@@ -71,11 +78,11 @@ def _live(q: Client, broker: Broker, interval: float) -> None:
     from rich.live import Live
 
     before, now = None, _look(q)
-    title = broker.data or broker.address
-    with _keys(), Live(_frame(now, before, title), console=console(), screen=True, auto_refresh=False) as live:
+    title, screen = broker.data or broker.address, console()
+    with _keys(), Live(_fitting(screen, now, before, title), console=screen, screen=True, auto_refresh=False) as live:
         while not _is_over(interval):
             before, now = now, _look(q)
-            live.update(_frame(now, before, title), refresh=True)
+            live.update(_fitting(screen, now, before, title), refresh=True)
 
 
 def _look(q: Client) -> Snapshot:
@@ -169,19 +176,46 @@ def _as_json(now: Snapshot, before: Snapshot | None) -> dict[str, Any]:
     }
 
 
-def _frame(now: Snapshot, before: Snapshot | None, title: str = "") -> Group:
+def _fitting(screen: Console, now: Snapshot, before: Snapshot | None, title: str) -> Group:
+    """With as many topics and groups as there is room for."""
+    rows = screen.size.height - _ROWS_OF_HEADS
+    while True:
+        frame = _frame(now, before, title, rows)
+        # Where it is narrow, a row takes more than one line.
+        over = len(screen.render_lines(frame, pad=False)) - screen.size.height
+        if over <= 0 or rows <= _ROWS_MIN:
+            return frame
+        rows = max(rows - over, _ROWS_MIN)
+
+
+def _frame(now: Snapshot, before: Snapshot | None, title: str = "", rows_max: int | None = None) -> Group:
+    """With at most so many rows of topics and groups together; each gets half, and what the other does not need."""
     shown = _as_json(now, before)
+    topics_max = groups_max = None
+    if rows_max is not None:
+        topics_max = max(rows_max // 2, rows_max - len(shown["groups"]))
+        groups_max = rows_max - min(topics_max, len(shown["topics"]))
     topics = _table("topic", "partitions", "messages", "size", "scheduled", "published/s")
-    for each in shown["topics"]:
+    shown_topics, more_topics = _cut(shown["topics"], topics_max)
+    for each in shown_topics:
         numbers = (each["partitions"], each["messages"], shown_size(each["bytes"]), each["scheduled"])
         topics.add_row(each["name"], *map(str, numbers), _shown_rate(each["rate"]))
     groups = _table("group", "lag", "lag/s", "topics", "members", texts=("topics", "members"))
-    for each in shown["groups"]:
+    shown_groups, more_groups = _cut(sorted(shown["groups"], key=lambda each: -each["lag"]), groups_max)
+    for each in shown_groups:
         members = f"{len(each['members'])}: {', '.join(each['members'])}" if each["members"] else "-"
         lag = Text(str(each["lag"]), "yellow" if each["lag"] else "")
         groups.add_row(each["name"], lag, _shown_rate(each["lag_rate"]), ", ".join(each["topics"]) or "-", members)
     head = Text(f"{title}  {shown['time'][:19]}Z".strip(), "bold")
-    return Group(head, Text(), topics, Text(), groups)
+    return Group(head, Text(), topics, *more_topics, Text(), groups, *more_groups)
+
+
+def _cut(rows: list[Any], rows_max: int | None) -> tuple[list[Any], list[Text]]:
+    """Those that fit, and a line that says how many do not."""
+    if rows_max is None or len(rows) <= rows_max:
+        return rows, []
+    kept = max(rows_max - 1, 0)
+    return rows[:kept], [Text(f"… and {len(rows) - kept} more")]
 
 
 def _table(first: str, *others: str, texts: tuple[str, ...] = ()) -> Table:

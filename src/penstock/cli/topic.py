@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import Bundle, bundled
 from penstock.cli.given import flags_given, retention_given, settings_given
 from penstock.cli.options import OutputOption, Settings, Topic, Yes
-from penstock.cli.output import (
-    Column,
-    Output,
-    confirm,
-    console,
-    print_answer,
-    print_fields,
-    print_json,
-    print_rows,
-    print_table,
-)
+from penstock.cli.output import Column, Output, confirm, print_answer, print_one, print_rows
 from penstock.cli.shown import counted, flat, shown_size, shown_time, time_json
 from penstock.clock import SystemClock
 
@@ -29,22 +21,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Make, list, show, set and delete topics.", no_args_is_help=True, rich_markup_mode=None)
 
 Partitions = Annotated[int | None, typer.Option("--partitions", metavar="N", min=1, help="6 for a new topic.")]
-Retention = Annotated[
-    str | None, typer.Option("--retention", metavar="DURATION", help='How long messages are kept, as in 7d, or "none".')
-]
-RetentionBytes = Annotated[
-    str | None,
-    typer.Option("--retention-bytes", metavar="SIZE", help='How much of them is kept, as in 10GiB, or "none".'),
-]
-Cleanup = Annotated[
-    str | None, typer.Option("--cleanup", metavar="delete|compact", help="By age, or all but the newest of each key.")
-]
-MaxDelay = Annotated[
-    str | None, typer.Option("--max-delay", metavar="DURATION", help="Messages with longer delays are refused.")
-]
-DeadLetters = Annotated[
-    bool | None, typer.Option("--dead-letters/--no-dead-letters", help="Keep messages that a group gives up.")
-]
 
 _COLUMNS = (
     Column("topic"),
@@ -63,31 +39,52 @@ _PARTITION_COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class Wanted(Bundle):
+    """Settings: some have flags of their own."""
+
+    retention: Annotated[
+        str | None, typer.Option(metavar="DURATION", help='How long messages are kept, as in 7d, or "none".')
+    ] = None
+    retention_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help='How much of them is kept, as in 10GiB, or "none".')
+    ] = None
+    cleanup: Annotated[
+        str | None, typer.Option(metavar="delete|compact", help="By age, or all but the newest of each key.")
+    ] = None
+    max_delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Messages with longer delays are refused.")
+    ] = None
+    dead_letters: Annotated[
+        bool | None, typer.Option("--dead-letters/--no-dead-letters", help="Keep messages that a group gives up.")
+    ] = None
+    settings: Settings = None
+
+    def given(self) -> dict[str, Any]:
+        flags = flags_given(cleanup=self.cleanup, max_delay=self.max_delay, dead_letters=self.dead_letters)
+        return settings_given(self.settings, flags | retention_given(self.retention, self.retention_bytes))
+
+
 @app.command("create")
-@with_broker
+@bundled
 def create(
     broker: Broker,
     name: Topic,
+    *,
     partitions: Partitions = None,
-    retention: Retention = None,
-    retention_bytes: RetentionBytes = None,
-    cleanup: Cleanup = None,
-    max_delay: MaxDelay = None,
-    dead_letters: DeadLetters = None,
-    settings: Settings = None,
+    wanted: Wanted,
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="One that is there is left as it is.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a topic."""
-    flags = flags_given(cleanup=cleanup, max_delay=max_delay, dead_letters=dead_letters)
-    wanted = settings_given(settings, flags | retention_given(retention, retention_bytes))
+    settings = wanted.given()
     with broker.open(create=True) as q:
-        info = q.create_topic(name, partitions, exist_ok=exist_ok, **wanted)
+        info = q.create_topic(name, partitions, exist_ok=exist_ok, **settings)
     print_answer(output, topic_json(info), f"{name} has {counted(len(info.partitions), 'partition')}")
 
 
 @app.command("list")
-@with_broker
+@bundled
 def list_topics(broker: Broker, output: OutputOption = Output.TABLE) -> None:
     """What topics there are."""
     with broker.open() as q:
@@ -96,7 +93,7 @@ def list_topics(broker: Broker, output: OutputOption = Output.TABLE) -> None:
 
 
 @app.command("show")
-@with_broker
+@bundled
 def show(broker: Broker, name: Topic, output: OutputOption = Output.TABLE) -> None:
     """A topic with its partitions and settings."""
     with broker.open() as q:
@@ -105,29 +102,24 @@ def show(broker: Broker, name: Topic, output: OutputOption = Output.TABLE) -> No
 
 
 @app.command("set")
-@with_broker
+@bundled
 def set_topic(
     broker: Broker,
     name: Topic,
+    *,
     partitions: Annotated[int | None, typer.Option("--partitions", metavar="N", min=1, help="More of them.")] = None,
-    retention: Retention = None,
-    retention_bytes: RetentionBytes = None,
-    cleanup: Cleanup = None,
-    max_delay: MaxDelay = None,
-    dead_letters: DeadLetters = None,
-    settings: Settings = None,
+    wanted: Wanted,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change those settings that are named. With more partitions, keys spread differently from then on."""
-    flags = flags_given(cleanup=cleanup, max_delay=max_delay, dead_letters=dead_letters)
-    wanted = settings_given(settings, flags | retention_given(retention, retention_bytes))
+    settings = wanted.given()
     with broker.open() as q:
-        info = q.change_topic(name, partitions, **wanted)
+        info = q.change_topic(name, partitions, **settings)
     _print_topic(info, output)
 
 
 @app.command("delete")
-@with_broker
+@bundled
 def delete(broker: Broker, name: Topic, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
     """Delete a topic with all its messages."""
     with broker.open() as q:
@@ -181,10 +173,6 @@ def _cells(info: TopicInfo) -> list[str]:
 
 
 def _print_topic(info: TopicInfo, output: Output) -> None:
-    out = console()
-    if output is Output.JSON:
-        print_json(out, topic_json(info))
-        return
     fields = [
         ("topic", info.name),
         ("created", shown_time(info.created_us, SystemClock().now_us())),
@@ -192,9 +180,8 @@ def _print_topic(info: TopicInfo, output: Output) -> None:
         ("scheduled", str(info.scheduled)),
         *flat(info.settings),
     ]
-    print_fields(out, fields, max(len(name) for name, _ in fields))
-    out.print()
-    print_table(out, _PARTITION_COLUMNS, [_partition_cells(each) for each in info.partitions])
+    rows = [_partition_cells(each) for each in info.partitions]
+    print_one(output, topic_json(info), fields=fields, columns=_PARTITION_COLUMNS, rows=rows)
 
 
 def _partition_cells(info: PartitionInfo) -> list[str]:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.broker import Broker, with_broker
+from penstock.cli.broker import Broker
+from penstock.cli.bundles import bundled
 from penstock.cli.options import MessageId, OutputOption
-from penstock.cli.output import EXIT_BAD_NEWS, Column, Output, console, print_answer, print_json, print_table
+from penstock.cli.output import Column, Output, print_answer, print_one
 from penstock.cli.shown import shown_span, shown_text, time_json
 from penstock.clock import rfc3339
 
@@ -27,20 +28,18 @@ _COLUMNS = (
 )
 
 
-@with_broker
+@bundled
 def trace(broker: Broker, id: MessageId, output: OutputOption = Output.TABLE) -> None:
     """Everything that happened to a message, in all groups."""
     with broker.open() as q:
         found = q.trace(id)
     start_us = found.steps[0].time_us
-    out = console()
-    if output is Output.JSON:
-        print_json(out, {"id": found.id, "steps": [_as_json(step, start_us) for step in found.steps]})
-    else:
-        print_table(out, _COLUMNS, [_cells(step, start_us) for step in found.steps])
+    steps = [_as_json(step, start_us) for step in found.steps]
+    rows = [_cells(step, start_us) for step in found.steps]
+    print_one(output, {"id": found.id, "steps": steps}, columns=_COLUMNS, rows=rows)
 
 
-@with_broker
+@bundled
 def why(
     broker: Broker,
     id: MessageId,
@@ -54,9 +53,7 @@ def why(
     with broker.open() as q:
         found = q.why(id, group)
     answer = {"id": id, "group": group, "code": found.code, "answer": found.answer}
-    print_answer(output, answer, f"{found.code}: {found.answer}")
-    if found.code in _ABSENT:
-        raise typer.Exit(EXIT_BAD_NEWS)
+    print_answer(output, answer, f"{found.code}: {found.answer}", is_bad_news=found.code in _ABSENT)
 
 
 def _as_json(step: Step, start_us: int) -> dict[str, Any]:

@@ -137,7 +137,10 @@ class Admin:
                 raise InvalidInput(f"a number in `to` is an offset, and {to} looks like a time: say time={to}")
             offset = to
         elif isinstance(to, str | datetime):
-            time_us = time_of("to", to)
+            try:
+                time_us = time_of("to", to)
+            except InvalidInput as error:
+                raise InvalidInput(f"seek to earliest, latest, an offset or a time: {error.message}") from error
         else:
             raise InvalidInput(f"seek to earliest, latest, a time or an offset, not {to!r}")
         await self._transport.call(Seek(group, topic, named, time_us, offset, partition_given(partition)))

@@ -6,7 +6,9 @@ import msgspec
 
 
 class Ack(msgspec.Struct, frozen=True, tag=True):
-    """Done: never again to this group."""
+    """Done: never again to this group. `again`: it was said before, and the answer was lost."""
+
+    again: bool = False
 
 
 class Nack(msgspec.Struct, frozen=True, tag=True):

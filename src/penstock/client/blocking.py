@@ -1,6 +1,7 @@
 """The client for code without an event loop: each class is the async one, run in a portal.
 
-There is no logic here. A method is `blocking(…)` of its twin, with the same arguments and the same description.
+There is next to no logic here. A method is `blocking(…)` of its twin, with the same arguments and the same description;
+what runs for every message takes a short way past the event loop where there is one.
 """
 
 from __future__ import annotations
@@ -145,26 +146,25 @@ class Consumer(_Closing):
 
     def __iter__(self) -> Iterator[Received]:
         # In a generator, the next message costs one call less.
-        membership = self._inner.membership
+        shelf = self._inner.membership.shelf
         while True:
             # What was fetched ahead costs no trip to the event loop.
-            message = membership.take_fresh()
-            if message is not None:
-                yield cast(Received, message)
-                continue
-            try:
-                yield next(self)
-            except StopIteration:
+            message = shelf.take_next(only_fresh=True) or self._next()
+            if message is None:
                 return
+            yield cast(Received, message)
 
     def __next__(self) -> Received:
-        message = self._inner.membership.take_fresh()
+        message = self._inner.membership.shelf.take_next(only_fresh=True) or self._next()
         if message is None:
-            message = self._portal.run(self._inner.next())
-        if message is None:
-            self._portal.run(self._inner.membership.rest())
             raise StopIteration
         return cast(Received, message)
+
+    def _next(self) -> aio_received.Received | None:
+        message = self._portal.run(self._inner.next())
+        if message is None:
+            self._portal.run(self._inner.membership.rest())
+        return message
 
     def poll(self, max: int = PREFETCH_DEFAULT, wait: Duration = "0s") -> list[Received]:
         """Up to `max` messages, as soon as there are some; none if nothing comes within `wait`."""

@@ -86,7 +86,7 @@ class Consumer:
         """The next message, as soon as there is one; None when the consumer is idle or closed."""
         async with self._turn:
             while not self.membership.is_closed:
-                message = self.membership.take_next()
+                message = self.membership.shelf.take_next()
                 if message is None:
                     if not await self.membership.fetch(self._prefetch, self._idle_us):
                         return None
@@ -115,9 +115,13 @@ class Consumer:
 
     async def _taken(self, count: int) -> list[Received]:
         found: list[Received] = []
-        while len(found) < count and (message := self.membership.take()) is not None:
-            if await message.lease.keep():
-                found.append(message)
+        try:
+            while len(found) < count and (message := self.membership.shelf.take()) is not None:
+                if await self._is_kept(message):
+                    found.append(message)
+        except asyncio.CancelledError:
+            self.membership.put_back(*found)
+            raise
         return found
 
     # --- many at once ------------------------------------------------------------------------------------
@@ -126,7 +130,7 @@ class Consumer:
         """Messages in columns, each batch with one answer for all of it. Ends when the consumer is idle or closed."""
         while not self.membership.is_closed:
             async with self._turn:
-                batch = self.membership.take_batch()
+                batch = self.membership.shelf.take_batch()
                 if batch is None:
                     if not await self.membership.fetch(self._prefetch, self._idle_us):
                         await self.membership.rest()

@@ -126,7 +126,8 @@ class Lease:
             except ConnectionLost:
                 # Nobody knows whether it was told. If it was, telling it again is refused, and changes nothing.
                 was_lost = True
-                await self._transport.answer(self._group, Receipt(*self.id, offsets), answer)
+                once_more = Ack(again=True) if isinstance(answer, Ack) else answer
+                await self._transport.answer(self._group, Receipt(*self.id, offsets), once_more)
         except LeaseError as error:
             if isinstance(error, LeaseNotFound):
                 self.is_over, self.is_whole = True, False
@@ -134,8 +135,14 @@ class Lease:
                 raise
             told = f"{error.message}: {self._named(offsets)}"
             if was_lost:
+                # It may have arrived the first time: nothing that waits for these may be worked on here.
+                self._note(rows, offsets, answer)
                 told += " (the connection was lost while this was told: it arrived then, or not at all)"
             raise type(error)(told, **self._details(offsets)) from error
+        self._note(rows, offsets, answer)
+
+    def _note(self, rows: Iterable[Row], offsets: BitMap64, answer: Answer) -> None:
+        """What was said, and what follows from it."""
         if not isinstance(answer, Extend):
             self._answered |= offsets
         match answer:

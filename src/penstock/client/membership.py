@@ -7,8 +7,7 @@ that makes all its members join anew, or was deleted. Leaving gives back what no
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +18,7 @@ from penstock.client.answers import Release
 from penstock.client.lease import Lease
 from penstock.client.received import Make, Received, ReceivedBatch, received
 from penstock.client.settings import in_users_words
+from penstock.client.shelf import Shelf, Unseen
 from penstock.client.transport import Delivery, Transport
 from penstock.errors import LeaseError, LogClosed, MemberNotFound
 from penstock.limits import MIB
@@ -32,7 +32,7 @@ _STALE_SHARE = 0.55
 
 
 class Membership:
-    """Belongs to one event loop, except for `take` and `take_batch`, which any thread may call."""
+    """Belongs to one event loop, except for its `shelf`, from which any thread may take."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Membership:
         self._loop = asyncio.get_running_loop()
         # When so many are left of a large number, that many more are asked for.
         self._low = prefetch // 2 if prefetch >= AHEAD_MIN else -1
-        self._is_low = False
+        self.shelf = Shelf(transport.now_us, self._low, self._is_low)
         self._ahead: asyncio.Task[None] | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._giving_back: set[asyncio.Task[None]] = set()
         self._has_joined = False
         self._joining = asyncio.Lock()
         self._has_left = asyncio.Event()
         self._polling: set[asyncio.Task[None]] = set()
-        self._batches: deque[ReceivedBatch] = deque()
-        self._rows: deque[Received] = deque()
 
     async def join(self) -> None:
         async with self._joining:
@@ -73,71 +73,24 @@ class Membership:
                     await self._transport.join(self.group, self.name, self.topics, self._settings)
                 self._has_joined = True
 
-    # --- what has come -----------------------------------------------------------------------------------
-
-    def take(self) -> Received | None:
-        """The next message that is still ours."""
-        while True:
-            try:
-                message = self._rows.popleft()
-            except IndexError:
-                batch = self.take_batch()
-                if batch is None:
-                    return None
-                self._rows.extend(batch.messages())
-                self._is_low = not self._batches and len(self._rows) <= self._low
-                continue
-            if message.lease.is_whole or message.is_held:
-                return message
-
-    def take_next(self) -> Received | None:
-        """The same for whoever takes one after the other: while the last ones are worked on, others are fetched."""
-        rows = self._rows
-        message: Received | None
-        try:
-            first = rows.popleft()
-        except IndexError:
-            message = self.take()
-        else:
-            # As in `take`, without another call: this runs for every message.
-            message = first if first.lease.is_whole or first.is_held else self.take()
-        if (self._is_low or len(rows) == self._low) and message is not None:
-            self._is_low = False
-            try:
-                self._loop.call_soon_threadsafe(self._fetch_ahead)
-            except RuntimeError as error:
-                raise LogClosed("the client is closed") from error
-        return message
-
-    def take_fresh(self) -> Received | None:
-        """The same, if it can be handed out as it is: its lease has most of its time left. From any thread."""
-        message = self.take_next()
-        if message is None:
-            return None
-        if self.is_closed or self._transport.now_us() >= message.lease.fresh_until_us:
-            self._rows.appendleft(message)
-            return None
-        return message
-
-    def put_back(self, message: Received) -> None:
-        self._rows.appendleft(message)
-
-    def take_batch(self) -> ReceivedBatch | None:
-        while True:
-            try:
-                batch = self._batches.popleft()
-            except IndexError:
-                return None
-            if not batch.lease.is_over:
-                return batch
-
     # --- what is to come ---------------------------------------------------------------------------------
 
+    def _is_low(self) -> None:
+        """From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._fetch_ahead)
+        except RuntimeError as error:
+            raise LogClosed("the client is closed") from error
+
     def _fetch_ahead(self) -> None:
-        if not self._batches and self._ahead is None and not self.is_closed and self._has_joined:
-            self._ahead = asyncio.ensure_future(self._poll(self._low, 0))
+        if not self.shelf.has_batches and self._ahead is None and not self.is_closed and self._has_joined:
+            self._ahead = asyncio.ensure_future(self._ask_ahead())
             self._polling.add(self._ahead)
             self._ahead.add_done_callback(self._fetched_ahead)
+
+    async def _ask_ahead(self) -> None:
+        """Never joins: whoever has left meanwhile did so on purpose."""
+        self._take_in(await self._ask(self._low, 0))
 
     def _fetched_ahead(self, ahead: asyncio.Task[None]) -> None:
         self._ahead = None
@@ -154,7 +107,7 @@ class Membership:
         """
         if self._ahead is not None:
             await asyncio.wait([self._ahead])
-            if self._batches:
+            if self.shelf.has_batches:
                 return True
         left_us = wait_us
         while not self.is_closed:
@@ -170,7 +123,7 @@ class Membership:
                     raise
             finally:
                 self._polling.discard(polling)
-            if self._batches:
+            if self.shelf.has_batches:
                 return True
             if left_us is not None:
                 left_us -= step_us
@@ -192,6 +145,9 @@ class Membership:
             self._has_joined = False
             await self.join()
             deliveries = await self._ask(count, wait_us)
+        self._take_in(deliveries)
+
+    def _take_in(self, deliveries: Sequence[Delivery]) -> None:
         leases: dict[tuple[str, int, int], Lease] = {}
         for delivery in deliveries:
             identity = (delivery.receipt.topic, delivery.receipt.partition, delivery.receipt.lease)
@@ -199,44 +155,27 @@ class Membership:
                 leases[identity] = Lease(
                     self._transport, self.group, delivery.terms, *identity, delivery.deadline_us, self.acks
                 )
-            self._batches.append(ReceivedBatch(leases[identity], delivery, self.make))
+            self.shelf.add(ReceivedBatch(leases[identity], delivery, self.make))
         if leases:
             self._look_again(min(lease.visibility_us for lease in leases.values()))
 
     # --- what waits here too long ------------------------------------------------------------------------
 
     def _look_again(self, visibility_us: int) -> None:
-        asyncio.get_running_loop().call_later(_STALE_SHARE * visibility_us / 1_000_000, self._look)
+        if self._looking is None:
+            self._looking = self._loop.call_later(_STALE_SHARE * visibility_us / 1_000_000, self._look)
 
     def _look(self) -> None:
-        if not self.is_closed and (self._rows or self._batches):
-            giving_back = asyncio.ensure_future(self._give_back_stale())
-            self._polling.add(giving_back)
-            giving_back.add_done_callback(self._polling.discard)
+        self._looking = None
+        if not self.is_closed and self.shelf:
+            self._give_back(self._give_back_stale())
 
     async def _give_back_stale(self) -> None:
         """Messages that nobody has seen must not be charged for the slow one in front of them.
 
         They are given back while there is time, and come to whoever asks next.
         """
-        unseen: dict[Lease, BitMap64] = {}
-        kept: list[Lease] = []
-        for _ in range(len(self._rows)):
-            with suppress(IndexError):
-                message = self._rows.popleft()
-                if message.lease.is_fresh:
-                    self._rows.append(message)
-                    kept.append(message.lease)
-                elif message.is_held:
-                    unseen.setdefault(message.lease, BitMap64()).add(message.offset)
-        for _ in range(len(self._batches)):
-            with suppress(IndexError):
-                batch = self._batches.popleft()
-                if batch.lease.is_fresh:
-                    self._batches.append(batch)
-                    kept.append(batch.lease)
-                elif not batch.lease.is_over:
-                    unseen.setdefault(batch.lease, BitMap64()).update(batch.offsets)
+        unseen, kept = self.shelf.take_stale()
         if kept:
             self._look_again(min(lease.visibility_us for lease in kept))
         await self._release(unseen)
@@ -255,10 +194,13 @@ class Membership:
             await self._has_left.wait()
             return
         self.is_closed = True
+        self.shelf.close()
+        if self._looking is not None:
+            self._looking.cancel()
         try:
             for polling in list(self._polling):
                 polling.cancel()
-            await asyncio.gather(*self._polling, return_exceptions=True)
+            await asyncio.gather(*self._polling, *self._giving_back, return_exceptions=True)
             await self._leave()
         finally:
             self._has_left.set()
@@ -276,19 +218,27 @@ class Membership:
                     if self.acks is not None:
                         await self.acks.flush()
                 finally:
-                    await self._give_back()
+                    await self._release(self.shelf.take_all())
                     await self._transport.leave(self.group, self.name)
 
-    async def _give_back(self) -> None:
-        unseen: dict[Lease, BitMap64] = {}
-        while (batch := self.take_batch()) is not None:
-            unseen.setdefault(batch.lease, BitMap64()).update(batch.offsets)
-        while (message := self.take()) is not None:
-            unseen.setdefault(message.lease, BitMap64()).add(message.offset)
-        await self._release(unseen)
+    def put_back(self, *messages: Received) -> None:
+        """Nobody has seen them after all. On the event loop."""
+        if not self.shelf.put_back(*messages):
+            unseen: Unseen = {}
+            for message in messages:
+                unseen.setdefault(message.lease, BitMap64()).add(message.offset)
+            self._give_back(self._release(unseen))
 
-    async def _release(self, unseen: dict[Lease, BitMap64]) -> None:
-        for lease, offsets in unseen.items():
-            # What has run out meanwhile is not ours to give back.
-            with suppress(LeaseError, LogClosed):
-                await lease.answer((), offsets, Release())
+    def _give_back(self, work: Coroutine[Any, Any, None]) -> None:
+        """To its end, also if the consumer is closed meanwhile."""
+        giving_back = asyncio.ensure_future(work)
+        self._giving_back.add(giving_back)
+        giving_back.add_done_callback(self._giving_back.discard)
+
+    async def _release(self, unseen: Unseen) -> None:
+        await asyncio.gather(*[self._release_one(lease, offsets) for lease, offsets in unseen.items()])
+
+    async def _release_one(self, lease: Lease, offsets: BitMap64) -> None:
+        # What has run out meanwhile is not ours to give back.
+        with suppress(LeaseError, LogClosed):
+            await lease.answer((), offsets, Release())

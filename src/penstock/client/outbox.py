@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Lock
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from penstock.limits import DEFAULT_LIMITS, KIB
 from penstock.message import Message
 from penstock.partitioner import partition_of
 
+# 16 bits of a frame.
+EPOCH_MAX = 0xFFFF
 # What the columns around a message may add to its bytes.
 _OVERHEAD = 48
 # What is larger is looked at more closely.
@@ -117,18 +120,22 @@ class Added(NamedTuple):
 class Lane:
     """One partition of the topic: what waits for it, and where its producer's sequence is."""
 
-    __slots__ = ("epoch", "is_sending", "open", "ready", "sequence")
+    __slots__ = ("epoch", "identity", "is_sending", "open", "ready", "sequence")
 
     def __init__(self) -> None:
         self.open: Parcel | None = None
         self.ready: deque[Parcel] = deque()
         self.is_sending = False
+        # None: that of the producer.
+        self.identity: int | None = None
         self.epoch = 0
         self.sequence = 0
 
-    def start_anew(self) -> None:
-        """The next frame starts a new life of this producer."""
+    def start_anew(self, new_identity: Callable[[], int]) -> None:
+        """The next frame starts a new life of this producer; when it has had all of them, of another one."""
         self.epoch, self.sequence = self.epoch + 1, 0
+        if self.epoch > EPOCH_MAX:
+            self.identity, self.epoch = new_identity(), 0
 
 
 class Outbox:

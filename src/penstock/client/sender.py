@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from threading import get_ident
 
@@ -49,6 +50,8 @@ class Sender:
         self._retry_s = retry_s
         self._waits = waits
         self._unheard: set[asyncio.Task[Stored]] = set()
+        # For each that goes past the outbox.
+        self._alone: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._sending: set[asyncio.Task[None]] = set()
@@ -104,7 +107,7 @@ class Sender:
         """Until everything is stored. Raises what went wrong with any of it since the last flush."""
         self.hurry()
         stored = [asyncio.wrap_future(parcel.done) for parcel in list(self._outbox.pending)]
-        await asyncio.gather(*stored, return_exceptions=True)
+        await asyncio.gather(*stored, *self._alone, return_exceptions=True)
         if self._unheard:
             # The end of the client would cut them off.
             await asyncio.wait(self._unheard)
@@ -176,29 +179,35 @@ class Sender:
 
     def _next(self, lane: Lane, count: int) -> Producer:
         if lane.sequence + count > _SEQUENCE_MAX:
-            lane.start_anew()
-        return Producer(self._identity, lane.epoch, lane.sequence)
+            lane.start_anew(_random_identity)
+        return Producer(lane.identity or self._identity, lane.epoch, lane.sequence)
 
     async def _until_stored(self, partition: int, lane: Lane, frame: Frame) -> Stored:
+        try:
+            stored = await self._tried(partition, frame)
+        except BaseException:
+            # Whether it was stored is not known for sure; also if whoever waited has given up.
+            lane.start_anew(_random_identity)
+            raise
+        lane.sequence += frame.count
+        self._outbox.partitions = max(stored.partitions, self._outbox.partitions)
+        return stored
+
+    async def _tried(self, partition: int, frame: Frame) -> Stored:
         give_up, pause = self._loop.time() + self._retry_s, _PAUSE_S
         while True:
             try:
-                stored = await self._transport.publish_frame(self._topic, partition, frame)
+                return await self._transport.publish_frame(self._topic, partition, frame)
             except PenstockError as error:
                 if not error.retriable or self._loop.time() + pause > give_up:
-                    # Whether it was stored is not known for sure.
-                    lane.start_anew()
                     raise
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_S_MAX)
-            else:
-                lane.sequence += frame.count
-                self._outbox.partitions = max(stored.partitions, self._outbox.partitions)
-                return stored
 
     async def send_alone(self, message: Message, partition: int) -> Stored:
         """For a partition that was reserved for it: the shortest way there is for whoever waits for one message."""
-        lane = self._outbox.lane(partition)
+        lane, over = self._outbox.lane(partition), self._loop.create_future()
+        self._alone.add(over)
         try:
             frame = Frame.of_message(
                 message,
@@ -207,10 +216,12 @@ class Sender:
                 limits=self._transport.limits,
             )
             return await self._until_stored(partition, lane, frame)
-        except asyncio.CancelledError:
-            # Whoever waited has given up, and it may be stored or not.
-            lane.start_anew()
-            raise
         finally:
+            self._alone.discard(over)
+            over.set_result(None)
             if self._outbox.release(partition):
                 self._send(partition)
+
+
+def _random_identity() -> int:
+    return secrets.randbits(63) or 1

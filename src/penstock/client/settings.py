@@ -16,9 +16,13 @@ from typing import Any, NamedTuple
 
 from penstock.clock import TIME_MAX_US
 from penstock.durations import duration_text, duration_us
-from penstock.errors import InvalidInput, InvalidSetting
+from penstock.errors import InvalidInput, InvalidSetting, SettingsConflict
 
 _HOUR_US = 3_600_000_000
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 class _Setting(NamedTuple):
@@ -26,7 +30,7 @@ class _Setting(NamedTuple):
 
     field: str
     read: Callable[[str, Any], Any]
-    show: Callable[[Any], Any] = lambda value: value
+    show: Callable[[Any], Any] = _as_it_is
 
 
 def _duration(field: str) -> _Setting:
@@ -124,6 +128,8 @@ def in_users_words() -> Iterator[None]:
             if setting.field == field:
                 raise InvalidSetting(_in_users_words(name, setting, error), setting=name) from error
         raise
+    except SettingsConflict as error:
+        raise _conflict_in_users_words(error) from error
 
 
 def _in_users_words(name: str, setting: _Setting, error: InvalidSetting) -> str:
@@ -133,6 +139,17 @@ def _in_users_words(name: str, setting: _Setting, error: InvalidSetting) -> str:
     # The end of time is no bound that anybody wants to hear of.
     bounds = f"at least {lowest}" if error.details["highest"] == TIME_MAX_US else f"{lowest} to {highest}"
     return f"{name} is {bounds}, not {given}"
+
+
+def _conflict_in_users_words(error: SettingsConflict) -> SettingsConflict:
+    names = {setting.field: (name, setting.show) for name, setting in GROUP.items()}
+    different = {}
+    for field, (has, wanted) in error.details["different"].items():
+        name, show = names.get(field, (field, _as_it_is))
+        different[name] = [show(has), show(wanted)]
+    group = error.details["group"]
+    told = "; ".join(f"{name} is {has}, not {wanted}" for name, (has, wanted) in different.items())
+    return SettingsConflict(f"group {group} has other settings: {told}", group=group, different=different)
 
 
 def _read(given: Mapping[str, Any], known: Mapping[str, _Setting], kind: str) -> dict[str, Any]:

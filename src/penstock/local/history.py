@@ -188,7 +188,9 @@ async def get_message(site: Site, request: GetMessage) -> Found:
 
 @handles(GetTrace)
 async def get_trace(site: Site, request: GetTrace) -> Trace:
-    trace = await site.broker.trace(MessageId.parse(request.id))
+    identity = MessageId.parse(request.id)
+    with _by_id(identity):
+        trace = await site.broker.trace(identity)
     steps = tuple(msgspec.convert(step, Step, from_attributes=True) for step in trace.steps)
     return Trace(str(trace.id), steps)
 

@@ -152,7 +152,7 @@ class LocalTransport:
         held = groups.Receipt(receipt.partition, receipt.lease, receipt.offsets)
         match answer:
             case Ack():
-                await on_topic.ack(held)
+                await on_topic.ack(held, again=answer.again)
             case Nack():
                 await on_topic.nack(held, reason=answer.reason, delay_us=answer.delay_us)
             case Reject():

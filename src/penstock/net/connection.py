@@ -18,6 +18,8 @@ from penstock.wire.words import Cancel, Goodbye, Ping, Welcome, decoded
 HANDSHAKE_S = 5.0
 # Bytes that wait to be sent; whoever wants to send more waits.
 _UNSENT_BYTES_MAX = 4 * MIB
+# OpenSSL's codes for a certificate that is signed by itself, or by nobody who is known here.
+_UNKNOWN_ISSUER = (18, 19, 20, 21)
 
 Delivered = Callable[[Packet | None], None]
 
@@ -32,7 +34,15 @@ class Place(NamedTuple):
     client: str = "penstock-python"
 
     def __str__(self) -> str:
-        return f"penstock{'' if self.tls is None else 's'}://{self.host}:{self.port}"
+        return self.without_tls if self.tls is None else self.with_tls
+
+    @property
+    def with_tls(self) -> str:
+        return f"penstocks://{self.host}:{self.port}"
+
+    @property
+    def without_tls(self) -> str:
+        return f"penstock://{self.host}:{self.port}"
 
 
 class Connection(asyncio.Protocol):
@@ -75,9 +85,7 @@ class Connection(asyncio.Protocol):
                     connection.abort(ConnectionLost(f"{place} did not answer"))
                     raise
         except (OSError, TimeoutError) as error:
-            reason = str(error) or f"no answer within {HANDSHAKE_S:g} s"
-            told = f"can't connect to {place}: is a broker running there? ({reason})"
-            raise ConnectionLost(told, place=str(place)) from error
+            raise ConnectionLost(f"can't connect to {place}: {_reason(place, error)}", place=str(place)) from error
         return connection
 
     welcome: Welcome
@@ -223,6 +231,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         reason = f": {error}" if error is not None else ""
+        if not self._welcomed.done() and self._place.tls is None:
+            reason += f"; if it speaks TLS, its address is {self._place.with_tls}"
         self._fail(ConnectionLost(f"the connection to {self._place} was lost{reason}", place=str(self._place)))
 
     def abort(self, error: PenstockError) -> None:
@@ -262,3 +272,15 @@ class Connection(asyncio.Protocol):
 
 def _came(reply: asyncio.Future[Packet]) -> Packet | None:
     return reply.result() if reply.exception() is None else None
+
+
+def _reason(place: Place, error: OSError | TimeoutError) -> str:
+    """The likely one, for people, and in brackets what was said."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        told = f"its certificate is not trusted ({error.verify_message})"
+        if error.verify_code not in _UNKNOWN_ISSUER:
+            return told
+        return f"{told}; one to be trusted is named in SSL_CERT_FILE, or in a context given as tls"
+    if isinstance(error, ssl.SSLError):
+        return f"it does not seem to speak TLS; without, its address is {place.without_tls} ({error})"
+    return f"is a broker running there? ({str(error) or f'no answer within {HANDSHAKE_S:g} s'})"

@@ -1,8 +1,8 @@
 """The client's port with a connection behind it.
 
 What may be asked twice without harm is asked again when the connection was lost meanwhile: reading, polling, looking.
-Frames of a producer are sent again by their sender, and recognised by the broker. Everything else fails with
-ConnectionLost: nobody knows whether it was done.
+Frames of a producer are sent again by their sender, and recognised by the broker; what a consumer answers is told again
+by its lease. Everything else fails with ConnectionLost: nobody knows whether it was done.
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ class RemoteTransport:
         return Page(frames_in(reply.payload, self._limits), page.next_offset)
 
     async def call(self, request: Request[R]) -> R:
+        words.check(request)
         if isinstance(request, _LOOKING):
             reply = await self._again(Kind.CALL, request)
         else:
@@ -180,7 +181,7 @@ class RemoteTransport:
 
     async def close(self) -> None:
         try:
-            for producer in self._producers.values():
+            for producer in list(self._producers.values()):
                 await producer.close()
             if self._releasing:
                 await asyncio.wait(self._releasing)

@@ -88,7 +88,7 @@ NEEDS: Mapping[type[Request[Any]], _Needs] = {
 
 
 class Guarded:
-    """The same calls as the broker has. `rules` is asked each time: they may change."""
+    """The client's port, as far as the rules allow. `rules` is asked each time: they may change."""
 
     def __init__(self, site: LocalTransport, principal: str, rules: Callable[[], Rules]) -> None:
         self._site = site
@@ -121,9 +121,8 @@ class Guarded:
         self._check(_topic(Operation.PUBLISH, topic))
         return self._site.storing(topic, partition, frame)
 
-    async def join_for_a_session(
-        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
-    ) -> None:
+    async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+        """For a session: whoever comes through a door may fall silent."""
         self.check_consuming(group, topics)
         await self._site.join_for_a_session(group, consumer, topics, settings)
 
@@ -159,6 +158,9 @@ class Guarded:
             listed: Any = reply
             reply = [one for one in listed if self._may_know(kind, one.name)]  # type: ignore[assignment]
         return reply
+
+    async def close(self) -> None:
+        """Nothing happens: the broker is there for others, too."""
 
     def _may_know(self, kind: Kind, name: str) -> bool:
         return self._rules().allow(self.principal, Right(_DESCRIBE, kind, name))

@@ -37,7 +37,8 @@ def _in_one_line(text: str) -> str:
 def set_up(log_format: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if log_format == "json" else _Text())
-    logger = logging.getLogger("penstock")
-    logger.handlers = [handler]
+    logger, root = logging.getLogger("penstock"), logging.getLogger()
     logger.setLevel(level.upper())
-    logger.propagate = False
+    # Of libraries, such as the exporter of OpenTelemetry, what went wrong: in the same form, instead of as it is.
+    root.handlers = [handler]
+    root.setLevel(max(logging.WARNING, logger.level))

@@ -254,11 +254,11 @@ def _of_groups(broker: Broker, topics: dict[str, Topic]) -> Iterator[Family]:
         ("in_flight", "Messages that are leased.", lambda part, state: state.in_flight),
         ("waiting", "Messages that wait for their next try.", lambda part, state: len(state.waiting)),
         ("parked_keys", "Keys that wait for somebody to release them.", lambda part, state: len(state.parked)),
-        ("dead_letters", "Messages that were given up and are retained.", lambda part, state: len(state.dead)),
+        ("dead_letters", "Messages that were given up and are retained.", lambda part, state: state.dead_count()),
     ):
         samples = [Sample(labels, of(part, state)) for labels, part, state in states]
         yield Family(f"penstock_group_{name}", "gauge", help, samples)
-    tallies = [(labels, state.tally) for labels, _, state in states if state.tally is not None]
+    tallies = [(labels, state.tally) for labels, _, state in states if not state.is_recalled]
     for name, help, count in _COUNTERS:
         yield Family(f"penstock_group_{name}_total", "counter", help, [Sample(lb, count(one)) for lb, one in tallies])
     yield Family(

@@ -82,13 +82,7 @@ class NativeDoor:
 
     def left(self, session: Session) -> None:
         """On purpose: its consumers do not come back."""
-        for group, consumer in session.joined:
-            try:
-                self.site.broker.leave(group, consumer)
-            except PenstockError:
-                # The group is gone.
-                pass
-        session.joined.clear()
+        session.members.leave()
 
     def gone(self, session: Session) -> None:
         """Its consumers may come back until their sessions are over."""
@@ -113,15 +107,8 @@ class NativeDoor:
                 elif now - session.heard_at > self.silence_us / 1e6:
                     session.end("silent", f"nothing was heard for {self.silence_us / 1e6:g} s")
                 else:
-                    self._keep_alive(session)
-
-    def _keep_alive(self, session: Session) -> None:
-        for group, consumer in list(session.joined):
-            try:
-                self.site.broker.consumers.heartbeat(group, consumer)
-            except PenstockError:
-                # It has to join again, and hears so when it polls.
-                session.joined.discard((group, consumer))
+                    for group, consumer in session.members.keep_alive():
+                        session.members.discard(group, consumer)
 
     # --- the end -----------------------------------------------------------------------------------------
 

@@ -1,17 +1,20 @@
-"""Messages on their way to a consumer: frames as they lie on disk, or made anew if little of them is wanted."""
+"""Messages on their way to a consumer: frames as they lie on disk, or made anew if little of them is wanted; or one by
+one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from pyroaring import BitMap64
 
 from penstock.broker.offsets import mask_of, run_from
+from penstock.client.rows import among
 from penstock.client.transport import Delivery
 from penstock.errors import InvalidFrame, LogCorrupt
 from penstock.frame import MERGED, SPARSE, Frame, cut, rewrite
 from penstock.limits import KIB
+from penstock.message import Message
 from penstock.wire.runs import to_runs
 from penstock.wire.words import Given
 
@@ -47,6 +50,15 @@ def wanted_of(frames: Sequence[Frame], offsets: BitMap64) -> list[memoryview]:
         elif wanted:
             parts.append(_thinned(frame, offsets, wanted).data)
     return parts
+
+
+def rows_of(frames: Sequence[Frame], offsets: BitMap64) -> Iterator[tuple[int, int, Message]]:
+    """Offset, append time and message of each."""
+    wanted = np.frombuffer(offsets.to_array(), np.int64)
+    for frame in frames:
+        columns = among(frame, wanted)
+        if columns is not None:
+            yield from columns.rows()
 
 
 def _waste(frame: Frame, wanted: int, messages: int) -> int:

@@ -7,14 +7,17 @@ snapshot, so that the next start has nothing to replay. A storage error ends it 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from penstock.clock import SystemClock
-from penstock.errors import Fatal, PenstockError
+from penstock.errors import Fatal, InvalidSetting, PenstockError
 from penstock.local.transport import LocalTransport
 from penstock.server.config import Address, Config
 from penstock.server.gate import Gate
@@ -50,6 +53,7 @@ class Server:
         self._doors: list[Door] = []
         self._end = asyncio.Event()
         self._failure: PenstockError | None = None
+        self._is_ready = False
         self._telemetry: Telemetry | None = None
 
     def stop(self) -> None:
@@ -82,7 +86,9 @@ class Server:
                 await self._open_grpc(site, gate, counts),
             )
             watching = asyncio.get_running_loop().create_task(self._watch(site, gate, tls))
-            log.info("ready", extra={"data": config.data, **{name: str(at) for name, at in where._asdict().items()}})
+            doors = {name: "none" if at is None else str(at) for name, at in where._asdict().items()}
+            log.info("ready", extra={"data": config.data, **doors})
+            self._is_ready = True
             ready(where)
             await self._end.wait()
             log.info("stopping")
@@ -99,7 +105,8 @@ class Server:
             return None
         door = NativeDoor(site, gate, counts=counts, broke=self._broke)
         self._doors.append(door)
-        port = await door.open(*self._config.native, None if tls is None else tls.context)
+        with _opening("native", self._config.native):
+            port = await door.open(*self._config.native, None if tls is None else tls.context)
         return self._config.native._replace(port=port)
 
     async def _open_http(self, site: LocalTransport, gate: Gate, counts: Counts, tls: Tls | None) -> Address | None:
@@ -109,13 +116,16 @@ class Server:
 
         door = HttpDoor(site, gate, counts=counts, broke=self._broke)
         self._doors.append(door)
-        port = await door.open(*self._config.http, None if tls is None else tls.context)
+        with _opening("http", self._config.http):
+            port = await door.open(*self._config.http, None if tls is None else tls.context)
         return self._config.http._replace(port=port)
 
     async def _open_grpc(self, site: LocalTransport, gate: Gate, counts: Counts) -> Address | None:
         config = self._config
         if config.grpc is None:
             return None
+        # It would write to stderr by itself, past our log, what its errors tell us as well.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         # Here and not at the top: it takes a while, and not everybody has this door.
         from penstock.server.grpc.door import GrpcDoor
         from penstock.server.grpc.tls import credentials
@@ -123,7 +133,9 @@ class Server:
         door = GrpcDoor(site, gate, counts=counts, broke=self._broke)
         self._doors.append(door)
         tls = None if config.tls_cert is None else credentials(config.tls_cert, config.tls_key)
-        return config.grpc._replace(port=await door.open(*config.grpc, tls))
+        with _opening("grpc", config.grpc):
+            port = await door.open(*config.grpc, tls)
+        return config.grpc._replace(port=port)
 
     async def _close_doors(self) -> None:
         try:
@@ -164,7 +176,18 @@ class Server:
             # What failed before fails again; that is the error to be told.
             if self._failure is None:
                 raise
-        log.info("stopped")
+        if self._is_ready:
+            log.info("stopped")
+
+
+@contextmanager
+def _opening(door: str, address: Address) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"{address} is in use already" if error.errno == errno.EADDRINUSE else str(error)
+        told = f"the {door} door can't be opened: {reason}; --{door} names another host:port, or none"
+        raise InvalidSetting(told, setting=door) from error
 
 
 async def serve(config: Config, ready: Callable[[Ready], None] = lambda ready: None) -> None:

@@ -18,6 +18,7 @@ from penstock.errors import Fatal, InternalError, PenstockError, ProtocolError
 from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.server.guard import Guarded
+from penstock.server.members import Members
 from penstock.server.parcels import given
 from penstock.server.subscription import Subscription
 from penstock.storage.commit import Committed
@@ -54,13 +55,14 @@ class Session(asyncio.Protocol):
         self._subscriptions: dict[int, Subscription] = {}
         self._in_flight = 0
         self._is_paused = False
+        self._is_ending = False
         self.writable = asyncio.Event()
         self.writable.set()
         self.heard_at = door.loop.time()
         self.stuck_since: float | None = None
         self.client = ""
         # Consumers that joined through this connection.
-        self.joined: set[tuple[str, str]] = set()
+        self.members = Members(door.site.broker)
 
     @property
     def is_open(self) -> bool:
@@ -157,8 +159,8 @@ class Session(asyncio.Protocol):
             # By the client: it has leased nothing. Or by the end of the connection: nobody hears it.
             outcome = "cancelled"
             self._send(self._end.reply(packet.correlation, words.Delivered([])))
-        except Exception:
-            outcome = self._fail_unexpectedly(packet)
+        except Exception as error:
+            outcome = self._fail_unexpectedly(packet, error)
         else:
             self._send(self._end.reply(packet.correlation, word, sum(map(len, payload))), payload)
         finally:
@@ -170,8 +172,8 @@ class Session(asyncio.Protocol):
             self._door.broke(error)
         return error.code
 
-    def _fail_unexpectedly(self, packet: Packet) -> str:
-        log.exception("%s of %s failed", packet.kind.name, self.client)
+    def _fail_unexpectedly(self, packet: Packet, error: BaseException) -> str:
+        log.error("%s of %s failed", packet.kind.name, self.client, exc_info=error)
         return self._fail(packet.correlation, InternalError("the broker has a bug; its log says more"))
 
     def _done(self, packet: Packet, size: int, began: float, outcome: str) -> None:
@@ -185,7 +187,7 @@ class Session(asyncio.Protocol):
     def _throttle(self) -> None:
         """Reading stops while too much is under way, or the peer does not take what it is sent."""
         is_much = self._in_flight > self._limits.in_flight_bytes_max or len(self._under_way) >= REQUESTS_MAX
-        shall_pause = is_much or not self.writable.is_set()
+        shall_pause = is_much or self._is_ending or not self.writable.is_set()
         if self._transport is None or self._transport.is_closing() or shall_pause == self._is_paused:
             return
         self._is_paused = shall_pause
@@ -213,8 +215,8 @@ class Session(asyncio.Protocol):
             storing, partitions = self._site.storing(word.topic, word.partition, frame)
         except PenstockError as error:
             outcome = self._fail(packet.correlation, error)
-        except Exception:
-            outcome = self._fail_unexpectedly(packet)
+        except Exception as error:
+            outcome = self._fail_unexpectedly(packet, error)
         else:
             self._under_way[packet.correlation] = storing
             storing.add_done_callback(partial(self._published, packet, size, began, word.partition, partitions))
@@ -237,17 +239,19 @@ class Session(asyncio.Protocol):
             self._send(self._end.reply(packet.correlation, stored))
         elif isinstance(error, PenstockError):
             outcome = self._fail(packet.correlation, error)
+        else:
+            outcome = self._fail_unexpectedly(packet, error)
         self._done(packet, size, began, outcome)
 
     async def _join(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Join)
-        await self._site.join_for_a_session(word.group, word.consumer, word.topics, word.settings)
-        self.joined.add((word.group, word.consumer))
+        await self._site.join(word.group, word.consumer, word.topics, word.settings)
+        self.members.add(word.group, word.consumer)
         return None, ()
 
     async def _leave(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Leave)
-        self.joined.discard((word.group, word.consumer))
+        self.members.discard(word.group, word.consumer)
         await self._site.leave(word.group, word.consumer)
         return None, ()
 
@@ -343,10 +347,16 @@ class Session(asyncio.Protocol):
         self._door.gone(self)
 
     async def drained(self) -> None:
-        """What was asked for is answered, but for those who wait for messages."""
-        under_way = [one for correlation, one in self._under_way.items() if correlation not in self._waiting]
-        if under_way:
+        """What was asked for is answered, but for those who wait for messages.
+
+        Nothing more is read: what is not read is not carried out, and the client may ask for it again.
+        """
+        self._is_ending = True
+        self._throttle()
+        while under_way := [one for number, one in self._under_way.items() if number not in self._waiting]:
             await asyncio.wait(under_way)
+            # Their answers are sent by what comes after them.
+            await asyncio.sleep(0)
 
 
 _Outcome = tuple[object, Sequence[bytes | memoryview]]

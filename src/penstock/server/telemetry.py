@@ -39,7 +39,8 @@ def sink(endpoint: str, service_name: str, counts: Counts) -> Sink:
         from penstock.server.telemetry_otlp import OtlpSink
     except ImportError as error:
         raise InvalidSetting(
-            f"telemetry_endpoint needs OpenTelemetry, which is not installed ({error}): pip install 'penstock[otel]'",
+            f"telemetry_endpoint needs OpenTelemetry, which is not installed ({error}): "
+            "pip install -e '.[otel]' -c constraints.txt in the clone",
             setting="telemetry_endpoint",
         ) from error
     return OtlpSink.to(endpoint, service_name, counts)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from time import sleep
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -40,6 +40,7 @@ from penstock.broker.events import (
     from_value,
     unpack,
 )
+from penstock.broker.offsets import below, from_on
 from penstock.broker.partition import Partition
 from penstock.broker.reading import Stored
 from penstock.broker.topic import Topic
@@ -155,8 +156,8 @@ class Settled(NamedTuple):
     """Messages that no group has under way any more, and those of them that are dead letters. `replays` are groups that
     get what is over already."""
 
-    offsets: frozenset[int]
-    dead: frozenset[int]
+    offsets: BitMap64
+    dead: BitMap64
     replays: frozenset[str]
 
 
@@ -176,6 +177,7 @@ class Tail:
         self._failed: dict[tuple[str, int], int] = {}
         # Ends that the last reading met. Whether they were the end of the message is known afterwards.
         self._ends: dict[int, _End] = {}
+        self._ended = BitMap64()
         # Messages whose life has been told.
         self._told = BitMap64()
         self._facts: dict[int, _Facts] = {}
@@ -209,12 +211,16 @@ class Tail:
 
     def settled(self) -> Settled:
         """Of the ends that the last reading met. What the groups have done by now is in the log by the next reading,
-        which therefore knows the last of the ends of each."""
+        which therefore knows the last of the ends of each. By sets: nothing here asks for one message after the other,
+        but for dead letters, if there are many of them as well."""
         states = [state for _, state in self._states()]
         replays = frozenset(state.group for state in states if state.end is not None)
         live = [state for state in states if state.end is None]
-        offsets = frozenset(end for end in self._ends if not any(_has_under_way(state, end) for state in live))
-        dead = frozenset(o for o in offsets if any(o in state.dying or o in state.dead for state in live))
+        offsets, dead = self._ended.copy(), BitMap64()
+        for state in live:
+            offsets -= _under_way(state, self._ended)
+        for state in live:
+            dead |= _among(state.dying, offsets) | _among(state.dead, offsets)
         return Settled(offsets, dead, replays)
 
     # --- on a thread -------------------------------------------------------------------------------------
@@ -227,6 +233,7 @@ class Tail:
         over = {offset: ends.pop(offset, self._ends[offset]) for offset in settled.offsets}
         self._note_told(over)
         self._ends = {offset: end for offset, end in ends.items() if offset not in self._told}
+        self._ended = BitMap64(self._ends)
         if len(attempts) + len(over) > SPANS_MAX:
             self.dropped += len(attempts) + len(over) - SPANS_MAX
             attempts = attempts[: SPANS_MAX - min(len(over), SPANS_MAX)]
@@ -407,9 +414,13 @@ def _rows(frame: Frame) -> Iterable[tuple[bytes | None, int, int]]:
     return zip(batch.values(), batch.timestamps.tolist(), frame.offsets(batch).tolist(), strict=True)
 
 
-def _has_under_way(state: Delivery, offset: int) -> bool:
-    """Somebody was given it, and it is not done. A group that has not come that far does not count."""
-    return not state.is_done(offset) and offset < max(state.cursors) and offset not in state.unseen
+def _under_way(state: Delivery, offsets: BitMap64) -> BitMap64:
+    """Those that somebody was given and that are not done. A group that has not come that far does not count."""
+    return from_on(below(offsets, max(state.cursors)), state.floor) - state.done - state.unseen
+
+
+def _among(some: dict[int, Any], offsets: BitMap64) -> BitMap64:
+    return offsets & BitMap64(some) if len(some) < len(offsets) else BitMap64(filter(some.__contains__, offsets))
 
 
 def _end_of(event: Acknowledged | Nacked | Expired | Released | Exhausted, at_us: int) -> _End:

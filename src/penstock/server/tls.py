@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+from pathlib import Path
 
 from penstock.errors import InvalidSetting
 
@@ -22,6 +23,9 @@ class Tls:
         try:
             self._load(self.context)
         except (OSError, ssl.SSLError) as error:
+            if key is None and _is_without_key(certificate):
+                told = f"the certificate {certificate} has no key: name its file (tls_key)"
+                raise InvalidSetting(told, setting="tls_key") from error
             raise InvalidSetting(f"the certificate {certificate} can't be used: {error}", setting="tls_cert") from error
 
     def _load(self, context: ssl.SSLContext) -> None:
@@ -44,6 +48,15 @@ class Tls:
 
     def _changed(self) -> list[tuple[int, int] | None]:
         return [_stamp(file) for file in (self._certificate, self._key) if file is not None]
+
+
+def _is_without_key(file: str) -> bool:
+    """OpenSSL says of this only that it is wrong."""
+    try:
+        content = Path(file).read_bytes()
+    except OSError:
+        return False
+    return b"-----BEGIN CERTIFICATE-----" in content and b"PRIVATE KEY-----" not in content
 
 
 def _stamp(file: str) -> tuple[int, int] | None:

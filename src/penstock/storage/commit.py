@@ -1,7 +1,7 @@
 """Group commit: what arrives while the disk is busy is written and synced together.
 
     commit(frame)   ─► waiting ─┐
-    commit(message) ─► waiting ─┤  one at a time, on a thread of the caller's pool:
+    commit(message) ─► waiting ─┤  one at a time, wherever the caller's `run` has it done:
     commit(message) ─► waiting ─┴► append all ─► one fdatasync ─► tell all
 
 Single messages that follow each other become one frame. Nobody waits on a timer: a lone message is written at once,
@@ -64,8 +64,8 @@ class GroupCommit(Generic[Token]):
         limits: Limits = DEFAULT_LIMITS,
         is_chained: bool = False,
     ) -> None:
-        """`run` starts a function on another thread; `tell` is called there, once for each group, and so is `took`,
-        with how long it took until the group was on disk.
+        """`run` has a function called, on another thread or later on this one; `tell` is called there, once for each
+        group, and so is `took`, with how long it took until the group was on disk.
 
         `is_chained`: each item builds on those before it, so once one could not be written, none behind it is.
         Otherwise each stands for itself, and what comes after a full disk may succeed.

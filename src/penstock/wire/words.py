@@ -6,6 +6,7 @@ A field may be added at the end, with a default; none is ever taken away or move
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import NoneType
 from typing import Any, TypeVar, Union, get_args
@@ -231,6 +232,32 @@ def _reply_of(request: type[Request[Any]]) -> Any:
 
 _REPLIES: dict[type[Request[Any]], Any] = {request: _reply_of(request) for request in _requests()}
 _ANY_REQUEST: Any = Union[tuple(_REPLIES)]  # noqa: UP007 - made of a list
+
+
+def check(request: Request[Any]) -> None:
+    """InvalidInput if a field is not of its kind: before it is sent, and in words about what was given."""
+    try:
+        decoded(encoded(request), type(request))
+    except ProtocolError as error:
+        found = re.search(r"[Ee]xpected `([^`]*)`, got `([^`]*)` - at `\$\.?([^`]*)`", error.message)
+        if found is None:
+            raise InvalidInput(error.message) from error
+        expected, got, field = found.groups()
+        wanted = " or ".join(_NAMES.get(kind, kind) for kind in expected.split(" | ") if kind != "null")
+        raise InvalidInput(f"{field} is {wanted}, not {_NAMES.get(got, got)}", argument=field) from error
+
+
+# Of kinds, for people.
+_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bytes": "bytes",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
 
 
 def request_of(header: bytes) -> Request[Any]:

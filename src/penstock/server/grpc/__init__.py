@@ -6,7 +6,7 @@ intake        reading requests, no more of one connection than may be in flight
 table         which function answers which method
 publishing consuming subscribing topics groups messages later dead_letters     those functions: decode, one call, encode
 answering     receipts to leases: what an ack, a nack and their like do
-rows settings receipts     what messages, settings and receipts look like outside
+rows settings     what messages and settings look like outside
 replies       replies of a stream, in the order of its requests
 desk          what all calls share: who is waiting here, and whether it is over
 failures      errors to status codes

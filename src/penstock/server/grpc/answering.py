@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-
-from pyroaring import BitMap64
 
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.transport import Receipt
-from penstock.errors import Fatal, Forbidden, GroupNotFound, NotLeased, PenstockError
+from penstock.errors import PenstockError
+from penstock.server import receipts
 from penstock.server.grpc import penstock_pb2 as pb
-from penstock.server.grpc import receipts
 from penstock.server.grpc.calls import Call
 from penstock.server.grpc.desk import Desk
-from penstock.server.grpc.failures import Told, failure_of
-from penstock.server.grpc.receipts import InvalidReceipt, Lease
+from penstock.server.grpc.failures import failure_of
+from penstock.server.leases import Lease, answer_for, left_of
+from penstock.server.receipts import NotAReceipt
 
 Said = pb.AckRequest | pb.NackRequest | pb.RejectRequest | pb.ReleaseRequest | pb.ExtendRequest
+
+# Told of a single receipt: no caller of the library can meet it.
+_INVALID = pb.Failure(code="invalid_receipt", message="not a receipt that this group was given")
 
 
 def answer_in(said: Said) -> Answer:
@@ -35,15 +36,11 @@ def answer_in(said: Said) -> Answer:
 
 
 async def answered(call: Call, group: str, said: Said) -> pb.AnswerReply:
-    """The log has one row for each lease, whatever is in it."""
     # Also if there is nothing to answer for: who may not know of the group hears nothing of its receipts, or topics.
     call.site.check_consuming(group)
     by_lease, failed = _sorted(call.desk, group, said.receipts)
-    count = sum(map(len, by_lease.values()))
-    answer = answer_in(said)
-    answers = [_answered_lease(call, group, lease, given, answer) for lease, given in by_lease.items()]
-    refused = [one for some in await asyncio.gather(*answers) for one in some]
-    return pb.AnswerReply(done=count - len(refused), failed=failed + refused)
+    done, refused = await answer_for(call.desk.site.broker, call.site, group, by_lease, answer_in(said))
+    return pb.AnswerReply(done=done, failed=failed + [_not_answered(receipt, error) for receipt, error in refused])
 
 
 def _sorted(
@@ -54,43 +51,24 @@ def _sorted(
     failed = []
     for receipt in given:
         try:
-            lease, offset = receipts.read(receipt)
-            desk.seal(group, lease.topic).check(receipt)
-        except (InvalidReceipt, PenstockError) as error:
+            place = receipts.read(receipt)
+            receipts.check(receipt, desk.seal(group, place.topic))
+        except NotAReceipt:
+            failed.append(pb.NotAnswered(receipt=receipt, failure=_INVALID))
+        except PenstockError as error:
             failed.append(_not_answered(receipt, error))
         else:
-            by_lease.setdefault(lease, {})[offset] = receipt
+            by_lease.setdefault(place.in_lease, {})[place.offset] = receipt
     return by_lease, failed
 
 
-async def _answered_lease(
-    call: Call, group: str, lease: Lease, given: dict[int, bytes], answer: Answer
-) -> list[pb.NotAnswered]:
-    """Those that failed. What is not in the lease any more fails alone."""
-    offsets = BitMap64(given)
-    held = offsets & call.desk.leased(group, lease)
-    failed = []
-    # If none of them is held, the broker says why.
-    if held and len(held) < len(offsets):
-        error = NotLeased("the message is not in the lease, or was answered for already")
-        failed = [_not_answered(given[offset], error) for offset in offsets - held]
-        offsets = held
-    try:
-        await call.site.answer(group, Receipt(*lease, offsets), answer)
-    except (GroupNotFound, Forbidden, Fatal):
-        raise
-    except PenstockError as error:
-        failed += [_not_answered(given[offset], error) for offset in offsets]
-    return failed
-
-
-def _not_answered(receipt: bytes, error: Told) -> pb.NotAnswered:
+def _not_answered(receipt: bytes, error: PenstockError) -> pb.NotAnswered:
     return pb.NotAnswered(receipt=receipt, failure=failure_of(error))
 
 
 async def give_back(desk: Desk, group: str, leases: Sequence[Lease], answer: Answer) -> None:
     """What is left of them, without anybody having asked for it."""
     for lease in leases:
-        offsets = desk.leased(group, lease)
+        offsets = left_of(desk.site.broker, group, lease)
         if offsets:
             await desk.site.answer(group, Receipt(*lease, offsets.copy()), answer)

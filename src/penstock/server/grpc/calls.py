@@ -17,7 +17,7 @@ from penstock.server.gate import Gate
 from penstock.server.grpc import failures
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.desk import Desk
-from penstock.server.grpc.intake import reading, sized
+from penstock.server.grpc.intake import sized
 from penstock.server.guard import Guarded
 from penstock.server.metrics import Counts
 
@@ -59,11 +59,9 @@ class Reception:
     def _handler(self, method: MethodDescriptor, act: Any) -> grpc.RpcMethodHandler[Any, Any]:
         """A stream of requests, whatever the method: see `intake`."""
         asked, answered = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-        coding: Any = {"response_serializer": answered.SerializeToString}
+        coding: Any = {"request_deserializer": sized(asked), "response_serializer": answered.SerializeToString}
         if method.client_streaming:
-            coding["request_deserializer"] = reading(asked)
             return grpc.stream_stream_rpc_method_handler(self._streaming(method.name, act), **coding)
-        coding["request_deserializer"] = sized(asked)
         if method.server_streaming:
             return grpc.stream_stream_rpc_method_handler(self._listing(method.name, act), **coding)
         return grpc.stream_unary_rpc_method_handler(self._unary(method.name, act), **coding)
@@ -98,9 +96,10 @@ class Reception:
     async def _carried_out(self, kind: str, context: Context, act: Callable[[Call], Awaitable[T]]) -> T:
         """Counted when it is over, which for a stream may be long after it began."""
         began, outcome = monotonic(), "ok"
+        failure: failures.Error
         try:
             return await act(Call(self._desk, self._gate.admit(_key_of(context)), context))
-        except PenstockError as error:
+        except (PenstockError, failures.TooSlow) as error:
             failure, outcome = error, error.code
         except asyncio.CancelledError:
             outcome = "cancelled"

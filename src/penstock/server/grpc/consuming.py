@@ -15,9 +15,9 @@ from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.answering import Said, answered
 from penstock.server.grpc.calls import Call
 from penstock.server.grpc.desk import Desk
-from penstock.server.grpc.receipts import Lease
 from penstock.server.grpc.rows import received
 from penstock.server.grpc.settings import settings_in
+from penstock.server.leases import Lease
 
 MESSAGES_DEFAULT, MESSAGES_MAX = 100, 10_000
 # gRPC's clients take 4 MiB unless they are told otherwise. A poll may go beyond this by one message.
@@ -27,9 +27,9 @@ POLL_BYTES_MAX = 2 * MIB
 async def poll(call: Call, request: pb.PollRequest) -> pb.PollReply:
     count = count_of("max_messages", request.max_messages or MESSAGES_DEFAULT, MESSAGES_MAX)
     group, consumer, topics = request.group, request.consumer, list(request.topics)
-    await call.site.join_for_a_session(group, consumer, topics, settings_in(request.settings))
+    await call.site.join(group, consumer, topics, settings_in(request.settings))
     try:
-        with call.desk.polling(), call.desk.member(group, consumer):
+        with call.desk.polling(), call.desk.members.waiting(group, consumer):
             deliveries = await call.site.poll(
                 group, consumer, topics, count=count, bytes_max=POLL_BYTES_MAX, wait_us=request.wait_us
             )

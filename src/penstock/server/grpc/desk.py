@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyroaring import BitMap64
-
 from penstock.errors import LogClosed, PenstockError
 from penstock.local.transport import LocalTransport
 from penstock.server.grpc.intake import Intake
-from penstock.server.grpc.receipts import Lease, Seal
+from penstock.server.members import Members
+from penstock.server.receipts import seal_of
 
 log = logging.getLogger("penstock.grpc")
 
@@ -26,34 +24,12 @@ class Desk:
         self.site = site
         self.intake = Intake(site.limits)
         self._is_over = asyncio.Event()
-        self._members: Counter[tuple[str, str]] = Counter()
+        self.members = Members(site.broker)
         self._polls: set[asyncio.Task[Any]] = set()
         self._behind: set[asyncio.Task[None]] = set()
         self._turn = 0
 
     # --- who is here -------------------------------------------------------------------------------------
-
-    @contextmanager
-    def member(self, group: str, consumer: str) -> Iterator[None]:
-        """Is heard of all the time."""
-        self._members[group, consumer] += 1
-        try:
-            yield
-        finally:
-            self._members[group, consumer] -= 1
-            if not self._members[group, consumer]:
-                del self._members[group, consumer]
-
-    def is_here(self, group: str, consumer: str) -> bool:
-        return (group, consumer) in self._members
-
-    def keep_alive(self) -> None:
-        for group, consumer in self._members:
-            try:
-                self.site.broker.consumers.heartbeat(group, consumer)
-            except PenstockError:
-                # Its group is gone, and it hears so when it asks for more.
-                pass
 
     @contextmanager
     def polling(self) -> Iterator[None]:
@@ -81,17 +57,8 @@ class Desk:
         self._turn += 1
         return self._turn % partitions
 
-    def leased(self, group: str, lease: Lease) -> BitMap64:
-        """What is left of a lease."""
-        try:
-            groups = self.site.broker.topic(lease.topic).partition(lease.partition).groups
-        except PenstockError:
-            return BitMap64()
-        found = groups.state(group).leases.get(lease.number) if groups.has(group) else None
-        return BitMap64() if found is None else found.offsets
-
-    def seal(self, group: str, topic: str) -> Seal:
-        return Seal(group, self.site.broker.topic(topic).record.id)
+    def seal(self, group: str, topic: str) -> int:
+        return seal_of(group, self.site.broker.topic(topic).record.id)
 
     # --- behind their backs, and the end -----------------------------------------------------------------
 

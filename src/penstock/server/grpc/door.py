@@ -73,7 +73,7 @@ class GrpcDoor:
     async def _go_round(self) -> None:
         while True:
             await asyncio.sleep(_ROUND_S)
-            self._desk.keep_alive()
+            self._desk.members.keep_alive()
 
     async def close(self) -> None:
         """Answers what was asked, ends polls and streams, and closes."""

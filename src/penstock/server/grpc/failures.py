@@ -9,7 +9,7 @@ Each class of error has one status code; a class that is not in the table has th
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from grpc import StatusCode
 
@@ -38,12 +38,27 @@ from penstock.errors import (
 )
 from penstock.server.grpc import penstock_pb2 as pb
 
-CODES: dict[type[PenstockError], StatusCode] = {
+
+class TooSlow(Exception):
+    """The request did not come in time: told as HTTP tells it. No caller of the library can meet it."""
+
+    code: ClassVar[str] = "too_slow"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = {}
+
+
+Error = PenstockError | TooSlow
+
+CODES: dict[type, StatusCode] = {
     PenstockError: StatusCode.UNKNOWN,
     InvalidInput: StatusCode.INVALID_ARGUMENT,
     OffsetOutOfRange: StatusCode.OUT_OF_RANGE,
     NotFound: StatusCode.NOT_FOUND,
     ProtocolError: StatusCode.INVALID_ARGUMENT,
+    TooSlow: StatusCode.DEADLINE_EXCEEDED,
     Unauthenticated: StatusCode.UNAUTHENTICATED,
     Forbidden: StatusCode.PERMISSION_DENIED,
     ConnectionLost: StatusCode.UNAVAILABLE,
@@ -66,35 +81,25 @@ _DETAILS_BYTES_MAX = 4_096
 _SENTENCE_MAX = 1_024
 
 
-class Told(Protocol):
-    """What is told of an error."""
-
-    @property
-    def code(self) -> str: ...
-
-    message: str
-    details: dict[str, Any]
-
-
-def code_of(kind: type[PenstockError]) -> StatusCode:
+def code_of(kind: type[Error]) -> StatusCode:
     return next(CODES[above] for above in kind.__mro__ if above in CODES)
 
 
-def sentence_of(error: Told) -> str:
+def sentence_of(error: Error) -> str:
     return error.message if len(error.message) <= _SENTENCE_MAX else error.message[:_SENTENCE_MAX] + "…"
 
 
-def details_of(error: Told) -> str:
+def details_of(error: Error) -> str:
     """Nothing, if that is more than anybody wants to hear."""
     written = json.dumps(error.details, default=str) if error.details else ""
     return written if len(written) <= _DETAILS_BYTES_MAX else ""
 
 
-def metadata_of(error: PenstockError) -> list[tuple[str, str]]:
+def metadata_of(error: Error) -> list[tuple[str, str]]:
     details = details_of(error)
     code = ("penstock-code", error.code)
     return [code, ("penstock-details", details)] if details else [code]
 
 
-def failure_of(error: Told) -> pb.Failure:
+def failure_of(error: PenstockError) -> pb.Failure:
     return pb.Failure(code=error.code, message=sentence_of(error), details_json=details_of(error))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import cast
 
 from penstock.client import requests
 from penstock.client.reader import Reader
 from penstock.client.requests import AskWhy, GetMessage, GetTrace
-from penstock.client.transport import Transport
 from penstock.errors import InvalidInput
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.calls import Call, Methods
@@ -59,8 +57,7 @@ def _reader(call: Call, request: pb.ReadRequest) -> Reader:
     if (start == "from_offset" or end == "to_offset") and not request.HasField("partition"):
         raise InvalidInput("an offset is one of a partition; say which")
     return Reader(
-        # A reader only reads; it never joins a group, nor closes anything.
-        cast(Transport, call.site),
+        call.site,
         request.topic,
         from_time=request.from_time_us if start == "from_time_us" else None,
         to_time=request.to_time_us if end == "to_time_us" else None,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-
-import grpc
+from functools import partial
 
 from penstock.errors import BatchTooLarge, Fatal, InvalidInput, PenstockError
 from penstock.frame import Frame
@@ -69,7 +68,7 @@ def _chosen(call: Call, request: pb.PublishBatchRequest) -> list[int]:
 
 
 async def publish_stream(call: Call) -> None:
-    with call.desk.intake.call(call.context) as account:
+    with call.desk.intake.stream(call.context) as account:
         replies = Replies(call.context.write, account)
         try:
             await _publish_all(call, replies)
@@ -78,17 +77,12 @@ async def publish_stream(call: Call) -> None:
 
 
 async def _publish_all(call: Call, replies: Replies) -> None:
-    async def take() -> None:
-        while (request := await call.context.read()) is not grpc.aio.EOF:
-            await replies.add(_published(call, request), request.ByteSize())
-        await replies.told()
-
     async def stop() -> None:
         await call.desk.over()
         await replies.told()
         call.desk.check()
 
-    await until_first(take(), replies.tell(), stop())
+    await until_first(replies.take(call.context.read, partial(_published, call)), replies.tell(), stop())
 
 
 async def _published(call: Call, request: pb.PublishBatchRequest) -> pb.PublishBatchReply:

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import grpc
+
 from penstock.server.grpc.intake import Account
 
 AT_ONCE_MAX = 100
+# None, if there is nothing to reply.
+Begin = Callable[[Any], Coroutine[Any, Any, Any] | None]
 
 
 @dataclass(slots=True)
@@ -30,14 +34,26 @@ class Replies:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Reply] = deque()
 
-    async def add(self, work: Coroutine[Any, Any, Any], size: int) -> None:
-        """As soon as there is room; `work` starts in the order in which it is added, and makes the reply."""
-        try:
-            while len(self._waiting) >= AT_ONCE_MAX or self._account.is_full:
-                await self._account.change()
-        except asyncio.CancelledError:
-            work.close()
-            raise
+    async def take(self, read: Callable[[], Awaitable[Any]], begin: Begin) -> None:
+        """All requests that come, each read as soon as there is room for it, until there are no more and the replies
+        are told. What `begin` returns makes the reply; it starts in the order in which they come."""
+        while await self._take_one(read, begin):
+            pass
+        await self.told()
+
+    async def _take_one(self, read: Callable[[], Awaitable[Any]], begin: Begin) -> bool:
+        """A function of its own: while the next one is waited for, nobody holds this one."""
+        while len(self._waiting) >= AT_ONCE_MAX or self._account.is_full:
+            await self._account.change()
+        came = await read()
+        if came is grpc.aio.EOF:
+            return False
+        work = begin(came.request)
+        if work is not None:
+            self._add(work, came.size)
+        return True
+
+    def _add(self, work: Coroutine[Any, Any, Any], size: int) -> None:
         task = self._loop.create_task(work)
         # If the stream ends before, nobody else looks.
         task.add_done_callback(lambda task: task.cancelled() or task.exception())

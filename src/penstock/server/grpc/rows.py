@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import msgspec
-import numpy as np
 
 from penstock.batch import Batch
 from penstock.broker.ids import MessageId
-from penstock.client.rows import StoredMessage, among
+from penstock.client.rows import StoredMessage
 from penstock.client.transport import Delivery
 from penstock.client.words import MessageFields, message_of
 from penstock.errors import InvalidMessage
 from penstock.message import Message
+from penstock.server import receipts
 from penstock.server.grpc import penstock_pb2 as pb
-from penstock.server.grpc.receipts import Lease, Seal
+from penstock.server.parcels import rows_of
+from penstock.server.receipts import Place
 
 # --- in -----------------------------------------------------------------------------------------------------
 
@@ -108,19 +109,15 @@ def new(message: Message) -> pb.NewMessage:
     )
 
 
-def received(delivery: Delivery, seal: Seal) -> Iterator[pb.ReceivedMessage]:
-    topic, partition, number, offsets = delivery.receipt
-    lease = Lease(topic, partition, number)
-    wanted = np.frombuffer(offsets.to_array(), np.int64)
-    for frame in delivery.frames:
-        columns = among(frame, wanted)
-        for offset, append_time, message in () if columns is None else columns.rows():
-            yield pb.ReceivedMessage(
-                message=shown(topic, partition, offset, append_time, message),
-                attempt=delivery.attempts.get(offset, 1),
-                receipt=seal.written(lease, offset),
-                deadline_us=delivery.deadline_us,
-            )
+def received(delivery: Delivery, seal: int) -> Iterator[pb.ReceivedMessage]:
+    topic, partition, lease, offsets = delivery.receipt
+    for offset, append_time, message in rows_of(delivery.frames, offsets):
+        yield pb.ReceivedMessage(
+            message=shown(topic, partition, offset, append_time, message),
+            attempt=delivery.attempts.get(offset, 1),
+            receipt=receipts.written(Place(topic, partition, lease, offset), seal),
+            deadline_us=delivery.deadline_us,
+        )
 
 
 def _headers(message: Message) -> list[pb.Header]:

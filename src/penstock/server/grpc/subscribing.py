@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -17,9 +17,9 @@ from penstock.server.grpc.answering import Said, answered, give_back
 from penstock.server.grpc.calls import Call
 from penstock.server.grpc.consuming import fitting, leases_of
 from penstock.server.grpc.intake import Account
-from penstock.server.grpc.receipts import Lease
 from penstock.server.grpc.replies import Replies, until_first
 from penstock.server.grpc.settings import settings_in
+from penstock.server.leases import Lease, left_of
 from penstock.server.subscription import Subscription
 
 AT_ONCE_MAX = 1_000
@@ -31,32 +31,57 @@ _LEASES_MANY = 64
 
 
 async def subscribe(call: Call) -> None:
+    with call.desk.intake.stream(call.context) as account:
+        wanted = await _joined(call, account)
+        with (
+            call.desk.members.waiting(wanted.group, wanted.consumer),
+            closing(_Stream(call, wanted, account)) as stream,
+        ):
+            await _run(stream)
+
+
+class _Wanted(NamedTuple):
+    """The first request of a stream, as far as it is needed later."""
+
+    group: str
+    consumer: str
+    topics: list[str]
+    credit: int
+
+
+async def _joined(call: Call, account: Account) -> _Wanted:
+    while account.is_full:
+        await account.change()
     first = await call.context.read()
-    if first is grpc.aio.EOF or first.WhichOneof("request") != "subscribe":
+    if first is grpc.aio.EOF or first.request.WhichOneof("request") != "subscribe":
         raise InvalidInput("the first request on this stream is a subscribe")
     call.desk.check()
-    wanted: pb.Subscription = first.subscribe
-    await call.site.join_for_a_session(wanted.group, wanted.consumer, list(wanted.topics), settings_in(wanted.settings))
-    with (
-        call.desk.member(wanted.group, wanted.consumer),
-        call.desk.intake.call(call.context) as account,
-        closing(_Stream(call, wanted, account)) as stream,
-    ):
-        answer: Answer = Nack("the stream of its consumer broke off")
-        try:
-            await stream.run()
-            answer = Release()
-        except PenstockError:
-            answer = Release()
-            raise
-        finally:
-            stream.let_go(answer)
+    wanted: pb.Subscription = first.request.subscribe
+    account.add(first.size)
+    try:
+        await call.site.join(wanted.group, wanted.consumer, list(wanted.topics), settings_in(wanted.settings))
+        # Each of them once: they stay as long as the stream does.
+        return _Wanted(wanted.group, wanted.consumer, list(dict.fromkeys(wanted.topics)), wanted.credit)
+    finally:
+        account.settle(first.size)
+
+
+async def _run(stream: _Stream) -> None:
+    answer: Answer = Nack("the stream of its consumer broke off")
+    try:
+        await stream.run()
+        answer = Release()
+    except PenstockError:
+        answer = Release()
+        raise
+    finally:
+        stream.let_go(answer)
 
 
 class _Stream:
     """Invariant: whatever was leased for it and not answered for is in one of `_leases`."""
 
-    def __init__(self, call: Call, wanted: pb.Subscription, account: Account) -> None:
+    def __init__(self, call: Call, wanted: _Wanted, account: Account) -> None:
         self._call = call
         self._wanted = wanted
         # Bytes are bounded by the flow control of HTTP/2.
@@ -71,7 +96,9 @@ class _Stream:
 
     async def run(self) -> None:
         await self._write(pb.SubscribeReply(subscribed=pb.Subscribed()))
-        await until_first(self._listen(), self._push(), self._replies.tell(), self._stop())
+        await until_first(
+            self._replies.take(self._call.context.read, self._begun), self._push(), self._replies.tell(), self._stop()
+        )
 
     async def _stop(self) -> None:
         await self._call.desk.over()
@@ -80,16 +107,14 @@ class _Stream:
 
     # --- what comes in -----------------------------------------------------------------------------------
 
-    async def _listen(self) -> None:
-        while (request := await self._call.context.read()) is not grpc.aio.EOF:
-            kind = request.WhichOneof("request")
-            if kind == "credit":
-                self._subscription.add(request.credit.messages, 0)
-            elif kind in _ANSWERS:
-                await self._replies.add(self._answered(getattr(request, kind)), request.ByteSize())
-            else:
-                raise InvalidInput("what follows a subscribe is credit, or an answer")
-        await self._replies.told()
+    def _begun(self, request: pb.SubscribeRequest) -> Coroutine[Any, Any, pb.AnswerReply] | None:
+        kind = request.WhichOneof("request")
+        if kind in _ANSWERS:
+            return self._answered(getattr(request, kind))
+        if kind != "credit":
+            raise InvalidInput("what follows a subscribe is credit, or an answer")
+        self._subscription.add(request.credit.messages, 0)
+        return None
 
     async def _answered(self, said: Said) -> pb.AnswerReply:
         group = self._wanted.group
@@ -106,7 +131,7 @@ class _Stream:
             deliveries = await self._call.site.poll(
                 wanted.group,
                 wanted.consumer,
-                list(wanted.topics),
+                wanted.topics,
                 count=min(credit, AT_ONCE_MAX),
                 bytes_max=_PUSH_BYTES_MAX,
                 wait_us=_WAIT_US,
@@ -132,8 +157,8 @@ class _Stream:
     def _note(self, leases: Sequence[Lease]) -> None:
         self._leases.update(leases)
         if len(self._leases) > self._many:
-            group = self._wanted.group
-            self._leases = {lease for lease in self._leases if self._call.desk.leased(group, lease)}
+            broker, group = self._call.desk.site.broker, self._wanted.group
+            self._leases = {lease for lease in self._leases if left_of(broker, group, lease)}
             self._many = max(2 * len(self._leases), _LEASES_MANY)
 
     def let_go(self, answer: Answer) -> None:
@@ -144,6 +169,6 @@ class _Stream:
     async def _left(self, answer: Answer) -> None:
         desk, wanted = self._call.desk, self._wanted
         # Another stream of the same consumer may have taken over.
-        if not desk.is_here(wanted.group, wanted.consumer):
+        if not desk.members.has(wanted.group, wanted.consumer):
             await desk.site.leave(wanted.group, wanted.consumer)
         await give_back(desk, wanted.group, list(self._leases), answer)

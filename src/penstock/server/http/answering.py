@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
-
-from pyroaring import BitMap64
 
 from penstock.broker.names import check_name
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
-from penstock.client.transport import Receipt
-from penstock.errors import Fatal, Forbidden, GroupNotFound, NotLeased, PenstockError
+from penstock.errors import GroupNotFound
 from penstock.server.http import receipts, shapes
 from penstock.server.http.asking import us_of
 from penstock.server.http.desk import AnyAsked, Asked, Desk
 from penstock.server.http.failures import Error, InvalidReceipt
 from penstock.server.http.routes import Route
+from penstock.server.leases import Lease, answer_for
 
 
 async def ack(desk: Desk, asked: Asked[shapes.Ack, Any]) -> shapes.Answered:
@@ -41,44 +38,21 @@ async def extend(desk: Desk, asked: Asked[shapes.Extend, Any]) -> shapes.Answere
 
 
 async def _answered(desk: Desk, asked: AnyAsked, given: list[str], answer: Answer) -> shapes.Answered:
-    """One answer for each lease, whatever is in it: the log has one row for it."""
     check_name("group", asked.path["group"])
     # Also if there is nothing to answer for: who may not know of the group hears nothing of its receipts.
     asked.site.check_consuming(asked.path["group"])
     invalid: list[shapes.NotAnswered] = []
-    by_lease: dict[tuple[str, int, int], dict[int, str]] = {}
+    by_lease: dict[Lease, dict[int, str]] = {}
     for text in given:
         try:
             place = receipts.read(text)
         except InvalidReceipt as error:
             invalid.append(_failed(text, error))
         else:
-            by_lease.setdefault(place[:3], {})[place.offset] = text
-    answers = [_answered_lease(desk, asked, lease, some, answer) for lease, some in by_lease.items()]
-    failed = [one for some in await asyncio.gather(*answers) for one in some]
+            by_lease.setdefault(place.in_lease, {})[place.offset] = text
+    done, failed = await answer_for(desk.site.broker, asked.site, asked.path["group"], by_lease, answer)
     desk.waiting.answered(asked.path["group"])
-    return shapes.Answered(done=sum(map(len, by_lease.values())) - len(failed), failed=invalid + failed)
-
-
-async def _answered_lease(
-    desk: Desk, asked: AnyAsked, lease: tuple[str, int, int], texts: dict[int, str], answer: Answer
-) -> list[shapes.NotAnswered]:
-    """Those that failed. What is not in the lease any more fails alone."""
-    group, given = asked.path["group"], BitMap64(texts)
-    held = given & desk.leased(group, *lease)
-    failed = []
-    # If none of them is held, the broker says why.
-    if held and len(held) < len(given):
-        error = NotLeased("the message is not in the lease, or was answered for already")
-        failed = [_failed(texts[offset], error) for offset in given - held]
-    offsets = held or given
-    try:
-        await asked.site.answer(group, Receipt(*lease, offsets), answer)
-    except (GroupNotFound, Forbidden, Fatal):
-        raise
-    except PenstockError as error:
-        failed += [_failed(texts[offset], error) for offset in offsets]
-    return failed
+    return shapes.Answered(done=done, failed=invalid + [_failed(text, error) for text, error in failed])
 
 
 def _failed(receipt: str, error: Error) -> shapes.NotAnswered:

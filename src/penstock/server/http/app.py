@@ -220,6 +220,9 @@ async def send_all(
     more: Iterable[tuple[bytes, bytes]] = (),
     kind: tuple[bytes, bytes] = _JSON,
 ) -> None:
+    if kind is _JSON and body:
+        # For people with a terminal: what they type next starts on a line of its own.
+        body += b"\n"
     headers = [kind, (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers if status != 204 else []})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -152,7 +152,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = body_of(error)
+            body = body_of(error) + b"\n"
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status_of(type(error))] + head + body)
         self.transport.close()

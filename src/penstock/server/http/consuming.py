@@ -29,8 +29,10 @@ from penstock.server.http import receipts, shapes
 from penstock.server.http.asking import us_of
 from penstock.server.http.desk import Asked, Desk
 from penstock.server.http.routes import Route
-from penstock.server.http.rows import received, rows_of
+from penstock.server.http.rows import received
 from penstock.server.http.settings import settings_in
+from penstock.server.leases import Lease, left_of
+from penstock.server.parcels import rows_of
 
 POLL_BYTES_MAX = 4 * MIB
 KEEP_ALIVE_S = 15.0
@@ -54,7 +56,7 @@ async def poll(desk: Desk, asked: Asked[shapes.Poll, shapes.Shown]) -> shapes.Po
     )
     with in_users_words():
         wanted = group_settings(settings_in(given.settings))
-        await asked.site.join_for_a_session(group, given.consumer, topics, wanted)
+        await asked.site.join(group, given.consumer, topics, wanted)
     polled = await polling()
     if not polled and wait_us:
         with desk.waiting.member(group, given.consumer):
@@ -72,7 +74,7 @@ async def _told(desk: Desk, group: str, polled: Sequence[Polled], as_: str | Non
     size = 0
     for topic, handed in polled:
         on_topic, untold = desk.site.broker.group(group, topic), BitMap64()
-        for row in rows_of(handed):
+        for row in rows_of(handed.frames, handed.receipt.offsets):
             if size < POLL_BYTES_MAX:
                 messages.append(received(on_topic, handed.receipt, row, as_))
                 size += row[2].size
@@ -101,13 +103,13 @@ async def stream(desk: Desk, asked: Asked[None, shapes.StreamQuery]) -> AsyncGen
     topics = query.topics.split(",")
     us_of("visibility", query.visibility)
     desk.waiting.check()
-    await asked.site.join_for_a_session(group, query.consumer, topics, {})
+    await asked.site.join(group, query.consumer, topics, {})
     return _events(desk, asked, topics)
 
 
 async def _events(desk: Desk, asked: Asked[None, shapes.StreamQuery], topics: list[str]) -> AsyncGenerator[bytes, None]:
     group, query = asked.path["group"], asked.query
-    held: set[tuple[str, int, int]] = set()
+    held: set[Lease] = set()
     polling = partial(
         desk.site.broker.poll,
         group,
@@ -123,14 +125,14 @@ async def _events(desk: Desk, asked: Asked[None, shapes.StreamQuery], topics: li
             bell.clear()
             room = query.max_in_flight - _in_flight(desk, group, held)
             # Whether it may is asked again each time.
-            await asked.site.join_for_a_session(group, query.consumer, topics, {})
+            await asked.site.join(group, query.consumer, topics, {})
             taking = polling(count=min(room, STREAM_AT_ONCE_MAX)) if room > 0 else _room(bell)
             outcome, is_gone = await desk.waiting.until_gone(asked.receive, taking)
             polled = outcome or []
             if is_gone:
                 await _give_back_all(desk, group, polled)
                 return
-            held.update((topic, receipt.partition, receipt.lease) for topic, (receipt, _) in polled)
+            held.update(Lease(topic, receipt.partition, receipt.lease) for topic, (receipt, _) in polled)
             yield b"".join(map(_event, await _told(desk, group, polled, query.as_))) or b": still here\n\n"
 
 
@@ -145,9 +147,9 @@ def _event(message: shapes.Received) -> bytes:
     return b"id: %s\nevent: message\ndata: %s\n\n" % (message.id.encode(), msgspec.json.encode(message))
 
 
-def _in_flight(desk: Desk, group: str, held: set[tuple[str, int, int]]) -> int:
+def _in_flight(desk: Desk, group: str, held: set[Lease]) -> int:
     """Of the leases of a stream, what is not answered for and not over."""
-    left = {lease: len(desk.leased(group, *lease)) for lease in held}
+    left = {lease: len(left_of(desk.site.broker, group, lease)) for lease in held}
     held -= {lease for lease, count in left.items() if not count}
     return sum(left.values())
 

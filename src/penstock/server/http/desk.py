@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast
-
-from pyroaring import BitMap64
+from typing import Any, Generic, TypeVar
 
 from penstock.client.admin import Admin
 from penstock.client.dead_letters import DeadLetters
 from penstock.client.later import ScheduledMessages, Schedules
-from penstock.client.transport import Transport
-from penstock.errors import LogClosed, PenstockError
+from penstock.errors import LogClosed
 from penstock.local.transport import LocalTransport
 from penstock.server.guard import Guarded
 from penstock.server.http.asking import Receive
@@ -28,15 +25,6 @@ class Desk:
         self.waiting = Waiting(site.broker)
         self.started_us = site.now_us()
         self.is_closing = False
-
-    def leased(self, group: str, topic: str, partition: int, lease: int) -> BitMap64:
-        """What is left of a lease."""
-        try:
-            groups = self.site.broker.topic(topic).partition(partition).groups
-        except PenstockError:
-            return BitMap64()
-        found = groups.state(group).leases.get(lease) if groups.has(group) else None
-        return BitMap64() if found is None else found.offsets
 
     def check_ready(self) -> None:
         if self.is_closing:
@@ -57,25 +45,20 @@ class Asked(Generic[B, Q]):
         self.receive = receive
 
     @property
-    def transport(self) -> Transport:
-        """What clients are made of; all of it but joining without a session, and closing."""
-        return cast(Transport, self.site)
-
-    @property
     def admin(self) -> Admin:
-        return Admin(self.transport)
+        return Admin(self.site)
 
     @property
     def scheduled(self) -> ScheduledMessages:
-        return ScheduledMessages(self.transport)
+        return ScheduledMessages(self.site)
 
     @property
     def schedules(self) -> Schedules:
-        return Schedules(self.transport)
+        return Schedules(self.site)
 
     @property
     def dead_letters(self) -> DeadLetters:
-        return DeadLetters(self.transport)
+        return DeadLetters(self.site)
 
 
 AnyAsked = Asked[Any, Any]

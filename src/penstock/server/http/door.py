@@ -89,7 +89,7 @@ class HttpDoor:
             await asyncio.sleep(self._round_s)
             self._note_date()
             self._counts.connections["http"] = len(self.connections)
-            self._desk.waiting.keep_alive()
+            self._desk.waiting.members.keep_alive()
             now = self._loop.time()
             for connection in list(self.connections):
                 connection.check(now)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import UNSET, Raw, UnsetType
 
-from penstock.broker.group import Group, Handed, Receipt
-from penstock.client.rows import StoredMessage, among
+from penstock.broker.group import Group, Receipt
+from penstock.client.rows import StoredMessage
 from penstock.client.words import Bytes, MessageFields, message_of
 from penstock.clock import rfc3339
 from penstock.errors import InvalidMessage
 from penstock.message import Message
 from penstock.server.http import receipts, shapes
+from penstock.server.receipts import Place
 
 _PRIORITIES = {1: "high", 0: "normal", -1: "low"}
 
@@ -82,21 +81,12 @@ def stored(one: StoredMessage, as_: str | None) -> shapes.Message:
     return shapes.Message(**_shown(one.topic, one.partition, one.offset, one.append_time, one.message, as_))
 
 
-def rows_of(handed: Handed) -> Iterator[tuple[int, int, Message]]:
-    """Offset, append time and message."""
-    wanted = np.frombuffer(handed.receipt.offsets.to_array(), np.int64)
-    for frame in handed.frames:
-        columns = among(frame, wanted)
-        if columns is not None:
-            yield from columns.rows()
-
-
 def received(on_topic: Group, receipt: Receipt, row: tuple[int, int, Message], as_: str | None) -> shapes.Received:
     topic, (offset, append_time, message) = on_topic.topic.name, row
     return shapes.Received(
         **_shown(topic, receipt.partition, offset, append_time, message, as_),
         attempt=on_topic.attempt(receipt, offset),
-        receipt=receipts.written(receipts.Place(topic, receipt.partition, receipt.lease, offset)),
+        receipt=receipts.written(Place(topic, receipt.partition, receipt.lease, offset)),
     )
 
 

@@ -127,7 +127,7 @@ async def _published_one(site: Guarded, topic: str, raw: Raw) -> shapes.Result:
 async def read(desk: Desk, asked: Asked[None, shapes.ReadQuery]) -> shapes.Log:
     query = asked.query
     reader = Reader(
-        asked.transport,
+        asked.site,
         asked.path["topic"],
         from_time=time_in(query.from_time),
         to_time=time_in(query.to_time),

@@ -4,14 +4,14 @@ closes; and they are alive as long as they wait."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.broker.broker import Broker
-from penstock.errors import LogClosed, Overloaded, PenstockError
+from penstock.errors import LogClosed, Overloaded
 from penstock.server.http.asking import Receive
+from penstock.server.members import Members
 
 T = TypeVar("T")
 
@@ -28,9 +28,8 @@ class Waited(NamedTuple, Generic[T]):
 
 class Waiting:
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self.members = Members(broker)
         self._count = 0
-        self._members: Counter[tuple[str, str]] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         # Streams that wait until something of theirs is answered for, by group.
         self._bells: dict[str, set[asyncio.Event]] = {}
@@ -48,14 +47,11 @@ class Waiting:
         """Is heard of all the time."""
         self.check()
         self._count += 1
-        self._members[group, consumer] += 1
         try:
-            yield
+            with self.members.waiting(group, consumer):
+                yield
         finally:
             self._count -= 1
-            self._members[group, consumer] -= 1
-            if not self._members[group, consumer]:
-                del self._members[group, consumer]
 
     async def until_gone(self, receive: Receive, work: Coroutine[Any, Any, T]) -> Waited[T]:
         """What it gives. It is cancelled when the client goes or the door closes: a poll has leased nothing then."""
@@ -92,14 +88,6 @@ class Waiting:
             bells.discard(bell)
             if not bells:
                 self._bells.pop(group, None)
-
-    def keep_alive(self) -> None:
-        for group, consumer in self._members:
-            try:
-                self._broker.consumers.heartbeat(group, consumer)
-            except PenstockError:
-                # Its group is gone, and it hears so from its poll.
-                pass
 
     def end(self) -> None:
         self.is_over = True

@@ -1,0 +1,73 @@
+"""The directories of partitions: opened and removed, on a thread. What all partitions of a broker share is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from penstock.broker.bell import Bell
+from penstock.broker.disk import Disk
+from penstock.broker.frame_cache import FrameCache
+from penstock.broker.partition import Partition
+from penstock.broker.work import Work
+from penstock.clock import Clock
+from penstock.errors import PenstockError
+from penstock.limits import Limits
+from penstock.storage.cache import SegmentCache
+from penstock.storage.files import Files
+from penstock.storage.log import LogSettings
+
+
+class Directories:
+    def __init__(
+        self,
+        directory: Files,
+        work: Work,
+        *,
+        clock: Clock,
+        disk: Disk,
+        frames: FrameCache,
+        limits: Limits,
+        new_id: Callable[[], bytes],
+        log_settings: LogSettings | None,
+    ) -> None:
+        self._directory = directory
+        self._work = work
+        self._clock = clock
+        self._disk = disk
+        self._frames = frames
+        self._limits = limits
+        self._new_id = new_id
+        self._log_settings = log_settings
+        self._cache = SegmentCache()
+
+    def open(self, identities: Iterable[str], bell: Bell) -> list[Partition]:
+        """All of them, or none."""
+        opened: list[Partition] = []
+        try:
+            for identity in identities:
+                opened.append(self._open(identity, bell))
+        except PenstockError:
+            for partition in opened:
+                partition.close()
+            raise
+        return opened
+
+    def _open(self, identity: str, bell: Bell) -> Partition:
+        return Partition.open(
+            self._directory.directory(identity),
+            clock=self._clock,
+            disk=self._disk,
+            loop=self._work.loop,
+            cache=self._cache,
+            new_id=self._new_id,
+            limits=self._limits,
+            bell=bell,
+            frames=self._frames,
+            failed=self._work.could_not_write,
+            settings=self._log_settings,
+        )
+
+    def remove(self, identity: str) -> None:
+        if identity in self._directory.directories():
+            self._directory.remove_directory(identity)
+            self._directory.sync()

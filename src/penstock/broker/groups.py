@@ -1,0 +1,168 @@
+"""The groups of a broker: made, changed, and deleted with all they have done; and each of them on each topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from penstock.broker.catalog import Catalog, GroupRecord
+from penstock.broker.group import Group
+from penstock.broker.membership import Consumers
+from penstock.broker.names import check_name
+from penstock.broker.settings import GroupSettings
+from penstock.broker.topics import Topics
+from penstock.broker.work import Work
+from penstock.clock import Clock
+from penstock.errors import InvalidSetting, SettingsConflict
+from penstock.limits import Limits
+
+
+class Groups:
+    def __init__(
+        self,
+        catalog: Catalog,
+        topics: Topics,
+        consumers: Consumers,
+        work: Work,
+        *,
+        clock: Clock,
+        limits: Limits,
+        dice: Callable[[], float],
+    ) -> None:
+        self._catalog = catalog
+        self._topics = topics
+        self._consumers = consumers
+        self._work = work
+        self._clock = clock
+        self._limits = limits
+        self._dice = dice
+        # By group and topic. Made when somebody asks: all that lasts is in the catalog and in the partitions.
+        self._on_topics: dict[tuple[str, str], Group] = {}
+
+    def on(self, name: str, topic: str) -> Group:
+        """A group on a topic. It must have been created."""
+        record = self._catalog.group(name)
+        check_name("topic", topic)
+        on_topic = self._on_topics.get((name, topic))
+        if on_topic is None:
+            policy = record.settings.policy(self._dice)
+            there = self._topics.topic(topic)
+            replay = record.replay if record.replay and record.replay.topic == there.record.id else None
+            on_topic = Group(name, there, self._held(record.settings), policy, self._clock, replay)
+            self._on_topics[name, topic] = on_topic
+        return on_topic
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """That group, or all on that topic, or that group on that topic: made anew when somebody asks."""
+        for key in list(self._on_topics):
+            if group in (None, key[0]) and topic in (None, key[1]):
+                del self._on_topics[key]
+
+    def topics_of(self, name: str) -> list[str]:
+        """The topics that the group has asked for messages of."""
+        self._catalog.group(name)
+        return sorted(
+            topic.name
+            for topic in self._topics.open.values()
+            if any(partition.groups.has(name) for partition in topic.partitions)
+        )
+
+    # --- changes -----------------------------------------------------------------------------------------
+
+    async def create(self, name: str, settings: GroupSettings | None) -> GroupRecord:
+        check_name("group", name)
+        if settings is not None and not isinstance(settings, GroupSettings):
+            raise InvalidSetting(f"settings of a group are GroupSettings, not {type(settings).__name__}")
+        known = self.known(name, settings)
+        return known if known is not None else await self._work.alone(self._create(name, settings))
+
+    async def _create(self, name: str, settings: GroupSettings | None) -> GroupRecord:
+        known = self.known(name, settings)
+        if known is not None:
+            return known
+        return await self._work.on_a_thread(partial(self._catalog.put_group, name, settings or GroupSettings()))
+
+    def known(self, name: str, settings: GroupSettings | None) -> GroupRecord | None:
+        """If it is there; it must have these settings then."""
+        if not self._catalog.has_group(name):
+            return None
+        record = self._catalog.group(name)
+        if settings is not None and settings != record.settings:
+            raise _conflict(record, settings)
+        return record
+
+    async def ensure(self, name: str, given: Mapping[str, Any]) -> GroupRecord:
+        self.check_held(given)
+        if self._catalog.has_group(name):
+            record = self._catalog.group(name)
+            return await self.create(name, record.settings.changed(**given))
+        return await self.create(name, GroupSettings().changed(**given))
+
+    async def change(self, name: str, changes: Mapping[str, Any]) -> GroupRecord:
+        return await self._work.alone(self._change(name, changes))
+
+    async def _change(self, name: str, changes: Mapping[str, Any]) -> GroupRecord:
+        old = self._catalog.group(name).settings
+        self.check_held(changes)
+        settings = old.changed(**changes)
+        if (settings.lanes == "none") != (old.lanes == "none"):
+            raise InvalidSetting("a group that ignores lanes can't begin to mind them", setting="lanes")
+        record = await self._work.on_a_thread(partial(self._catalog.put_group, name, settings))
+        if settings.assignment != old.assignment:
+            self._consumers.forget(name)
+            for topic in self.topics_of(name):
+                self._topics.topic(topic).bell.ring()
+        for (group, _), on_topic in self._on_topics.items():
+            if group == name:
+                on_topic.configure(self._held(settings), settings.policy(self._dice))
+        return record
+
+    async def delete(self, name: str) -> None:
+        await self._work.alone(self.delete_in_turn(name))
+
+    async def delete_in_turn(self, name: str) -> None:
+        """By whoever is changing the catalog already."""
+        self._catalog.group(name)
+        await self._work.on_a_thread(partial(self._catalog.delete_group, name))
+        self._consumers.forget(name)
+        await self.drop(name)
+
+    async def drop(self, name: str) -> None:
+        """What it has done, everywhere."""
+        self.forget(group=name)
+        for partition in self._topics.partitions:
+            await partition.groups.drop(name)
+
+    # --- how many in flight ------------------------------------------------------------------------------
+
+    def check_held(self, given: Mapping[str, Any]) -> None:
+        wanted, most = given.get("max_in_flight"), self._limits.unacked_max
+        if isinstance(wanted, int) and wanted > most:
+            raise InvalidSetting(
+                f"max_in_flight is 1 to {most}, not {wanted}",
+                setting="max_in_flight",
+                lowest=1,
+                highest=most,
+                given=wanted,
+            )
+
+    def _held(self, settings: GroupSettings) -> GroupSettings:
+        """As this broker keeps them: with no more in flight than it allows any group."""
+        if settings.max_in_flight <= self._limits.unacked_max:
+            return settings
+        return settings.changed(max_in_flight=self._limits.unacked_max)
+
+
+def _conflict(record: GroupRecord, given: GroupSettings) -> SettingsConflict:
+    different = {
+        name: (getattr(record.settings, name), getattr(given, name))
+        for name in GroupSettings.__struct_fields__
+        if getattr(record.settings, name) != getattr(given, name)
+    }
+    told = "; ".join(f"{name} is {has!r}, not {wanted!r}" for name, (has, wanted) in different.items())
+    return SettingsConflict(
+        f"group {record.name} has other settings: {told}",
+        group=record.name,
+        different={name: list(both) for name, both in different.items()},
+    )

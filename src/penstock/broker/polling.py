@@ -1,0 +1,131 @@
+"""Members of groups: they join, ask for messages of some topics, wait until there are some, and leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from penstock.broker.catalog import Catalog, GroupRecord
+from penstock.broker.checks import is_int
+from penstock.broker.group import Handed
+from penstock.broker.groups import Groups
+from penstock.broker.membership import Consumers
+from penstock.broker.names import check_name
+from penstock.broker.timers import Timers
+from penstock.broker.topics import Topics
+from penstock.clock import TIME_MAX_US, Clock
+from penstock.errors import InvalidInput, Overloaded, PenstockError, StorageError
+
+WAIT_US_MAX = 300_000_000
+# Members of a group name their topics; what they may lease from is looked through at every poll.
+TOPICS_MAX = 1_000
+
+
+class Polled(NamedTuple):
+    topic: str
+    handed: Handed
+
+
+class Polling:
+    def __init__(
+        self, catalog: Catalog, topics: Topics, groups: Groups, consumers: Consumers, clock: Clock, timers: Timers
+    ) -> None:
+        self._catalog = catalog
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._clock = clock
+        self._timers = timers
+
+    async def join(
+        self, group: str, consumer: str, topics: Iterable[str], session_us: int | None, given: Mapping[str, Any]
+    ) -> GroupRecord:
+        check_name("consumer", consumer)
+        names = _names(topics)
+        if session_us is not None and not (is_int(session_us) and 1 <= session_us <= TIME_MAX_US):
+            raise InvalidInput(f"a session is a positive number of microseconds, not {session_us!r}")
+        for name in names:
+            self._topics.topic(name)
+        record = await self._groups.ensure(group, given)
+        for name in names:
+            await self._groups.on(group, name).start()
+        self._consumers.join(group, record.settings, consumer, names, session_us)
+        return record
+
+    def leave(self, group: str, consumer: str) -> None:
+        check_name("consumer", consumer)
+        self._consumers.leave(group, self._catalog.group(group).settings, consumer)
+
+    async def poll(
+        self,
+        group: str,
+        consumer: str,
+        topics: Iterable[str],
+        *,
+        count: int,
+        bytes_max: int,
+        wait_us: int,
+        visibility_us: int | None,
+    ) -> list[Polled]:
+        if not is_int(wait_us) or not 0 <= wait_us <= WAIT_US_MAX:
+            raise InvalidInput(f"wait is 0 to {WAIT_US_MAX} microseconds, not {wait_us!r}")
+        names = _names(topics)
+        check_name("group", group)
+        check_name("consumer", consumer)
+        deadline_us = self._clock.now_us() + wait_us
+        while True:
+            bells = [self._topics.topic(name).bell for name in names]
+            rings = [bell.wait() for bell in bells]
+            try:
+                polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
+                if polled or self._clock.now_us() >= deadline_us:
+                    return polled
+                if not await self._timers.wait(rings, min(deadline_us, self._next_due(group, consumer, names))):
+                    return []
+            finally:
+                for bell, ring in zip(bells, rings, strict=True):
+                    bell.leave(ring)
+
+    async def _lease(
+        self, group: str, consumer: str, topics: list[str], count: int, bytes_max: int, visibility_us: int | None
+    ) -> list[Polled]:
+        polled: list[Polled] = []
+        failure: PenstockError | None = None
+        for name in topics:
+            partitions = self._consumers.leasable(group, consumer, name)
+            try:
+                handed = await self._groups.on(group, name).lease(
+                    consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions
+                )
+            except (StorageError, Overloaded) as error:
+                # The others can still give something; and what is leased already must reach somebody.
+                failure = error
+                continue
+            for some in handed:
+                polled.append(Polled(name, some))
+                count -= len(some.receipt.offsets)
+                bytes_max -= sum(len(frame.data) for frame in some.frames)
+            if count <= 0 or bytes_max <= 0:
+                break
+        if failure is not None and not polled:
+            raise failure
+        return polled
+
+    def _next_due(self, group: str, consumer: str, topics: list[str]) -> int:
+        """When there may be something for this member by time alone. Of what others have, a bell tells if it moves."""
+        dues = []
+        for name in topics:
+            partitions = self._topics.topic(name).partitions
+            for number in self._consumers.leasable(group, consumer, name):
+                dues.append(partitions[number].groups.next_due_of(group))
+        # What is overdue stays in: its time may have come while we were asking.
+        return min((due for due in dues if due is not None), default=1 << 62)
+
+
+def _names(topics: Iterable[str]) -> list[str]:
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise InvalidInput(f"topics are a list of names, not {topics!r}")
+    names = list(dict.fromkeys(check_name("topic", topic) for topic in topics))
+    if not names or len(names) > TOPICS_MAX:
+        raise InvalidInput(f"a consumer has 1 to {TOPICS_MAX} topics, not {len(names)}")
+    return names

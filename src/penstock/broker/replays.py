@@ -1,0 +1,129 @@
+"""Replays: new groups that get the messages of a time, or of ranges of offsets, and nothing else.
+
+Of all partitions or of none: once the catalog says what a replay is of, a start goes on where a crash cut it short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from penstock.broker.catalog import Catalog, GroupRecord, ReplayRecord
+from penstock.broker.checks import check_time, is_int
+from penstock.broker.group import Group
+from penstock.broker.groups import Groups
+from penstock.broker.partition import Partition
+from penstock.broker.settings import GroupSettings
+from penstock.broker.topic import Topic
+from penstock.broker.topics import Topics
+from penstock.broker.work import Work
+from penstock.errors import AlreadyExists, InvalidInput, PenstockError
+
+# For each partition the first offset, and that behind the last one.
+Ranges = list[tuple[int, int]]
+
+
+class Replays:
+    def __init__(self, catalog: Catalog, topics: Topics, groups: Groups, work: Work) -> None:
+        self._catalog = catalog
+        self._topics = topics
+        self._groups = groups
+        self._work = work
+
+    async def begin(
+        self,
+        topic: str,
+        group: str,
+        *,
+        from_us: int | None,
+        to_us: int | None,
+        offsets: dict[int, tuple[int, int]] | None,
+        delays: bool,
+        lanes: bool,
+        given: Mapping[str, Any],
+    ) -> int:
+        """How many messages it is of."""
+        ranges = _ranges(self._topics.topic(topic), from_us, to_us, offsets)
+        self._groups.check_held(given)
+        settings = GroupSettings().changed(lanes="strict" if lanes else "none", is_replay=True, **given)
+        await self._work.alone(self._begin(topic, group, settings, ranges, delays))
+        return sum(last - first for first, last in ranges)
+
+    async def _begin(self, topic: str, group: str, settings: GroupSettings, ranges: Ranges, delays: bool) -> None:
+        on_topic = self._topics.topic(topic)
+        if self._catalog.has_group(group) and self._groups.topics_of(group):
+            raise AlreadyExists(f"there is a group {group} already; a replay has one of its own", group=group)
+        known = self._groups.known(group, settings)
+        replay = ReplayRecord(on_topic.record.id, tuple(ranges), delays)
+        await self._work.on_a_thread(partial(self._catalog.put_group, group, settings, replay))
+        # Somebody may have asked for it meanwhile: it knows now what it is of.
+        self._groups.forget(group=group, topic=topic)
+        try:
+            await _start(self._groups.on(group, topic), len(ranges))
+        except PenstockError:
+            with suppress(PenstockError):
+                await self._take_back(group, known)
+            raise
+
+    async def _take_back(self, group: str, known: GroupRecord | None) -> None:
+        """A group that was there before is there again, as it was."""
+        if known is None:
+            await self._groups.delete_in_turn(group)
+            return
+        await self._work.on_a_thread(partial(self._catalog.restore_group, known))
+        await self._groups.drop(group)
+
+    async def finish(self) -> None:
+        """Those that a crash cut short. What can't be started now is when somebody asks for it."""
+        for record in self._catalog.groups:
+            # A copy: the first dead letter may bring a new topic meanwhile.
+            for topic in list(self._topics.open.values()):
+                if record.replay is not None and record.replay.topic == topic.record.id:
+                    start = self._work.in_background(self._groups.on(record.name, topic.name).start())
+                    await asyncio.wait([start])
+
+
+async def _start(group: Group, partitions: int) -> None:
+    """In all at the same time: nobody else starts the group there in between."""
+    starts = [group.start_replay(number) for number in range(partitions)]
+    for outcome in await asyncio.gather(*starts, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def _ranges(topic: Topic, from_us: int | None, to_us: int | None, offsets: dict[int, tuple[int, int]] | None) -> Ranges:
+    if (offsets is None) == (from_us is None and to_us is None):
+        raise InvalidInput("a replay is of a time or of offsets")
+    if offsets is None:
+        for time_us in (from_us, to_us):
+            if time_us is not None:
+                check_time(time_us)
+        return [_range_of_time(partition, from_us, to_us) for partition in topic.partitions]
+    if not isinstance(offsets, Mapping) or not all(map(_is_pair, offsets.values())):
+        raise InvalidInput(f"offsets are pairs by partition, first and last, not {offsets!r}")
+    ranges = [_range_of_offsets(partition, number, offsets) for number, partition in enumerate(topic.partitions)]
+    for number in offsets:
+        topic.partition(number)
+    return ranges
+
+
+def _range_of_time(partition: Partition, from_us: int | None, to_us: int | None) -> tuple[int, int]:
+    log, end = partition.messages, partition.reading.visible_offset
+    first = log.start_offset if from_us is None else min(log.offset_at(from_us), end)
+    last = end if to_us is None else min(log.offset_at(to_us), end)
+    return first, max(first, last)
+
+
+def _range_of_offsets(partition: Partition, number: int, offsets: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+    start, end = partition.messages.start_offset, partition.reading.visible_offset
+    first, last = offsets.get(number, (end, end))
+    if not (is_int(first) and is_int(last)) or not start <= first <= last <= end:
+        raise InvalidInput(f"partition {number} has offsets {start} to {end}, not {first} to {last}")
+    return first, last
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2

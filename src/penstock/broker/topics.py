@@ -1,0 +1,168 @@
+"""The topics of a broker: made, changed, and deleted with all that is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from penstock.broker.bell import Bell
+from penstock.broker.catalog import Catalog, TopicRecord
+from penstock.broker.directories import Directories
+from penstock.broker.names import DEAD_LETTERS, check_name
+from penstock.broker.partition import Partition
+from penstock.broker.room import Room
+from penstock.broker.settings import TopicSettings
+from penstock.broker.topic import Topic
+from penstock.broker.work import Work
+from penstock.clock import Clock
+from penstock.errors import InvalidName, InvalidSetting, PenstockError, TopicNotFound
+from penstock.limits import Limits
+
+
+class Topics:
+    """Invariant: what is open is in the catalog; one that is being made is there before it is open."""
+
+    def __init__(
+        self, catalog: Catalog, directories: Directories, work: Work, *, clock: Clock, limits: Limits, room: Room
+    ) -> None:
+        self._catalog = catalog
+        self._directories = directories
+        self._work = work
+        self._clock = clock
+        self._limits = limits
+        self._room = room
+        self.open: dict[str, Topic] = {}
+        # Told of a topic whose partitions were opened, and of how many partitions one has now: 0 if it is gone.
+        self.opened: Callable[[Topic], None] = lambda topic: None
+        self.changed: Callable[[str, int], None] = lambda name, partitions: None
+
+    @property
+    def records(self) -> list[TopicRecord]:
+        """Those that can be used."""
+        return [record for record in self._catalog.topics if record.name in self.open]
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return [partition for topic in self.open.values() for partition in topic.partitions]
+
+    def topic(self, name: str) -> Topic:
+        topic = self.open.get(name) if isinstance(name, str) else None
+        if topic is None:
+            # Whether it could be the name of one is of interest only now.
+            raise TopicNotFound(f"there is no topic {check_name('topic', name)}", topic=name)
+        return topic
+
+    def get(self, name: str) -> Topic | None:
+        return self.open.get(name)
+
+    # --- as they are on disk -----------------------------------------------------------------------------
+
+    def open_all(self) -> None:
+        """On a thread; so is `close_all`."""
+        for partition in self._catalog.removing:
+            self._remove_partition(partition)
+        for record in self._catalog.topics:
+            self._open(record)
+
+    def close_all(self) -> None:
+        for partition in self.partitions:
+            partition.close()
+        self.open.clear()
+
+    def _open(self, record: TopicRecord) -> Topic:
+        bell = Bell()
+        partitions = self._directories.open(record.partitions, bell)
+        topic = Topic(record, partitions, bell=bell, limits=self._limits, clock=self._clock, room=self._room)
+        self.open[record.name] = topic
+        self.opened(topic)
+        return topic
+
+    def _remove(self, topic: Topic, record: TopicRecord) -> None:
+        for partition in topic.partitions:
+            partition.close()
+        for identity in record.partitions:
+            self._remove_partition(identity)
+
+    def _remove_partition(self, identity: str) -> None:
+        self._directories.remove(identity)
+        self._catalog.removed(identity)
+
+    # --- changes -----------------------------------------------------------------------------------------
+
+    async def create(self, name: str, partitions: int, settings: TopicSettings | None) -> Topic:
+        return await self._work.alone(self._create(name, partitions, settings))
+
+    async def _create(self, name: str, partitions: int, settings: TopicSettings | None) -> Topic:
+        check_name("topic", name)
+        if settings is None:
+            settings = TopicSettings(dead_letters=not name.endswith(DEAD_LETTERS))
+        _check_settings(name, settings)
+        record = await self._work.on_a_thread(partial(self._catalog.create_topic, name, partitions, settings))
+        topic = await self._work.on_a_thread(partial(self._open, record))
+        # There may be members who had subscribed to one of this name before it was deleted.
+        self.changed(name, len(topic.partitions))
+        return topic
+
+    async def change(self, name: str, partitions: int | None, settings: TopicSettings | None) -> Topic:
+        return await self._work.alone(self._change(name, partitions, settings))
+
+    async def _change(self, name: str, partitions: int | None, settings: TopicSettings | None) -> Topic:
+        topic = self.topic(name)
+        if settings is not None:
+            _check_settings(name, settings)
+        identities: tuple[str, ...] = ()
+        if partitions is not None:
+            identities = self._catalog.new_partitions(name, partitions)
+        added = await self._work.on_a_thread(partial(self._directories.open, identities, topic.bell))
+        # A group that is there already misses nothing of what comes to the new ones: it is there before they are.
+        for partition in added:
+            for group in topic.partitions[0].groups.groups:
+                is_replay = topic.partitions[0].groups.state(group).end is not None
+                await partition.groups.start(group, 0, end=0 if is_replay else None)
+        try:
+            change = partial(self._catalog.change_topic, name, added=identities, settings=settings)
+            record = await self._work.on_a_thread(change)
+        except PenstockError:
+            for partition in added:
+                partition.close()
+            raise
+        topic.change(record, [*topic.partitions, *added])
+        self.opened(topic)
+        for partition in added:
+            # Those that started meanwhile.
+            for group in topic.partitions[0].groups.groups:
+                if not partition.groups.has(group):
+                    await partition.groups.start(group, 0)
+        self.changed(name, len(topic.partitions))
+        return topic
+
+    async def delete(self, name: str) -> None:
+        """It is gone for everybody before the first file is removed."""
+        await self._work.alone(self._delete(name))
+
+    async def _delete(self, name: str) -> None:
+        topic = self.topic(name)
+        record = await self._work.on_a_thread(partial(self._catalog.delete_topic, name))
+        del self.open[name]
+        self.changed(name, 0)
+        topic.bell.ring()
+        try:
+            await self._work.on_a_thread(partial(self._remove, topic, record))
+        finally:
+            for partition in topic.partitions:
+                partition.reading.forget()
+
+
+def _check_settings(name: str, settings: object) -> None:
+    if not isinstance(settings, TopicSettings):
+        raise InvalidSetting(f"settings of a topic are TopicSettings, not {type(settings).__name__}")
+    if not settings.dead_letters:
+        return
+    if name.endswith(DEAD_LETTERS):
+        raise InvalidSetting(
+            f"{name} is for dead letters; those that die there have nowhere to go", setting="dead_letters"
+        )
+    try:
+        check_name("topic", name + DEAD_LETTERS)
+    except InvalidName as error:
+        raise InvalidName(f"{name}{DEAD_LETTERS} would be its dead-letter topic: {error.message}") from error

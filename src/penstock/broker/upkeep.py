@@ -1,0 +1,87 @@
+"""What a broker does without being asked: what time alone does, what was left undone, and what keeps the logs small."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+
+from penstock.broker.catalog import Catalog
+from penstock.broker.graveyards import Graveyards
+from penstock.broker.groups import Groups
+from penstock.broker.names import DEAD_LETTERS
+from penstock.broker.offsets import array_of
+from penstock.broker.partition import Partition
+from penstock.broker.topic import Topic
+from penstock.broker.topics import Topics
+from penstock.broker.work import Work
+from penstock.errors import LogClosed, Overloaded
+
+
+class Upkeep:
+    def __init__(self, catalog: Catalog, topics: Topics, groups: Groups, graveyards: Graveyards, work: Work) -> None:
+        self._catalog = catalog
+        self._topics = topics
+        self._groups = groups
+        self._graveyards = graveyards
+        self._work = work
+
+    def take_up(self) -> None:
+        """What was under way when the broker was last closed, or crashed."""
+        for name, topic in self._topics.open.items():
+            if name.endswith(DEAD_LETTERS):
+                self._work.in_background(self._graveyards.letters.settle_copied(topic))
+            for number, partition in enumerate(topic.partitions):
+                for group in partition.groups.groups:
+                    if self._catalog.has_group(group):
+                        self._groups.on(group, name)
+                    elif not group.startswith("__"):
+                        # Its deletion was cut short.
+                        self._work.in_background(partition.groups.drop(group))
+                    if partition.groups.has(group) and partition.groups.state(group).dying:
+                        self._graveyards.mourn(name, number, group)
+
+    def tick(self) -> None:
+        """Delays that are due, leases that have run out, and what could not be buried so far."""
+        for topic in list(self._topics.open.values()):
+            for number, partition in enumerate(topic.partitions):
+                partition.groups.tick()
+                for group in partition.groups.groups:
+                    if partition.groups.state(group).dying and not partition.groups.giving_up:
+                        self._graveyards.mourn(topic.name, number, group)
+
+    async def maintain(self) -> None:
+        for topic in list(self._topics.open.values()):
+            for partition in topic.partitions:
+                if self._topics.get(topic.name) is not topic:
+                    break
+                # A topic that is deleted meanwhile keeps no other from its own.
+                with suppress(LogClosed):
+                    await self._maintain(topic, partition)
+
+    async def _maintain(self, topic: Topic, partition: Partition) -> None:
+        graves = self._graveyards.of(topic.name)
+        if graves is not None:
+            # Once a copy is deleted, nobody knows any more that its letter was redriven.
+            await self._graveyards.letters.settle_copied(graves)
+        until = partition.reading.visible_offset
+        # Lanes and delays of what is deleted are known from then on from a snapshot only.
+        with suppress(Overloaded, LogClosed):
+            await partition.groups.snapshot_if_needed()
+        protected = array_of(partition.protected())
+        try:
+            await self._work.on_a_thread(partial(partition.maintain, topic.settings, protected, until))
+        finally:
+            # Also if it failed half-way: something may have been deleted.
+            partition.after_maintenance()
+
+    async def settle(self) -> None:
+        """Until nothing is under way in the background."""
+        tasks = self._work.tasks
+        while tasks or (busy := [one for one in self._topics.partitions if one.groups.giving_up]):
+            if tasks:
+                await asyncio.wait(tasks)
+                continue
+            for partition in busy:
+                await partition.groups.flushed()
+            await asyncio.sleep(0)
