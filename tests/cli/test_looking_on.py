@@ -112,6 +112,14 @@ def test_ping_without_a_server_is_told(run: Run, tmp_path: Path) -> None:
     assert run("ping", "--data", tmp_path).code == 2
 
 
+def test_who_wants_tls_of_a_server_without_it_is_told_so_and_of_no_other_server(address: str, run: Run) -> None:
+    for command in ("ping", "top"):
+        ran = run(command, "--server", address.replace("penstock://", "penstocks://"))
+        assert (ran.code, ran.out) == (2, "")
+        assert f"does not seem to speak TLS; without, its address is {address} " in ran.err
+        assert "penstock serve" not in ran.err
+
+
 # --- help ---------------------------------------------------------------------------------------------------
 
 

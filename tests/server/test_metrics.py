@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 import grpc_served
 from penstock.broker.tally import Histogram, Tally
 from penstock.errors import TopicNotFound
-from penstock.frame import Frame
+from penstock.frame import HAS_DELAYS, Frame
 from penstock.message import Message
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.metrics import BOUNDS, Counts, Family, Sample, of_broker, of_doors, rendered
@@ -152,22 +152,22 @@ def test_messages_are_counted_by_their_age_however_many_frames_they_are_in(tmp_p
     log.sync()
     frames = list(log.frames(0))
     tally = Tally()
-    tally.hand(BitMap64(range(200)), frames, now_us=100_000_000)
+    tally.hand(BitMap64(range(200)), frames, flags=0, now_us=100_000_000)
     assert sum(tally.to_delivery.counts) == 200
     # Each was 0 to 99 seconds old; some are taken to be as old as one a few frames away.
     assert abs(tally.to_delivery.sum - 2 * sum(range(100))) < 200 * 4
     one = Tally()
-    one.hand(BitMap64([3]), [frames[1]], now_us=100_000_000)
+    one.hand(BitMap64([3]), [frames[1]], flags=0, now_us=100_000_000)
     assert (sum(one.to_delivery.counts), one.to_delivery.sum) == (1, 98.0)
     few = Tally()
-    few.hand(BitMap64([0, 3]), frames[:2], now_us=100_000_000)
+    few.hand(BitMap64([0, 3]), frames[:2], flags=0, now_us=100_000_000)
     assert (sum(few.to_delivery.counts), few.to_delivery.sum) == (2, 99.0 + 98.0)
     again = Tally()
-    again.hand(BitMap64(), frames[:2], now_us=100_000_000)
+    again.hand(BitMap64(), frames[:2], flags=0, now_us=100_000_000)
     assert sum(again.to_delivery.counts) == 0
     delayed = Tally()
     frame = Frame.of_messages([Message(b"x", deliver_at=5)], now_us=1)
-    delayed.hand(BitMap64([0]), [frame], now_us=100_000_000)
+    delayed.hand(BitMap64([0]), [frame], flags=HAS_DELAYS, now_us=100_000_000)
     assert sum(delayed.to_delivery.counts) == 0
     log.close()
 
@@ -182,7 +182,7 @@ def test_delayed_messages_are_not_counted_by_their_age_wherever_they_are(tmp_pat
     frames = list(log.frames(0))
     for some in (frames[:3], frames):
         tally = Tally()
-        tally.hand(BitMap64(range(2 * len(some))), some, now_us=100_000_000)
+        tally.hand(BitMap64(range(2 * len(some))), some, flags=HAS_DELAYS, now_us=100_000_000)
         assert sum(tally.to_delivery.counts) == 2 * sum(number % 3 != 1 for number in range(len(some)))
     log.close()
 

@@ -543,7 +543,7 @@ def test_without_the_extra_a_server_with_an_endpoint_does_not_start(
         return real(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InvalidSetting, match=r"pip install 'penstock\[otel\]'") as raised:
+    with pytest.raises(InvalidSetting, match=r"pip install -e '\.\[otel\]' -c constraints\.txt") as raised:
         telemetry.sink("http://127.0.0.1:4318", "penstock", Counts())
     assert raised.value.details["setting"] == "telemetry_endpoint"
     with pytest.raises(InvalidSetting):

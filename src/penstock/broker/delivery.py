@@ -182,9 +182,9 @@ class Delivery:
         # What is done may lie ahead of the cursor, but never behind the end.
         return max(end - self.floor, 0) - len(self.done)
 
-    def count_handed(self, offsets: BitMap64, frames: Sequence[Frame], now_us: int) -> None:
+    def count_handed(self, offsets: BitMap64, frames: Sequence[Frame], flags: int, now_us: int) -> None:
         """Of a lease that was applied: those that were never delivered before, by their age."""
-        self.tally.hand(offsets - self._retried if self._retried else offsets, frames, now_us)
+        self.tally.hand(offsets - self._retried if self._retried else offsets, frames, flags, now_us)
 
     def attempt(self, offset: int) -> int:
         """How often a leased message has been delivered, this time included."""

@@ -88,10 +88,11 @@ class Reader(Protocol):
 
 
 class Picked(NamedTuple):
-    """What is leased of one lane, and the frames it is in."""
+    """What is leased of one lane, the frames it is in, and the flags of all of them together."""
 
     offsets: BitMap64
     frames: list[Frame]
+    flags: int
 
 
 class Decision(NamedTuple):
@@ -348,7 +349,7 @@ class _Deciding:
             self._sort_out(candidates, keys)
         if taken:
             self._leased |= taken
-            self._picked.append(Picked(taken, gathered.frames))
+            self._picked.append(Picked(taken, gathered.frames, gathered.flags))
             self.by_lane[candidates.lane] = len(taken)
 
     def _keys_of(self, candidates: Candidates, taken: BitMap64, frames: list[Frame]) -> _Keys:

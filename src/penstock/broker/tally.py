@@ -74,16 +74,17 @@ class Tally:
         self.to_delivery = Histogram(DELIVERY_BOUNDS)
         self.to_acknowledgement = Histogram(DELIVERY_BOUNDS)
 
-    def hand(self, offsets: BitMap64, frames: Sequence[Frame], now_us: int) -> None:
+    def hand(self, offsets: BitMap64, frames: Sequence[Frame], flags: int, now_us: int) -> None:
         """These were delivered out of these frames, and had not failed before. What was `returned` is left out: it has
-        been counted. So are frames in which something was delayed: it waited on purpose."""
+        been counted. So are frames in which something was delayed: it waited on purpose. `flags` are those of all
+        frames together: mostly none of them has to be asked."""
         if self.returned:
             offsets, self.returned = offsets - self.returned, self.returned - offsets
-        delayed = [frame for frame in frames if frame.flags & HAS_DELAYS]
-        if delayed:
+        if flags & HAS_DELAYS:
             offsets = offsets.copy()
-            for frame in delayed:
-                offsets.remove_range(frame.base_offset, frame.next_offset)
+            for frame in frames:
+                if frame.flags & HAS_DELAYS:
+                    offsets.remove_range(frame.base_offset, frame.next_offset)
             frames = [frame for frame in frames if not frame.flags & HAS_DELAYS]
         if not offsets:
             return

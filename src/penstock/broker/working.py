@@ -103,8 +103,8 @@ class Working:
             order.leased(identity, self.delivery.leases[identity].offsets, decision.hashes)
         for blocked in decision.blocked:
             order.block(*blocked)
-        for offsets, frames in decision.picked:
-            self.delivery.count_handed(offsets, frames, now_us)
+        for picked in decision.picked:
+            self.delivery.count_handed(*picked, now_us)
 
     def holding_up(self, now_us: int) -> BitMap64:
         """Messages that keep their keys busy."""
