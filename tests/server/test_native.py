@@ -10,6 +10,7 @@ import pytest
 from pyroaring import BitMap64
 
 from penstock.batch import Batch
+from penstock.client import requests
 from penstock.client.answers import Ack
 from penstock.client.transport import Receipt
 from penstock.clock import SystemClock
@@ -386,5 +387,37 @@ def test_a_stopping_broker_answers_what_it_was_asked_and_says_goodbye(tmp_path: 
             with pytest.raises(ConnectionLost):
                 await transport.publish_frame("t", 0, frame)
             await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_what_is_not_read_before_the_end_is_not_carried_out(tmp_path: Path) -> None:
+    """Otherwise it would be done without an answer, and done again by a client that asks again."""
+
+    async def work(here: Served) -> None:
+        await here.site.call(requests.CreateTopic("t", 1, {}))
+        connection = await Connection.to(here.place, SystemClock())
+        started, may_end = asyncio.Event(), asyncio.Event()
+
+        async def slow(*_: object) -> tuple[None, tuple[()]]:
+            started.set()
+            await may_end.wait()
+            return None, ()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(_ACTIONS, Kind.LEAVE, slow)
+            first = asyncio.ensure_future(connection.request(Kind.LEAVE, words.Leave("g", "c")))
+            await started.wait()
+            closing = asyncio.ensure_future(here.door.close())
+            await asyncio.sleep(0)
+            frame = Frame.of(Batch.from_columns([b"late"], now_us=1))
+            late = asyncio.ensure_future(connection.request(Kind.PUBLISH, words.PublishFrame("t", 0), [frame.data]))
+            await asyncio.sleep(0)
+            may_end.set()
+            await first
+            with pytest.raises(ConnectionLost):
+                await late
+            await closing
+        assert here.site.broker.topic("t").partition(0).messages.end_offset == 0
 
     serve(tmp_path, work)
