@@ -33,7 +33,7 @@ def produce(address: str, topic: str, rate: int, count: int, linger: str) -> Non
             time.sleep(TICK_S)
 
 
-def under_way(q: Client, address: str, topic: str, *, rate: int, count: int, linger: str = "5ms") -> list[float]:
+def under_way(q: Client, address: str, topic: str, *, rate: int, count: int, linger: str = "3ms") -> list[float]:
     """Seconds from due to received, in order of size, by a consumer that acknowledges each."""
     taken_ns = []
     producer = PROCESSES.Process(target=produce, args=(address, topic, rate, count, linger))

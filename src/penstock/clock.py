@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 TIME_MAX_US = 253_402_300_799_999_999
@@ -24,4 +25,10 @@ class SystemClock:
 
 def rfc3339(time_us: int) -> str:
     seconds, micros = divmod(time_us, 1_000_000)
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{micros:06d}Z"
+    return f"{_second(seconds)}.{micros:06d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    """Many that are told in a row are of the same one."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -129,8 +129,11 @@ class Partition:
 
         What is handed in first is stored first: there is nothing to await before it is in the queue.
         """
+        storing = self.storing(item)
+        if isinstance(item, Message) and not _is_special(item):
+            return storing
         # We must hear ourselves where it went, also if the caller gives up waiting.
-        return asyncio.shield(self.storing(item))
+        return asyncio.shield(storing)
 
     @property
     def is_gathering(self) -> bool:

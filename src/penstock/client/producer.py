@@ -40,7 +40,7 @@ from penstock.message import Message
 from penstock.partitioner import partitions_of, split
 
 # Kafka's clients gather 16 KiB for up to 5 ms, and buffer 32 MiB; ours are columnar, and gain from larger frames.
-LINGER = "5ms"
+LINGER = "3ms"
 BATCH_MESSAGES = 1_000
 BATCH_BYTES = 1 * MIB
 BUFFER_BYTES = 32 * MIB
