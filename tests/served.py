@@ -52,3 +52,17 @@ def serve(path: Path, work: Callable[[Served], Awaitable[None]], **options: Any)
             await work(here)
 
     asyncio.run(run())
+
+
+async def said(port: int, *parts: bytes) -> bytes:
+    """What is answered to these bytes until the connection is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()

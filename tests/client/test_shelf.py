@@ -152,3 +152,4 @@ def test_a_consumer_looks_again_once_however_often_it_polls(queue: VirtualQueue,
         message.ack()
         timers.add(consumer._inner.membership._looking)
     assert len(timers) == 1
+    assert None not in timers

@@ -25,6 +25,7 @@ from penstock.server.http.door import HttpDoor
 from penstock.server.http.failures import STATUSES, Refused, status_of
 from penstock.server.http.table import ROUTES
 from penstock.server.keys import make
+from served import said
 
 HOSTILE = [
     ".", "..", ".hidden", "../../etc/passwd", "a/b", "a\\b", "a b", "a\n", "\n", "a\0b", "naïve", "\u202eevil", "💥",
@@ -227,20 +228,6 @@ def test_keys_and_rules_hold_here_too(serve: Any, tmp_path: Path) -> None:
 # --- the head, and the connection ---------------------------------------------------------------------------
 
 
-async def _said(port: int, *parts: bytes) -> bytes:
-    """What is answered until the connection is closed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-        return await reader.read()
-    except ConnectionResetError:
-        return b""
-    finally:
-        writer.close()
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -254,7 +241,7 @@ async def _said(port: int, *parts: bytes) -> bytes:
 )
 def test_what_is_not_http_is_told_so(serve: Any, data: bytes) -> None:
     async def work(here: Any) -> None:
-        answer = await _said(here.port, data)
+        answer = await said(here.port, data)
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b'"code":"not_http"' in answer
         assert await here.ok("GET", "/health")
@@ -273,7 +260,7 @@ def test_what_is_not_http_is_told_so(serve: Any, data: bytes) -> None:
 )
 def test_who_is_too_slow_is_let_go(serve: Any, head: bytes) -> None:
     async def work(here: Any) -> None:
-        slow = [asyncio.create_task(_said(here.port, head)) for _ in range(50)]
+        slow = [asyncio.create_task(said(here.port, head)) for _ in range(50)]
         # Others do not notice.
         await here.until(lambda: len(here.door.connections) > 50)
         assert await here.published("t", "x") == ["t:0:0"]
@@ -308,7 +295,7 @@ def test_a_body_that_comes_fast_enough_may_take_long(serve: Any) -> None:
 
 def test_who_says_nothing_for_long_is_let_go(serve: Any) -> None:
     async def work(here: Any) -> None:
-        answer = await _said(here.port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await said(here.port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert answer.endswith(b'{"status":"ok"}\n')
 
@@ -317,11 +304,11 @@ def test_who_says_nothing_for_long_is_let_go(serve: Any) -> None:
 
 def test_heads_and_pipelines_have_an_end(serve: Any) -> None:
     async def work(here: Any) -> None:
-        answer = await _said(here.port, b"GET /health HTTP/1.1\r\n", *(b"X-%d: y\r\n" % n for n in range(20_000)))
+        answer = await said(here.port, b"GET /health HTTP/1.1\r\n", *(b"X-%d: y\r\n" % n for n in range(20_000)))
         assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""
         poll = b'{"topics": "t", "wait": "20s"}'
         waiting = b"POST /v1/groups/g/poll HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(poll) + poll
-        await _said(here.port, waiting, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+        await said(here.port, waiting, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
         await here.until(lambda: not here.door._desk.waiting._tasks)
 
     serve(work)
@@ -332,7 +319,7 @@ def test_requests_in_a_row_are_answered_in_a_row(serve: Any) -> None:
         body = b'{"text": "x"}'
         one = b"POST /v1/topics/t/publish HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         last = one.replace(b"Host: x", b"Host: x\r\nConnection: close")
-        answer = await _said(here.port, one * 9 + last)
+        answer = await said(here.port, one * 9 + last)
         offsets = [int(found) for found in re.findall(rb'"offset":(\d+)', answer)]
         assert offsets == list(range(10))
 

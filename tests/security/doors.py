@@ -136,19 +136,5 @@ async def until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def said(port: int, *parts: bytes) -> bytes:
-    """What is answered to these bytes until the connection is closed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-        return await reader.read()
-    except ConnectionResetError:
-        return b""
-    finally:
-        writer.close()
-
-
 def packets(data: bytes) -> list[Packet]:
     return list(Decoder(1 << 30).feed(data))

@@ -28,8 +28,9 @@ from penstock.server.keys import make
 from penstock.wire import words
 from penstock.wire.conversation import ClientEnd
 from penstock.wire.packets import Kind, packed
-from security.doors import Doors, knock, packets, said, until
+from security.doors import Doors, knock, packets, until
 from security.hostile import GENEROUS, bomb
+from served import said
 
 TOO_LARGE = (413, "batch_too_large")
 INVALID = grpc.StatusCode.INVALID_ARGUMENT

@@ -34,7 +34,8 @@ from penstock.server.native import NativeDoor
 from penstock.wire import words
 from penstock.wire.conversation import ClientEnd
 from penstock.wire.packets import Kind, Packet
-from security.doors import Doors, knock, opened, packets, said, until
+from security.doors import Doors, knock, opened, packets, until
+from served import said
 
 # What one read of a socket may bring.
 CHUNK = 512 * KIB

@@ -25,10 +25,11 @@ from penstock.errors import InvalidInput, InvalidName, PenstockError
 from penstock.server.grpc.table import SERVICES
 from penstock.wire.conversation import ClientEnd
 from penstock.wire.packets import Kind
-from security.doors import Doors, knock, said
+from security.doors import Doors, knock
 from security.names import ALLOWED, HOSTILE, NOT_TEXT, SURROGATES
 from security.serving import serving
 from security.table import GROUP, GRPC, HTTP, ID, NATIVE, PARTS, SAMPLES, TOPIC, frame, outcome, prepare
+from served import said
 
 NAMES = ("name", "topic", "topics", "group", "consumer", "id")
 # What is told of a name that is none, or of nothing that has such a name.

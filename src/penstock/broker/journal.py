@@ -40,7 +40,6 @@ class Journal:
         that was not written, whether somebody still waits for it or not. `is_chained`: see `GroupCommit`."""
         self._loop = loop
         self._log = log
-        self._clock = clock
         self._disk = disk
         self._told = told
         self._failed = failed

@@ -94,7 +94,7 @@ class Producer:
         self.topic = topic
         self._transport = transport
         self._options = options
-        self._identity = int.from_bytes(new_id()[:8], "big") >> 1 or 1
+        self._new_id = new_id
         self._sender: Sender | None = None
         self._process = os.getpid()
         self._is_closed = False
@@ -150,7 +150,7 @@ class Producer:
             self._transport,
             self.topic,
             self._outbox,
-            identity=self._identity,
+            new_identity=lambda: int.from_bytes(self._new_id()[:8], "big") >> 1 or 1,
             codec=CODECS[options.compression],
             linger_s=duration_us(options.linger) / 1_000_000,
             retry_s=duration_us(options.retry_for) / 1_000_000,

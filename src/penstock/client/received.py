@@ -27,6 +27,7 @@ class Answers:
     __slots__ = ()
 
     async def _answer(self, answer: Answer) -> None:
+        # Not an abstract method: msgspec's structs have a metaclass of their own.
         raise NotImplementedError
 
     async def ack(self) -> None:

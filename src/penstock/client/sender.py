@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import deque
+from collections.abc import Callable
 from threading import get_ident
 
 from penstock.client.outbox import Added, Lane, Outbox, Parcel
@@ -20,7 +20,8 @@ _UNHEARD_MAX = 64
 
 
 class Sender:
-    """Belongs to one event loop, except for `noted`. `identity` is the producer's id, `codec` how frames are packed.
+    """Belongs to one event loop, except for `noted`. `new_identity` makes a producer's id, `codec` is how frames are
+    packed.
 
     What is sent for a partition has a sequence number, so that a frame whose answer was lost can be sent again without
     being stored twice. `owner` lives as long as something waits to be sent: whoever closes the client finds it.
@@ -32,7 +33,7 @@ class Sender:
         topic: str,
         outbox: Outbox,
         *,
-        identity: int,
+        new_identity: Callable[[], int],
         codec: int,
         linger_s: float,
         retry_s: float,
@@ -44,7 +45,8 @@ class Sender:
         self._transport = transport
         self._topic = topic
         self._outbox = outbox
-        self._identity = identity
+        self._new_identity = new_identity
+        self._identity = new_identity()
         self._codec = codec
         self._linger_s = linger_s
         self._retry_s = retry_s
@@ -179,7 +181,7 @@ class Sender:
 
     def _next(self, lane: Lane, count: int) -> Producer:
         if lane.sequence + count > _SEQUENCE_MAX:
-            lane.start_anew(_random_identity)
+            lane.start_anew(self._new_identity)
         return Producer(lane.identity or self._identity, lane.epoch, lane.sequence)
 
     async def _until_stored(self, partition: int, lane: Lane, frame: Frame) -> Stored:
@@ -187,7 +189,7 @@ class Sender:
             stored = await self._tried(partition, frame)
         except BaseException:
             # Whether it was stored is not known for sure; also if whoever waited has given up.
-            lane.start_anew(_random_identity)
+            lane.start_anew(self._new_identity)
             raise
         lane.sequence += frame.count
         self._outbox.partitions = max(stored.partitions, self._outbox.partitions)
@@ -221,7 +223,3 @@ class Sender:
             over.set_result(None)
             if self._outbox.release(partition):
                 self._send(partition)
-
-
-def _random_identity() -> int:
-    return secrets.randbits(63) or 1
