@@ -28,7 +28,7 @@ def age(membership: Membership) -> None:
 
 
 def test_a_thread_takes_in_order_while_the_loop_looks_for_what_has_waited_too_long(queue: VirtualQueue) -> None:
-    count = 20_000
+    count = 60_000
     with queue.producer("orders") as producer:
         for number in range(count):
             producer.send(b"%d" % number)
