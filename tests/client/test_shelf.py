@@ -32,12 +32,16 @@ def test_a_thread_takes_in_order_while_the_loop_looks_for_what_has_waited_too_lo
     with queue.producer("orders") as producer:
         for number in range(count):
             producer.send(b"%d" % number)
-    consumer = queue.consumer("w", "orders", prefetch=10_000, until_idle="1s")
+    consumer = queue.consumer("w", "orders", prefetch=10_000, until_idle="1s", max_in_flight=count)
     shelf, is_over = consumer._inner.membership.shelf, Event()
 
+    async def look_once() -> None:
+        assert shelf.take_stale()[0] == {}
+
     def look() -> None:
+        # On the event loop, as a consumer does: what is added is added there, too.
         while not is_over.is_set():
-            assert shelf.take_stale()[0] == {}
+            queue._portal.run(look_once())
 
     looking = Thread(target=look)
     looking.start()

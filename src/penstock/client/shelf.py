@@ -114,7 +114,7 @@ class Shelf:
             return not self._is_closed
 
     def take_stale(self) -> tuple[Unseen, list[Lease]]:
-        """What has waited for half of its time, and the leases of the rest."""
+        """What has waited for half of its time, and the leases of the rest. On the event loop, as `add`."""
         unseen: Unseen = {}
         rows: deque[Received] = deque()
         batches: deque[ReceivedBatch] = deque()
