@@ -297,6 +297,36 @@ def test_a_table_comes_behind_what_was_sent_before_it(queue: VirtualQueue) -> No
     assert values(queue) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_tables_that_nobody_waits_for_are_stored_in_order(queue: VirtualQueue) -> None:
+    with queue.producer("orders") as producer:
+        first = producer.send_batch(pa.table({"value": [b"0", b"1"]}), wait=False)
+        second = producer.send_batch(pa.table({"value": [b"2"]}), wait=False)
+        assert len(first) == 2
+        assert second.result().offsets.tolist() == [2]
+        assert first.result(timeout=1).offsets.tolist() == [0, 1]
+        assert first.done()
+        producer.send_batch(pa.table({"value": [b"3"]}), wait=False)
+        producer.flush()
+        assert values(queue) == [b"0", b"1", b"2", b"3"]
+        with pytest.raises(InvalidInput, match="timeout"):
+            first.result(timeout=-1)
+
+
+def test_what_became_of_a_table_that_nobody_waited_for_is_told_by_the_flush(queue: VirtualQueue) -> None:
+    producer = queue.producer("orders", retry_for="0s")
+    producer.send_batch(pa.table({"value": [b"0"]}))
+    queue.delete_topic("orders")
+    lost, heard = (producer.send_batch(pa.table({"value": [b"1"]}), wait=False) for _ in range(2))
+    with pytest.raises(TopicNotFound):
+        heard.result()
+    with pytest.raises(TopicNotFound):
+        producer.flush()
+    producer.flush()
+    with pytest.raises(TopicNotFound):
+        lost.result()
+    producer.close()
+
+
 def test_a_large_table_is_cut_into_frames_that_fit(queue: VirtualQueue) -> None:
     table = pa.table(
         {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 import pyarrow as pa
 
@@ -27,9 +27,10 @@ from penstock.client import received as aio_received
 from penstock.client.consumer import PREFETCH_DEFAULT
 from penstock.client.lease import Lease
 from penstock.client.portal import Portal, at_end_of_main_thread, blocking, making
+from penstock.client.producer import Table
 from penstock.client.rows import Columns, StoredMessage
 from penstock.client.running import Handled, Handler
-from penstock.client.sending import Sending
+from penstock.client.sending import PublishedBatch, Sending, SendingBatch
 from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields
 from penstock.errors import InvalidInput
 
@@ -192,7 +193,6 @@ class Producer(_Closing):
 
     _inner: aio_producer.Producer
 
-    send_batch = blocking(aio_producer.Producer.send_batch)
     flush = blocking(aio_producer.Producer.flush)
     close = blocking(aio_producer.Producer.close)
 
@@ -212,6 +212,23 @@ class Producer(_Closing):
         message = self._inner.compose(value, fields)
         # As long as there is room, it costs no trip to the event loop.
         return self._inner.put_nowait(message, partition) or self._portal.run(self._inner.put(message, partition))
+
+    @overload
+    def send_batch(
+        self, table: Table, *, partition: int | None = None, wait: Literal[True] = True
+    ) -> PublishedBatch: ...
+
+    @overload
+    def send_batch(self, table: Table, *, partition: int | None = None, wait: Literal[False]) -> SendingBatch: ...
+
+    def send_batch(
+        self, table: Table, *, partition: int | None = None, wait: bool = True
+    ) -> PublishedBatch | SendingBatch:
+        if wait:
+            return self._portal.run(self._inner.send_batch(table, partition=partition))
+        return self._portal.run(self._inner.send_batch(table, partition=partition, wait=False))
+
+    send_batch.__doc__ = aio_producer.Producer.send_batch.__doc__
 
 
 class Reader:

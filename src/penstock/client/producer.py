@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple, Self, Unpack
+from typing import Literal, NamedTuple, Self, TypeAlias, Unpack, overload
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.batch import Batch
@@ -18,8 +16,8 @@ from penstock.body import check_limits
 from penstock.client.outbox import Outbox, Parcel
 from penstock.client.requests import DescribeTopic
 from penstock.client.sender import Sender
-from penstock.client.sending import PublishedBatch, Sending
-from penstock.client.transport import UNKNOWN, Stored, Transport
+from penstock.client.sending import PublishedBatch, Sending, SendingBatch
+from penstock.client.transport import Stored, Transport
 from penstock.client.words import (
     HOW_TO_CLOSE,
     Bytes,
@@ -45,6 +43,8 @@ BATCH_MESSAGES = 1_000
 BATCH_BYTES = 1 * MIB
 BUFFER_BYTES = 32 * MIB
 ACKS = ("all", "leader", "none")
+
+Table: TypeAlias = pa.Table | pa.RecordBatch
 
 
 class ProducerOptions(NamedTuple):
@@ -242,11 +242,27 @@ class Producer:
 
     # --- many at once ------------------------------------------------------------------------------------
 
-    async def send_batch(self, table: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> PublishedBatch:
+    @overload
+    async def send_batch(
+        self, table: Table, *, partition: int | None = None, wait: Literal[True] = True
+    ) -> PublishedBatch: ...
+
+    @overload
+    async def send_batch(self, table: Table, *, partition: int | None = None, wait: Literal[False]) -> SendingBatch: ...
+
+    async def send_batch(
+        self, table: Table, *, partition: int | None = None, wait: bool = True
+    ) -> PublishedBatch | SendingBatch:
         """A table with a column `value`, and others of a message if it has them; stored when this returns.
 
         The partitions are written at the same time; if one fails, its error is raised and others may have been written.
+        Without `wait`, it is on its way as soon as there is room in the buffer: what is returned tells when it is
+        stored, and `flush` waits for it. That is the fastest way: the next table is made ready while this one travels.
         """
+        sending = await self._put_table(table, partition)
+        return await sending if wait else sending
+
+    async def _put_table(self, table: Table, partition: int | None) -> SendingBatch:
         outbox, _ = await self._started()
         self._check_partition(outbox, partition)
         batch = Batch.from_arrow(table, self._transport.now_us())
@@ -264,20 +280,8 @@ class Producer:
         ]
         for _, _, part in slices:
             check_limits(part, self._transport.limits)
-        sent: list[tuple[npt.NDArray[np.int64], Parcel]] = []
-        for number, rows, part in slices:
-            sent.append((rows, await self._put_batch(part, number)))
-        # All of them, also if one fails: nobody shall still be writing when the error is told.
-        stored = await asyncio.gather(*[asyncio.wrap_future(parcel.done) for _, parcel in sent], return_exceptions=True)
-        partitions, offsets = np.empty(batch.count, np.int64), np.empty(batch.count, np.int64)
-        for _, parcel in sent:
-            parcel.is_told = True
-        for (rows, _), outcome in zip(sent, stored, strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            partitions[rows] = outcome.partition
-            offsets[rows] = UNKNOWN if outcome.offset == UNKNOWN else outcome.offset + np.arange(len(rows))
-        return PublishedBatch(self.topic, partitions, offsets)
+        sent = [(rows, await self._put_batch(part, number)) for number, rows, part in slices]
+        return SendingBatch(self.topic, batch.count, sent)
 
     async def _put_batch(self, batch: Batch, partition: int) -> Parcel:
         outbox, sender = await self._started()

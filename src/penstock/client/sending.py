@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.client.outbox import Parcel
 from penstock.client.transport import UNKNOWN, Stored
 from penstock.errors import InvalidInput, PenstockError
 from penstock.published import Published, PublishedBatch
 
-__all__ = ["Published", "PublishedBatch", "Sending"]
+__all__ = ["Published", "PublishedBatch", "Sending", "SendingBatch"]
 
 # More than the operating system can wait for would be an error of its own.
 TIMEOUT_MAX = 1_000_000
@@ -49,9 +53,7 @@ class Sending:
 
     def result(self, timeout: float | None = None) -> Published:
         """Waits until it is on disk, or as the producer's `acks` say. TimeoutError after `timeout` seconds."""
-        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-        if timeout is not None and not (is_number and 0 <= timeout <= TIMEOUT_MAX):
-            raise InvalidInput(f"timeout is 0 to {TIMEOUT_MAX} seconds, or None, not {timeout!r}", argument="timeout")
+        check_timeout(timeout)
         try:
             return self._published(self.parcel.done.result(timeout))
         except PenstockError:
@@ -69,3 +71,60 @@ class Sending:
     def _published(self, stored: Stored) -> Published:
         offset = UNKNOWN if stored.offset == UNKNOWN else stored.offset + self.row
         return Published(self._topic, stored.partition, offset, stored.append_time)
+
+
+class SendingBatch:
+    """A table on its way, in as many parts as it has partitions: `await` it, or ask for its `result()`."""
+
+    __slots__ = ("_count", "_parts", "_topic")
+
+    def __init__(self, topic: str, count: int, parts: Sequence[tuple[npt.NDArray[np.int64], Parcel]]) -> None:
+        """Each part has the rows of the table that are in its parcel."""
+        self._topic = topic
+        self._count = count
+        self._parts = parts
+
+    def __repr__(self) -> str:
+        state = "done" if self.done() else "on their way"
+        return f"<{type(self).__name__} of {self._count} messages to {self._topic}, {state}>"
+
+    def __len__(self) -> int:
+        return self._count
+
+    def done(self) -> bool:
+        return all(parcel.done.done() for _, parcel in self._parts)
+
+    def result(self, timeout: float | None = None) -> PublishedBatch:
+        """Waits until all of it is on disk, or as the producer's `acks` say. TimeoutError after `timeout` seconds.
+
+        If a part fails, its error is raised, and others may have been stored.
+        """
+        check_timeout(timeout)
+        # All of them, also if one fails: nobody shall still be writing when the error is told.
+        if wait(self._futures(), timeout).not_done:
+            raise TimeoutError
+        return self._published()
+
+    def __await__(self) -> Generator[Any, None, PublishedBatch]:
+        stored = asyncio.gather(*map(asyncio.wrap_future, self._futures()), return_exceptions=True)
+        yield from stored.__await__()
+        return self._published()
+
+    def _futures(self) -> list[Future[Stored]]:
+        return [parcel.done for _, parcel in self._parts]
+
+    def _published(self) -> PublishedBatch:
+        partitions, offsets = np.empty(self._count, np.int64), np.empty(self._count, np.int64)
+        for _, parcel in self._parts:
+            parcel.is_told = True
+        for rows, parcel in self._parts:
+            stored = parcel.done.result()
+            partitions[rows] = stored.partition
+            offsets[rows] = UNKNOWN if stored.offset == UNKNOWN else stored.offset + np.arange(len(rows))
+        return PublishedBatch(self._topic, partitions, offsets)
+
+
+def check_timeout(timeout: Any) -> None:
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and 0 <= timeout <= TIMEOUT_MAX):
+        raise InvalidInput(f"timeout is 0 to {TIMEOUT_MAX} seconds, or None, not {timeout!r}", argument="timeout")
