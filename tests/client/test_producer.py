@@ -297,6 +297,65 @@ def test_a_table_comes_behind_what_was_sent_before_it(queue: VirtualQueue) -> No
     assert values(queue) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize("gets_through", [True, False])
+def test_a_message_whose_short_way_fails_is_stored_once(run_client: Any, gets_through: bool) -> None:
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        async with client.producer("orders") as producer:
+            transport, loop = producer._transport, asyncio.get_running_loop()
+
+            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+                """Nobody hears the answer."""
+                if gets_through:
+                    asyncio.run_coroutine_threadsafe(transport.publish_frame(topic, partition, frame), loop).result()
+                return None
+
+            for number in range(3):
+                message = Message(b"%d" % number)
+                rest = await asyncio.to_thread(producer.stored_at_once, message, None, way)
+                assert rest is not None
+                assert not isinstance(rest, Stored)
+                assert (await rest).offset == number
+        assert [message.value async for message in client.reader("orders")] == [b"0", b"1", b"2"]
+
+    run_client(work)
+
+
+def test_what_comes_during_a_message_on_the_short_way_is_sent_behind_it(run_client: Any) -> None:
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        async with client.producer("orders", linger="0s") as producer:
+            transport, loop = producer._transport, asyncio.get_running_loop()
+
+            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+                asyncio.run_coroutine_threadsafe(producer.send(b"second"), loop).result()
+                # It is busy: the next one has to wait.
+                assert producer.stored_at_once(Message(b"third"), None, way) is None
+                return asyncio.run_coroutine_threadsafe(transport.publish_frame(topic, partition, frame), loop).result()
+
+            first = await asyncio.to_thread(producer.stored_at_once, Message(b"first"), None, way)
+            assert isinstance(first, Stored)
+            await producer.flush()
+        assert [message.value async for message in client.reader("orders")] == [b"first", b"second"]
+
+    run_client(work)
+
+
+def test_a_message_that_is_interrupted_on_the_short_way_leaves_the_partition_free(run_client: Any) -> None:
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        async with client.producer("orders") as producer:
+
+            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+                raise KeyboardInterrupt
+
+            with pytest.raises(KeyboardInterrupt):
+                producer.stored_at_once(Message(b"first"), None, way)
+            assert (await producer.stored(Message(b"second"), None)).offset == 0
+
+    run_client(work)
+
+
 def test_tables_that_nobody_waits_for_are_stored_in_order(queue: VirtualQueue) -> None:
     with queue.producer("orders") as producer:
         first = producer.send_batch(pa.table({"value": [b"0", b"1"]}), wait=False)

@@ -67,7 +67,7 @@ class Portal:
         call = _Call(work)
         try:
             with self._lock:
-                self._check()
+                self.check()
                 self._loop.call_soon_threadsafe(call.begin, self._loop)
         except PenstockError:
             work.close()
@@ -91,13 +91,15 @@ class Portal:
             if isinstance(items, AsyncGenerator):
                 self.abandon(items.aclose(), stops=False)
 
-    def _check(self) -> None:
+    def check(self) -> bool:
+        """That something can be run: LogClosed if not."""
         if not self.is_of_this_process:
             raise LogClosed("this client was opened before a fork, in the other process: open one in this process")
         if self._is_stopped:
             raise LogClosed("the client is closed")
         if self._thread is current_thread():
             raise LogClosed("a blocking call on the client's own event loop would never end: use penstock.aio there")
+        return True
 
     def abandon(self, work: Coroutine[Any, Any, object], *, stops: bool = True) -> None:
         """Done some time, without anybody waiting, and then nothing more. For what nobody refers to any more."""

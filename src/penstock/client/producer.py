@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias, Unpack, overload
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, Unpack, overload
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.batch import Batch
 from penstock.body import check_limits
+from penstock.client.cutting import cuts, size_of
 from penstock.client.outbox import Outbox, Parcel
 from penstock.client.requests import DescribeTopic
-from penstock.client.sender import Sender
+from penstock.client.sender import Sender, Way
 from penstock.client.sending import PublishedBatch, Sending, SendingBatch
 from penstock.client.transport import Stored, Transport
 from penstock.client.words import (
@@ -183,14 +184,30 @@ class Producer:
     async def stored(self, message: Message, partition: int | None) -> Stored:
         """Until it is on disk, as soon as can be."""
         outbox, sender = await self._started()
-        self._check_times_and_place(outbox, message, partition)
-        is_plain = self._options.compression == "none" and self._options.acks != "none"
-        reserved = outbox.reserve(message.key, partition) if is_plain else None
+        reserved = self._reserve(outbox, message, partition)
         if reserved is not None:
             return await sender.send_alone(message, reserved)
         sending = await self.put(message, partition)
         stored = await sender.stored(sending.parcel)
         return stored._replace(offset=stored.offset + sending.row)
+
+    def stored_at_once(
+        self, message: Message, partition: int | None, way: Way
+    ) -> Stored | Coroutine[Any, Any, Stored] | None:
+        """The same on the thread of whoever waits, by a short way. Not stored: what is to be done on the event loop.
+
+        None if it can't go that way. From any thread.
+        """
+        outbox, sender = self._outbox, self._sender
+        if outbox is None or sender is None or self._is_closed:
+            return None
+        reserved = self._reserve(outbox, message, partition)
+        return None if reserved is None else sender.send_at_once(message, reserved, way)
+
+    def _reserve(self, outbox: Outbox, message: Message, partition: int | None) -> int | None:
+        self._check_times_and_place(outbox, message, partition)
+        is_plain = self._options.compression == "none" and self._options.acks != "none"
+        return outbox.reserve(message.key, partition) if is_plain else None
 
     def put_plain(self, value: object, fields: MessageFields) -> Sending | None:
         """The short way for bytes with no more than a key. None if it must go the long one. From any thread."""
@@ -276,7 +293,7 @@ class Producer:
         slices = [
             (number, rows[start:stop], part.slice(start, stop))
             for number, rows, part in parts
-            for start, stop in self._cut(part)
+            for start, stop in cuts(part, self._transport.limits)
         ]
         for _, _, part in slices:
             check_limits(part, self._transport.limits)
@@ -285,25 +302,11 @@ class Producer:
 
     async def _put_batch(self, batch: Batch, partition: int) -> Parcel:
         outbox, sender = await self._started()
-        while (added := outbox.add_batch(batch, _size(batch), partition)) is None:
+        while (added := outbox.add_batch(batch, size_of(batch), partition)) is None:
             await sender.room()
             await self._started()
         sender.noted(added)
         return added.parcel
-
-    def _cut(self, batch: Batch) -> list[tuple[int, int]]:
-        """Halves of halves, until each fits into a frame. There is nothing to gather: the larger, the faster."""
-        limits = self._transport.limits
-        todo, found = [(0, batch.count)], []
-        while todo:
-            start, stop = todo.pop()
-            is_large = _size(batch.slice(start, stop)) > limits.frame_bytes_max // 2
-            if stop - start > 1 and (is_large or stop - start > limits.batch_messages_max):
-                middle = (start + stop) // 2
-                todo += [(middle, stop), (start, middle)]
-            else:
-                found.append((start, stop))
-        return found
 
     # --- the end -----------------------------------------------------------------------------------------
 
@@ -329,16 +332,3 @@ def _check_times(batch: Batch) -> None:
                 f"not {wrong}",
                 field=name,
             )
-
-
-def _size(batch: Batch) -> int:
-    """Bytes of keys, values and headers, with what the columns around them may add."""
-    size = 48 * batch.count
-    for column in (batch.key, batch.value):
-        if column is not None:
-            size += int(column.offsets[batch.start + batch.count] - column.offsets[batch.start])
-    if batch.headers is not None:
-        first, last = batch.headers.offsets[batch.start], batch.headers.offsets[batch.start + batch.count]
-        for part in (batch.headers.names, batch.headers.values):
-            size += int(part.offsets[last] - part.offsets[first]) + 16 * int(last - first)
-    return size

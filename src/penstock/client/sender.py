@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from threading import get_ident
+from typing import Any
 
 from penstock.client.outbox import Added, Lane, Outbox, Parcel
 from penstock.client.transport import UNKNOWN, Stored, Transport
@@ -17,6 +18,9 @@ _SEQUENCE_MAX = (1 << 31) - 1
 _PAUSE_S, _PAUSE_S_MAX = 0.01, 1.0
 _FAILED_MAX = 1_000
 _UNHEARD_MAX = 64
+
+# To a topic's partition with a frame, on the thread that calls it. None: nobody knows whether it was stored.
+Way = Callable[[str, int, Frame], Stored | None]
 
 
 class Sender:
@@ -191,9 +195,12 @@ class Sender:
             # Whether it was stored is not known for sure; also if whoever waited has given up.
             lane.start_anew(self._new_identity)
             raise
+        self._stored(lane, frame, stored)
+        return stored
+
+    def _stored(self, lane: Lane, frame: Frame, stored: Stored) -> None:
         lane.sequence += frame.count
         self._outbox.partitions = max(stored.partitions, self._outbox.partitions)
-        return stored
 
     async def _tried(self, partition: int, frame: Frame) -> Stored:
         give_up, pause = self._loop.time() + self._retry_s, _PAUSE_S
@@ -208,18 +215,54 @@ class Sender:
 
     async def send_alone(self, message: Message, partition: int) -> Stored:
         """For a partition that was reserved for it: the shortest way there is for whoever waits for one message."""
-        lane, over = self._outbox.lane(partition), self._loop.create_future()
+        lane = self._outbox.lane(partition)
+        try:
+            frame = self._frame_of(lane, message)
+        except BaseException:
+            self._release(partition)
+            raise
+        return await self._send_reserved(partition, lane, frame)
+
+    def _frame_of(self, lane: Lane, message: Message) -> Frame:
+        now_us, limits = self._transport.now_us(), self._transport.limits
+        return Frame.of_message(message, now_us=now_us, producer=self._next(lane, 1), limits=limits)
+
+    def send_at_once(self, message: Message, partition: int, way: Way) -> Stored | Coroutine[Any, Any, Stored]:
+        """The same on the thread of whoever waits, by a short `way`; if that fails, what is to be done on the loop."""
+        lane = self._outbox.lane(partition)
+        try:
+            frame = self._frame_of(lane, message)
+            try:
+                stored = way(self._topic, partition, frame)
+            except PenstockError as error:
+                if not error.retriable:
+                    raise
+                stored = None
+            if stored is None:
+                # It may be stored already: it keeps its sequence, and the partition.
+                return self._send_reserved(partition, lane, frame)
+        except BaseException:
+            lane.start_anew(self._new_identity)
+            self._release(partition)
+            raise
+        self._stored(lane, frame, stored)
+        self._release(partition)
+        return stored
+
+    async def _send_reserved(self, partition: int, lane: Lane, frame: Frame) -> Stored:
+        over = self._loop.create_future()
         self._alone.add(over)
         try:
-            frame = Frame.of_message(
-                message,
-                now_us=self._transport.now_us(),
-                producer=self._next(lane, 1),
-                limits=self._transport.limits,
-            )
             return await self._until_stored(partition, lane, frame)
         finally:
             self._alone.discard(over)
             over.set_result(None)
-            if self._outbox.release(partition):
+            self._release(partition)
+
+    def _release(self, partition: int) -> None:
+        """From any thread."""
+        if self._outbox.release(partition):
+            if get_ident() == self._thread:
                 self._send(partition)
+            else:
+                self._loop.call_soon_threadsafe(self._send, partition)

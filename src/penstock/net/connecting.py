@@ -9,17 +9,25 @@ from penstock.client.client import Client
 from penstock.client.portal import Portal
 from penstock.clock import SystemClock
 from penstock.net.address import place_of
+from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
 
 
 def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> blocking.Client:
-    place_of(address, key=key, tls=tls)
+    place = place_of(address, key=key, tls=tls)
     portal = Portal()
     try:
-        return blocking.Client(portal.run(connect_async(address, key=key, tls=tls)), portal)
+        transport = portal.run(_connected(place))
+        return blocking.Client(Client(transport, place=str(place)), portal, at_once=transport.publish_at_once)
     except BaseException:
         portal.stop()
         raise
+
+
+async def _connected(place: Place) -> RemoteTransport:
+    transport = await RemoteTransport.to(place, SystemClock())
+    transport.serve_threads()
+    return transport
 
 
 async def connect_async(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Client:

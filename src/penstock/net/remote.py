@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client.answers import Answer, Extend, Release
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.requests import (
+    Archived,
     AskWhy,
     DescribeGroup,
     DescribeTopic,
+    FindArchive,
+    FindDeliveries,
     FindOffsets,
     GetDeadLetter,
     GetMessage,
@@ -31,6 +34,7 @@ from penstock.client.requests import (
     ListScheduled,
     ListSchedules,
     ListTopics,
+    ReadDeliveries,
     Request,
 )
 from penstock.client.transport import Delivery, Page, Receipt, Stored, Terms
@@ -40,6 +44,7 @@ from penstock.frame import Frame, frame_size
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.message import Message
 from penstock.net.connection import Place
+from penstock.net.express import REST_S, Express
 from penstock.net.link import Link
 from penstock.wire import words
 from penstock.wire.packets import Kind, Packet
@@ -51,9 +56,11 @@ PATIENCE_S = 30.0
 # A connection that is lost so many times in a row, the last time at once, is no accident.
 _LOST_MAX = 5
 _LOST_AT_ONCE_S = 1.0
+# `Archived` said twice is the same as said once.
 _LOOKING = (
-    AskWhy | DescribeGroup | DescribeTopic | FindOffsets | GetDeadLetter | GetMessage | GetScheduled | GetStateAt
-    | GetTrace | ListDeadLetters | ListGroups | ListParkedKeys | ListScheduled | ListSchedules | ListTopics
+    Archived | AskWhy | DescribeGroup | DescribeTopic | FindArchive | FindDeliveries | FindOffsets | GetDeadLetter
+    | GetMessage | GetScheduled | GetStateAt | GetTrace | ListDeadLetters | ListGroups | ListParkedKeys | ListScheduled
+    | ListSchedules | ListTopics | ReadDeliveries
 )  # fmt: skip
 # Single messages: nothing is to wait for others, but what comes at the same time goes together.
 _AT_ONCE = ProducerOptions(linger="0s")
@@ -68,6 +75,8 @@ class RemoteTransport:
         self._limits = DEFAULT_LIMITS
         self._producers: dict[str, Producer] = {}
         self._releasing: set[asyncio.Task[None]] = set()
+        self._express: Express | None = None
+        self._resting: asyncio.TimerHandle
 
     @classmethod
     async def to(cls, place: Place, clock: Clock, *, patience_s: float = PATIENCE_S) -> RemoteTransport:
@@ -101,6 +110,32 @@ class RemoteTransport:
             # The topic may have been deleted, and made again with fewer partitions: asked for anew the next time.
             self._producers.pop(topic, None)
             raise
+
+    def publish_at_once(
+        self, topic: str, message: Message, partition: int | None
+    ) -> Stored | Coroutine[Any, Any, Stored] | None:
+        """On the thread that waits for it; or what is to be done on the loop instead. None: all of it. See `Express`.
+
+        Only for a topic that was published to before, without it.
+        """
+        producer = self._producers.get(topic) if isinstance(topic, str) else None
+        if producer is None or self._express is None:
+            return None
+        try:
+            return producer.stored_at_once(message, partition, self._express.publish_frame)
+        except NotFound:
+            self._producers.pop(topic, None)
+            raise
+
+    def serve_threads(self) -> None:
+        """From now on there are threads that publish at once."""
+        self._express = Express(self._link.place, self._clock)
+        self._rest()
+
+    def _rest(self) -> None:
+        assert self._express is not None
+        self._express.rest()
+        self._resting = asyncio.get_running_loop().call_later(REST_S, self._rest)
 
     async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
         connection = await self._link.connect()
@@ -152,8 +187,17 @@ class RemoteTransport:
 
     # --- the rest ----------------------------------------------------------------------------------------
 
-    async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:
-        reply = await self._again(Kind.READ, words.Read(topic, partition, offset, until, bytes_max))
+    async def read(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        until: int,
+        bytes_max: int,
+        columns: Sequence[str] | None = None,
+    ) -> Page:
+        wanted = None if columns is None else tuple(columns)
+        reply = await self._again(Kind.READ, words.Read(topic, partition, offset, until, bytes_max, wanted))
         page = words.decoded(reply.header, words.PageOf)
         return Page(frames_in(reply.payload, self._limits), page.next_offset)
 
@@ -186,6 +230,9 @@ class RemoteTransport:
             if self._releasing:
                 await asyncio.wait(self._releasing)
         finally:
+            if self._express is not None:
+                self._resting.cancel()
+                self._express.close()
             await self._link.close()
 
 
