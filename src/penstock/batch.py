@@ -6,7 +6,7 @@ columns, so a batch read from disk, sent to a client or handed to Spark is the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -202,6 +202,14 @@ class Batch:
         part.count = stop - start
         return part
 
+    def only(self, names: Collection[str]) -> Batch:
+        """These columns of SCHEMA, and the log's own; the others as if every row had the default."""
+        part = self.slice(0, self.count)
+        for name in SCHEMA.names:
+            if name not in names:
+                setattr(part, "timestamp_column" if name == "timestamp" else name, None)
+        return part
+
     @property
     def timestamps(self) -> Ints:
         if self.timestamp_column is None:
@@ -229,18 +237,26 @@ class Batch:
 
     def to_arrow(self) -> pa.RecordBatch:
         """The columns of SCHEMA over this batch's memory; only what was left out is made up."""
-        return pa.RecordBatch.from_arrays(
-            [
-                self._binary_array(self.key),
-                self._binary_array(self.value),
-                self._headers_array(),
-                self._timestamp_array(),
-                self._optional_time_array(self.deliver_at),
-                self._optional_time_array(self.expires_at),
-                self._priority_array(),
-            ],
-            schema=SCHEMA,
-        )
+        return pa.RecordBatch.from_arrays([self.column(name) for name in SCHEMA.names], schema=SCHEMA)
+
+    def column(self, name: str) -> pa.Array:
+        """One of those of SCHEMA."""
+        match name:
+            case "key":
+                return self._binary_array(self.key)
+            case "value":
+                return self._binary_array(self.value)
+            case "headers":
+                return self._headers_array()
+            case "timestamp":
+                return self._timestamp_array()
+            case "deliver_at":
+                return self._optional_time_array(self.deliver_at)
+            case "expires_at":
+                return self._optional_time_array(self.expires_at)
+            case _:
+                assert name == "priority", name
+                return self._priority_array()
 
     def values(self) -> list[bytes | None]:
         values: list[bytes | None] = self._binary_array(self.value).to_pylist()
@@ -337,7 +353,16 @@ class Batch:
     def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
         """These rows, in this order, as a batch of their own."""
         assert len(rows) > 0
-        return Batch.from_arrow(self.to_arrow().take(pa.array(rows)), now_us=self.timestamp)
+        others = {
+            "key": self.key,
+            "headers": self.headers,
+            "timestamp": self.timestamp_column,
+            "deliver_at": self.deliver_at,
+            "expires_at": self.expires_at,
+            "priority": self.priority,
+        }
+        present = ["value", *(name for name, column in others.items() if column is not None)]
+        return Batch.from_arrow(self.to_arrow().select(present).take(pa.array(rows)), now_us=self.timestamp)
 
     # --- rearranged (only by the log, in sealed segments) ------------------------------------------------
 

@@ -23,7 +23,10 @@
     │   ├── PartitionNotFound
     │   ├── MemberNotFound              a consumer that never joined its group, or was taken for dead
     │   ├── MessageNotFound             no message of that id: not yet, or no longer
-    │   └── NotScheduled                the message is not waiting for its time (any more)
+    │   ├── MessagesMissing             neither the log nor the archive has what lies between two offsets
+    │   ├── ArchiveNotFound             there is no archive in that place, or nobody said where it is
+    │   ├── NotScheduled                the message is not waiting for its time (any more)
+    │   └── DataLost                    what was to be read, and had not been yet, is not there any more
     ├── ProtocolError                   bytes on a connection that are not the native protocol, or come out of turn
     │   ├── PacketTooLarge
     │   └── VersionMismatch             client and broker have no version of the protocol in common
@@ -36,6 +39,7 @@
     ├── Overloaded                      retriable: more is waiting than may wait
     ├── AlreadyExists                   a topic, or a live consumer, of that name is there
     ├── SettingsConflict                a group of that name is there, with other settings
+    ├── ArchiveConflict                 a commit to an archive, or what is told of one, does not go with what is there
     ├── LeaseError                      an answer for a message that the consumer does not hold (any more)
     │   ├── LeaseNotFound               the lease has run out, or never was
     │   └── NotLeased                   the lease does not hold that message, or it was answered for already
@@ -50,6 +54,7 @@
         ├── LogClosed
         ├── UnknownFormat               written by a later version
         ├── LogCorrupt                  damage in what had been synced; says where; never repaired by itself
+        ├── ArchiveCorrupt              a file of an archive is damaged or missing; says which
         └── Fatal                       the process must stop; going on would be guessing
             ├── SyncFailed
             └── DeviceFailed
@@ -172,8 +177,22 @@ class MessageNotFound(NotFound):
     code = "message_not_found"
 
 
+class MessagesMissing(NotFound):
+    """`details` has the partition, and `first` and `end`: the offsets that nobody has, the last one not included."""
+
+    code = "messages_missing"
+
+
+class ArchiveNotFound(NotFound):
+    code = "archive_not_found"
+
+
 class NotScheduled(NotFound):
     code = "not_scheduled"
+
+
+class DataLost(NotFound):
+    code = "data_lost"
 
 
 class ProtocolError(PenstockError):
@@ -224,6 +243,10 @@ class AlreadyExists(PenstockError):
 
 class SettingsConflict(PenstockError):
     code = "settings_conflict"
+
+
+class ArchiveConflict(PenstockError):
+    code = "archive_conflict"
 
 
 class LeaseError(PenstockError):
@@ -286,6 +309,12 @@ class LogCorrupt(StorageError):
     """
 
     code = "log_corrupt"
+
+
+class ArchiveCorrupt(StorageError):
+    """`details` names the file."""
+
+    code = "archive_corrupt"
 
 
 class Fatal(StorageError):

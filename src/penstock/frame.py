@@ -38,7 +38,7 @@ disagree with its columns is refused when it comes in.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -389,6 +389,14 @@ def cut(frame: Frame, batch: Batch, start: int, stop: int, seed: int = 0) -> Fra
     part = batch.slice(start, stop)
     built = _build(encode(part), part.count, part.count, flags_of(part), part.timestamp_range(), NONE, frame.producer)
     head = stamp(built, frame.base_offset + start, frame.append_time, frame.leader_epoch, 0, seed)
+    return Frame(memoryview(head + payload(built)))
+
+
+def narrow(frame: Frame, batch: Batch, columns: Collection[str]) -> Frame:
+    """`frame` with these columns alone, not compressed; what is not needed of it is not copied. Not for a log."""
+    part = batch.only(columns)
+    built = _build(encode(part), part.count, frame.span, flags_of(part), frame.timestamps, NONE, frame.producer)
+    head = stamp(built, frame.base_offset, frame.append_time, frame.leader_epoch, 0, 0)
     return Frame(memoryview(head + payload(built)))
 
 

@@ -68,7 +68,12 @@ def split(batch: Batch, chosen: npt.NDArray[np.int64]) -> list[tuple[int, npt.ND
     """For each partition: its number, the rows it gets in their order, and those rows as a batch."""
     if (chosen == chosen[0]).all():
         return [(int(chosen[0]), np.arange(batch.count), batch)]
+    # Brought into order once, and then cut: taking the rows of each partition by itself takes several times as long.
     order = np.argsort(chosen, kind="stable")
+    together = batch.rows(order)
     numbers, starts = np.unique(chosen[order], return_index=True)
-    parts = np.split(order, starts[1:])
-    return [(int(number), rows, batch.rows(rows)) for number, rows in zip(numbers, parts, strict=True)]
+    bounds = [*starts.tolist(), batch.count]
+    return [
+        (number, order[start:stop], together.slice(start, stop))
+        for number, start, stop in zip(numbers.tolist(), bounds, bounds[1:], strict=False)
+    ]

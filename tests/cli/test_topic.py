@@ -24,11 +24,11 @@ def test_a_topic_is_made_shown_changed_and_deleted(server: str, run: Run) -> Non
     assert re.search(r"^ +1 +0 +0 +0 +\d+ bytes *$", shown, re.MULTILINE)
     run.ok("topic", "set", "orders", "--retention", "none", "--retention-bytes", "2GiB", "--set", "max_delay=7d")
     info = run.ok("topic", "show", "orders", "-o", "json").json
-    assert set(info) == {"name", "created", "messages", "bytes", "scheduled", "settings", "partitions"}
+    assert set(info) == {"name", "id", "created", "messages", "bytes", "scheduled", "settings", "partitions"}
     assert info["settings"]["retention"] == {"hours": None, "bytes": 2 << 30}
     assert info["settings"]["max_delay"] == "7d"
     size = info["partitions"][1].pop("bytes")
-    assert info["partitions"][1] == {"number": 1, "start_offset": 0, "end_offset": 0, "messages": 0}
+    assert info["partitions"][1] == {"number": 1, "start_offset": 0, "end_offset": 0, "messages": 0, "archived": 0}
     assert info["bytes"] == 2 * size
     assert run.ok("topic", "delete", "orders", "--yes").out == "deleted orders with 0 messages\n"
     assert run("topic", "show", "orders").code == 2

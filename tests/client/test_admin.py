@@ -51,10 +51,18 @@ def test_topics_are_listed_described_and_deleted(queue: VirtualQueue, clock: Vir
     assert (partition.number, partition.start_offset, partition.end_offset) == (0, 0, 4)
     assert partition.bytes > 0
     assert (orders.scheduled, orders.created_us) == (1, clock.now_us())
+    assert orders.id == queue.change_topic("orders", max_delay="2d").id
     queue.delete_topic("orders")
     assert [topic.name for topic in queue.topics()] == ["events"]
     with pytest.raises(TopicNotFound):
         queue.topic("orders")
+
+
+def test_a_topic_made_again_has_another_id(queue: VirtualQueue) -> None:
+    before = queue.topic("orders").id
+    queue.delete_topic("orders")
+    assert before
+    assert queue.create_topic("orders").id not in ("", before)
 
 
 def test_groups_are_listed_described_and_deleted(queue: VirtualQueue) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client import blocking, client, consumer, dead_letters, later, producer, reader, received
+from penstock.client import blocking, client, consumer, dead_letters, deliveries, later, producer, reader, received
 
 TWINS = [
     (client.Client, blocking.Client),
@@ -19,6 +19,7 @@ TWINS = [
     (later.ScheduledMessages, blocking.ScheduledMessages),
     (later.Schedules, blocking.Schedules),
     (dead_letters.DeadLetters, blocking.DeadLetters),
+    (deliveries.Deliveries, blocking.Deliveries),
 ]
 # How the two halves work together; nobody else's business.
 INTERNAL = {
@@ -30,9 +31,13 @@ INTERNAL = {
     "compose",
     "start",
     "stored",
+    "stored_at_once",
     "is_held",
     "lease",
     "columns",
+    "stretches",
+    "check_whole",
+    "events",
     "ack_later",
     "answered",
 }

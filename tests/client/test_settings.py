@@ -131,6 +131,7 @@ def test_settings_reach_the_broker_and_come_back(queue: VirtualQueue) -> None:
         "tombstone_age": "1d",
         "max_delay": "1d",
         "dead_letters": True,
+        "archive": "none",
     }
     changed = queue.change_topic("events", retention={"bytes": 1 << 20}, partitions=3)
     assert changed.settings["retention"] == {"hours": 1, "bytes": 1 << 20}

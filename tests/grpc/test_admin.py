@@ -38,6 +38,7 @@ def test_topics_are_made_listed_changed_and_deleted(tmp_path: Path) -> None:
         assert await failure(again) == (StatusCode.ALREADY_EXISTS, "already_exists")
         await publish(q, "a", b"1", b"2", key=b"k")
         found = await q.GetTopic(pb.GetTopicRequest(name="a"))
+        assert found.id == made.id == here.site.broker.topic("a").record.id
         assert sum(one.end_offset - one.start_offset for one in found.partitions) == 2
         settings = pb.TopicSettings(retention_age_us=-1, retention_bytes=1_000_000, dead_letters=False)
         changed = await q.UpdateTopic(pb.UpdateTopicRequest(name="a", partitions=3, settings=settings))
@@ -98,6 +99,23 @@ def test_groups_are_made_listed_changed_and_deleted(tmp_path: Path) -> None:
         assert await failure(q.GetGroup(pb.GetGroupRequest(name="g"))) == NO_GROUP
         assert await failure(q.UpdateGroup(pb.UpdateGroupRequest(name="g"))) == NO_GROUP
         assert await failure(q.DeleteGroup(pb.DeleteGroupRequest(name="g"))) == NO_GROUP
+
+    serve(tmp_path, work)
+
+
+def test_what_is_archived_is_told_and_shown(tmp_path: Path) -> None:
+    async def work(here: Served, q: Any) -> None:
+        settings = pb.TopicSettings(archive="required")
+        made = await q.CreateTopic(pb.CreateTopicRequest(name="kept", partitions=1, settings=settings))
+        assert made.settings.archive == "required"
+        await publish(q, "kept", b"1", b"2")
+        told = await q.Archived(pb.ArchivedRequest(topic="kept", topic_id=made.id, offsets={0: 2}))
+        assert [part.archived for part in told.partitions] == [2]
+        assert [part.archived for part in (await q.GetTopic(pb.GetTopicRequest(name="kept"))).partitions] == [2]
+        other = pb.ArchivedRequest(topic="kept", topic_id="another", offsets={0: 2})
+        assert await failure(q.Archived(other)) == (StatusCode.FAILED_PRECONDITION, "archive_conflict")
+        far = pb.ArchivedRequest(topic="kept", offsets={0: 3})
+        assert await failure(q.Archived(far)) == (StatusCode.OUT_OF_RANGE, "offset_out_of_range")
 
     serve(tmp_path, work)
 

@@ -18,6 +18,7 @@ def test_a_topic_is_made_changed_and_deleted(serve: Any) -> None:
         assert [part["number"] for part in made["partitions"]] == [0, 1]
         assert made["settings"].items() >= SETTINGS.items()
         assert made["created_at"].endswith("Z")
+        assert made["id"] == here.site.broker.topic("orders").record.id
         assert await here.fails("POST", "/v1/topics", {"name": "orders"}) == (409, "already_exists")
         changed = await here.ok("PATCH", "/v1/topics/orders", {"partitions": 3, "config": {"retention": {"hours": 1}}})
         assert len(changed["partitions"]) == 3

@@ -23,6 +23,16 @@ def test_the_later_one_wins_and_each_tells_where_it_came_from(tmp_path: Path) ->
     assert sources["log_format"] == "default"
 
 
+def test_where_the_archive_is_may_be_a_section_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.yaml"
+    file.write_text("archive: {dir: /archive}\n", encoding="utf-8")
+    assert load(file, {}, {})[0].archive_dir == "/archive"
+    assert load(file, {"PENSTOCK_ARCHIVE_DIR": "s3://bucket/archive"}, {})[0].archive_dir == "s3://bucket/archive"
+    file.write_text("archive: /archive\n", encoding="utf-8")
+    with pytest.raises(InvalidSetting, match="archive has dir, not '/archive'"):
+        load(file, {}, {})
+
+
 def test_nothing_given_is_the_loopback() -> None:
     config, _ = load(None, {}, {})
     assert config == Config()
@@ -51,6 +61,7 @@ def test_a_door_for_others_needs_keys_or_a_word(address: str) -> None:
         ({"insecure": "maybe"}, "insecure is true or false"),
         ({"data": ""}, "data is a directory"),
         ({"access": 5}, "access is a file"),
+        ({"archive_dir": ""}, "archive_dir is a directory or a URI"),
         ({"tls_key": "x"}, "tls_key without tls_cert"),
     ],
 )

@@ -41,7 +41,7 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
     )
     try:
         with penstock.connect(broker.address) as q:
-            q.create_topic("orders", partitions=1)
+            q.create_topic("orders", partitions=1, archive="required")
             q.publish("orders", b"x")
             with q.consumer("billing", "orders") as consumer:
                 for message in consumer.poll(1):

@@ -6,6 +6,7 @@ broker       topics and groups in a data directory; every door ends here, and is
   polling      members join, ask for messages, wait, leave
   replays      groups that get again what was there before
   history      what happened to a message; trace reads it
+  chronicle    the deliveries log as a table; tries follows how often each message was tried
   graveyards   where dead letters go, and when
   upkeep       what is done without being asked
   work         on a thread, one after the other, or in the background
@@ -15,6 +16,7 @@ names ids    what topics and groups may be called; message ids; checks of other 
 topic        its partitions, and which of them a message goes to
 partition    its two logs
 reading      the messages of a partition as its groups see them; frame_cache keeps what was read last
+projection   some columns of the log, for readers
 producers    idempotent producers: what comes again is recognised
 journal      the way into a log: commit, and wait until it is on disk
 ledger       the same for rows of the deliveries log; those nobody waits for are held back a moment

@@ -10,13 +10,14 @@ sockets; clock, disk, threads and ids come in at `open`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from penstock.broker.catalog import Catalog, GroupRecord, TopicRecord
+from penstock.broker.chronicle import Chronicle
 from penstock.broker.directories import Directories
 from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
@@ -93,6 +94,7 @@ class Broker:
         self._groups = Groups(catalog, self._topics, self.consumers, work, clock=clock, limits=limits, dice=dice)
         self._polling = Polling(catalog, self._topics, self._groups, self.consumers, clock, timers)
         self._replays = Replays(catalog, self._topics, self._groups, work)
+        self.chronicle = Chronicle(work)
         self._history = History(catalog, self._topics, self.consumers, work, clock)
         self._upkeep = Upkeep(catalog, self._topics, self._groups, graveyards, work)
 
@@ -171,6 +173,13 @@ class Broker:
     ) -> Topic:
         """Other settings, or more partitions: keys spread differently from then on."""
         return await self._topics.change(name, partitions, settings)
+
+    async def archived(self, name: str, topic_id: str | None, offsets: Mapping[int, int]) -> Topic:
+        """Below these offsets everything is in an archive, and may be deleted when its time has come.
+
+        On disk when this returns. An offset that is lower than one told before changes nothing.
+        """
+        return await self._topics.archived(name, topic_id, offsets)
 
     async def delete_topic(self, name: str) -> None:
         """With its messages."""

@@ -9,7 +9,7 @@ reason to delete data: a directory that nobody lists is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -40,6 +40,11 @@ class TopicRecord(msgspec.Struct, frozen=True):
     partitions: tuple[str, ...]
     settings: TopicSettings
     created_us: int
+    # Of each partition the offset below which everything is archived; the last ones may be left out while they are 0.
+    archived: tuple[int, ...] = ()
+
+    def archived_until(self, partition: int) -> int:
+        return self.archived[partition] if partition < len(self.archived) else 0
 
 
 class ReplayRecord(msgspec.Struct, frozen=True):
@@ -168,6 +173,15 @@ class Catalog:
         if settings is not None:
             record = msgspec.structs.replace(record, settings=settings)
         self._put(record)
+        return record
+
+    def put_archived(self, name: str, offsets: Mapping[int, int]) -> TopicRecord:
+        """These of its partitions are archived so far. What was archived before stays so."""
+        record = self.topic(name)
+        reached = [max(record.archived_until(i), offsets.get(i, 0)) for i in range(len(record.partitions))]
+        if tuple(reached) != record.archived:
+            record = msgspec.structs.replace(record, archived=tuple(reached))
+            self._put(record)
         return record
 
     def delete_topic(self, name: str) -> TopicRecord:

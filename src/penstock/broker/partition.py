@@ -224,7 +224,8 @@ class Partition:
     def maintain(self, settings: TopicSettings, protected: Ints, until: int) -> None:
         """Retention, merging and compaction, on a thread. Reads and writes go on meanwhile.
 
-        `protected` are the offsets below `until` that must stay, ascending; of what comes after it nothing is known.
+        `protected` are the offsets below `until` that must stay, ascending; what comes after it must stay in any case:
+        nothing is known of it yet, or it is not archived.
         """
         now = self._clock.now_us()
 
@@ -241,6 +242,7 @@ class Partition:
                 self.messages,
                 now_us=now,
                 tombstone_age_us=settings.tombstone_age_us,
+                keep_from=until,
                 protected=must_stay,
             )
         self._shorten_deliveries(settings)

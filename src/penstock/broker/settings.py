@@ -22,6 +22,7 @@ VISIBILITY_US_MAX = 7 * DAY_US
 Ordering = Literal["none", "key", "partition"]
 OnPoison = Literal["park", "skip", "block"]
 Assignment = Literal["sticky", "shared"]
+Archiving = Literal["none", "required"]
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,10 +72,13 @@ class TopicSettings(_Settings, frozen=True, forbid_unknown_fields=True):
     max_delay_us: int = 10 * 365 * DAY_US
     # Whether what is given up goes to <topic>.dlq; otherwise it is only marked.
     dead_letters: bool = True
+    # With "required", nothing is deleted before somebody has said that it is archived.
+    archive: Archiving = "none"
 
     def __post_init__(self) -> None:
         self._check_types()
         self._check_one_of("cleanup", ("delete", "compact"))
+        self._check_one_of("archive", get_args(Archiving))
         self._check_within(1, TIME_MAX_US, "retention_age_us", "retention_bytes", "tombstone_age_us", "max_delay_us")
 
 

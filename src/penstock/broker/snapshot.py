@@ -30,7 +30,7 @@ _PIECE_BYTES = 512 * 1024
 _PIECES_IN_A_FRAME = 8
 
 
-class _GroupState(msgspec.Struct, array_like=True):
+class GroupState(msgspec.Struct, array_like=True):
     name: str
     start: int
     end: int | None
@@ -61,7 +61,7 @@ class Snapshot(msgspec.Struct, array_like=True):
     cancelled: bytes
     moved: dict[int, int]
     owners: list[Assigned]
-    groups: list[_GroupState]
+    groups: list[GroupState]
 
 
 class _Head(msgspec.Struct, array_like=True, tag="snapshot"):
@@ -107,13 +107,13 @@ def find_last(log: Log, before: int | None = None) -> Found | None:
         starts = [head.base_offset for head in log.heads_of(segment) if head.flags & CONTROL]
         for start in reversed(starts):
             if start >= log.start_offset and (before is None or start < before):
-                found = _read(log, start)
+                found = read(log, start)
                 if found is not None and (before is None or found.next_offset <= before):
                     return found
     return None
 
 
-def _read(log: Log, start: int) -> Found | None:
+def read(log: Log, start: int) -> Found | None:
     data, length = bytearray(), None
     for frame in log.frames(start):
         if not frame.flags & CONTROL:
@@ -147,12 +147,12 @@ def _length(value: bytes) -> int | None:
         return None
 
 
-def _state(group: Delivery) -> _GroupState:
+def _state(group: Delivery) -> GroupState:
     failures: dict[Failure, BitMap64] = {}
     for offset, failed in group.failures.items():
         for failure in failed:
             failures.setdefault(failure, BitMap64()).add(offset)
-    return _GroupState(
+    return GroupState(
         group.group,
         group.start,
         group.end,
@@ -186,7 +186,7 @@ def _by_number(numbers: dict[int, int]) -> list[tuple[int, BitMap64]]:
     return sorted(by_number.items(), key=lambda item: item[0])
 
 
-def restore(state: _GroupState) -> Delivery:
+def restore(state: GroupState) -> Delivery:
     group = Delivery(state.name)
     group.apply(Started(state.name, state.start, end=state.end), 0)
     group.floor = state.floor

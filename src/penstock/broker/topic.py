@@ -53,6 +53,16 @@ class Topic:
     def settings(self) -> TopicSettings:
         return self.record.settings
 
+    def keep_from(self, number: int) -> int:
+        """What is at or behind that offset of a partition must not be deleted, however old it is."""
+        visible = self.partitions[number].reading.visible_offset
+        return visible if self.settings.archive == "none" else min(visible, self.record.archived_until(number))
+
+    def not_archived(self, number: int) -> int:
+        """How many offsets of a partition nobody has said to be archived."""
+        log = self.partitions[number].messages
+        return log.end_offset - max(log.start_offset, self.record.archived_until(number))
+
     def partition(self, number: int) -> Partition:
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(self.partitions):
             raise PartitionNotFound(

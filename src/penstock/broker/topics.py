@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from penstock.broker.bell import Bell
@@ -15,7 +15,14 @@ from penstock.broker.settings import TopicSettings
 from penstock.broker.topic import Topic
 from penstock.broker.work import Work
 from penstock.clock import Clock
-from penstock.errors import InvalidName, InvalidSetting, PenstockError, TopicNotFound
+from penstock.errors import (
+    ArchiveConflict,
+    InvalidName,
+    InvalidSetting,
+    OffsetOutOfRange,
+    PenstockError,
+    TopicNotFound,
+)
 from penstock.limits import Limits
 
 
@@ -134,6 +141,30 @@ class Topics:
                 if not partition.groups.has(group):
                     await partition.groups.start(group, 0)
         self.changed(name, len(topic.partitions))
+        return topic
+
+    async def archived(self, name: str, topic_id: str | None, offsets: Mapping[int, int]) -> Topic:
+        return await self._work.alone(self._archived(name, topic_id, offsets))
+
+    async def _archived(self, name: str, topic_id: str | None, offsets: Mapping[int, int]) -> Topic:
+        topic = self.topic(name)
+        if topic_id not in (None, topic.record.id):
+            raise ArchiveConflict(
+                f"{name} has the id {topic.record.id}, not {topic_id}: it was deleted and made again, and what is "
+                "archived of the old one says nothing of the new one",
+                topic=name,
+                id=topic.record.id,
+            )
+        for number, offset in offsets.items():
+            end = topic.partition(number).reading.visible_offset
+            if not 0 <= offset <= end:
+                raise OffsetOutOfRange(
+                    f"partition {number} of {name} ends at offset {end}: it can't be archived up to {offset}",
+                    start=0,
+                    end=end,
+                )
+        record = await self._work.on_a_thread(partial(self._catalog.put_archived, name, offsets))
+        topic.change(record, topic.partitions)
         return topic
 
     async def delete(self, name: str) -> None:

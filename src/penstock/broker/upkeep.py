@@ -52,19 +52,19 @@ class Upkeep:
 
     async def maintain(self) -> None:
         for topic in list(self._topics.open.values()):
-            for partition in topic.partitions:
+            for number, partition in enumerate(topic.partitions):
                 if self._topics.get(topic.name) is not topic:
                     break
                 # A topic that is deleted meanwhile keeps no other from its own.
                 with suppress(LogClosed):
-                    await self._maintain(topic, partition)
+                    await self._maintain(topic, number, partition)
 
-    async def _maintain(self, topic: Topic, partition: Partition) -> None:
+    async def _maintain(self, topic: Topic, number: int, partition: Partition) -> None:
         graves = self._graveyards.of(topic.name)
         if graves is not None:
             # Once a copy is deleted, nobody knows any more that its letter was redriven.
             await self._graveyards.letters.settle_copied(graves)
-        until = partition.reading.visible_offset
+        until = topic.keep_from(number)
         # Lanes and delays of what is deleted are known from then on from a snapshot only.
         with suppress(Overloaded, LogClosed):
             await partition.groups.snapshot_if_needed()

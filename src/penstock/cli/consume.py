@@ -10,13 +10,20 @@ import typer
 from penstock.cli.broker import Broker
 from penstock.cli.bundles import bundled
 from penstock.cli.given import settings_given
-from penstock.cli.options import FromTime, Settings, ToTime
+from penstock.cli.options import Archive, FromTime, IncludeDeleted, Settings, ToTime
 from penstock.cli.output import EXIT_BAD_NEWS, flush, note
-from penstock.cli.stream import Format, print_messages, stretch_given, write_message
-from penstock.errors import InvalidInput, LeaseError
+from penstock.cli.stream import (
+    Format,
+    print_messages,
+    recall_given,
+    snapshot_given,
+    stretch_given,
+    write_message,
+)
+from penstock.errors import InvalidInput, LeaseError, MessagesMissing
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Consumer, Received, ReceivedBatch
+    from penstock.client.blocking import Client, Consumer, Received, ReceivedBatch
 
 # Printing takes no time, and each batch costs a trip to the disk.
 PREFETCH = 1_000
@@ -48,21 +55,35 @@ def consume(
     settings: Settings = None,
     from_time: FromTime = None,
     to_time: ToTime = None,
+    from_snapshot: Annotated[
+        str | None,
+        typer.Option("--from-snapshot", metavar="DATE", help="As --from-time, and nothing of it may be missing."),
+    ] = None,
+    include_deleted: IncludeDeleted = False,
+    archive: Archive = None,
     output: Annotated[Rows, typer.Option("--output", "-o", help="Values, or JSON with everything.")] = Rows.VALUE,
 ) -> None:
     """Print the messages of a group, and acknowledge them.
 
     Each is acknowledged when it is printed. Ends with Ctrl-C; what was not printed is given back. Without a group,
-    --from-time and --to-time read by time, as `penstock read` does. Exit code 1: there was nothing.
+    --from-time, --from-snapshot and --to-time read by time, as `penstock read` does. Exit code 1: there was nothing.
     """
     shape = Format(output.value)
-    is_by_time = from_time is not None or to_time is not None
+    is_by_time = from_time is not None or to_time is not None or from_snapshot is not None
     if (group is None) != is_by_time:
-        raise InvalidInput("consume takes a --group, or --from-time and --to-time without one (see `penstock read`)")
+        raise InvalidInput(
+            "consume takes a --group, or --from-time, --from-snapshot and --to-time without one (see `penstock read`)"
+        )
+    if group is not None and (include_deleted or archive is not None):
+        raise InvalidInput("a group gets what the log has: --include-deleted and --archive go without one")
+    if from_time is not None and from_snapshot is not None:
+        raise InvalidInput("--from-time or --from-snapshot, not both")
     with broker.open() as q:
         if group is None:
-            stretch = stretch_given(from_time, to_time)
-            count = sum(print_messages(q.reader(topic, **stretch), shape, max) for topic in topics)
+            stretch = stretch_given(from_time, to_time) | recall_given(include_deleted, archive)
+            if from_snapshot is not None:
+                stretch |= {"from_time": snapshot_given(from_snapshot), "whole": True}
+            count = sum(_print_log(q, topic, stretch, shape, max) for topic in topics)
         else:
             prefetch = PREFETCH if max is None else min(max, PREFETCH)
             options: dict[str, Any] = {"name": name, "prefetch": prefetch, "until_idle": until_idle}
@@ -70,6 +91,15 @@ def consume(
                 count = _print_all(consumer, shape, max, ack is Acks.AUTO)
     if not count:
         raise typer.Exit(EXIT_BAD_NEWS)
+
+
+def _print_log(q: Client, topic: str, stretch: dict[str, Any], shape: Format, most: int | None) -> int:
+    try:
+        return print_messages(q.reader(topic, **stretch), shape, most)
+    except MessagesMissing as error:
+        if stretch["archive"] is not False:
+            raise
+        raise MessagesMissing(f"{error.message}; --include-deleted reads them from there", **error.details) from error
 
 
 def _print_all(consumer: Consumer, shape: Format, most: int | None, acks: bool) -> int:

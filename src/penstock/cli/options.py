@@ -26,6 +26,13 @@ FromTime = Annotated[
 ]
 ToTime = Annotated[str | None, typer.Option("--to-time", metavar="TIME", help="Until then, and without it.")]
 
+IncludeDeleted = Annotated[
+    bool, typer.Option("--include-deleted", help="Also what the log no longer has, from the archive.")
+]
+Archive = Annotated[
+    str | None, typer.Option("--archive", metavar="DIR", help="The archive, or its URI. Default: as the broker says.")
+]
+
 Key = Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.")]
 Headers = Annotated[
     list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")

@@ -11,10 +11,18 @@ import typer
 from penstock.cli.broker import Broker
 from penstock.cli.bundles import bundled
 from penstock.cli.given import offset_given
-from penstock.cli.options import FromTime, Topic, ToTime
+from penstock.cli.options import Archive, FromTime, IncludeDeleted, Topic, ToTime
 from penstock.cli.output import EXIT_BAD_NEWS, flush, note, write_bytes
 from penstock.cli.shown import counted
-from penstock.cli.stream import CSV_COLUMNS, Format, csv_line, print_messages, stretch_given, write_message
+from penstock.cli.stream import (
+    CSV_COLUMNS,
+    Format,
+    csv_line,
+    print_messages,
+    recall_given,
+    stretch_given,
+    write_message,
+)
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -43,6 +51,8 @@ def read(
     output: Annotated[
         Format, typer.Option("--output", "-o", "--format", help="Values, or all that is known of each message.")
     ] = Format.VALUE,
+    include_deleted: IncludeDeleted = False,
+    archive: Archive = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="Where Parquet goes, which is for files only.")
     ] = None,
@@ -60,6 +70,7 @@ def read(
         "from_offset": None if from_offset is None else offset_given(from_offset),
         "to_offset": None if to_offset is None else offset_given(to_offset),
         "partitions": partition or None,
+        **recall_given(include_deleted, archive),
     }
     with broker.open() as q:
         if output is Format.CSV:
@@ -87,7 +98,7 @@ def _follow(q: Client, topic: str, stretch: dict[str, Any], shape: Format, limit
                 flush()
                 return
         flush()
-        stretch = {"from_offset": reached, "partitions": stretch["partitions"]}
+        stretch = {"from_offset": reached, "partitions": stretch["partitions"], "archive": stretch["archive"]}
         time.sleep(FOLLOW_S)
 
 

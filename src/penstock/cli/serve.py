@@ -59,6 +59,9 @@ class Flags(Bundle):
     telemetry_service_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="In the traces. Default: penstock.")
     ] = None
+    archive_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where deleted messages are read from, or a URI.")
+    ] = None
 
     def loaded(self) -> tuple[Config, list[Value]]:
         """With what the file and the environment say."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable
 from enum import StrEnum
@@ -18,6 +19,7 @@ from penstock.cli.shown import for_terminal, stored_json
 if TYPE_CHECKING:
     from penstock.client.rows import StoredMessage
 
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 CSV_COLUMNS = (
     "topic",
     "partition",
@@ -42,6 +44,16 @@ class Format(StrEnum):
 
 def stretch_given(from_time: str | None, to_time: str | None) -> dict[str, Any]:
     return {"from_time": maybe_past_given("--from-time", from_time), "to_time": maybe_past_given("--to-time", to_time)}
+
+
+def recall_given(include_deleted: bool, archive: str | None) -> dict[str, Any]:
+    """Which archive a reader is to use: whoever names one means it."""
+    return {"archive": archive if archive is not None else include_deleted}
+
+
+def snapshot_given(text: str) -> str:
+    """A date is its beginning, in UTC."""
+    return f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text
 
 
 def print_messages(messages: Iterable[StoredMessage], shape: Format, most: int | None) -> int:

@@ -58,10 +58,15 @@ class Wanted(Bundle):
     dead_letters: Annotated[
         bool | None, typer.Option("--dead-letters/--no-dead-letters", help="Keep messages that a group gives up.")
     ] = None
+    archive: Annotated[
+        str | None, typer.Option(metavar="none|required", help="Whether messages must be archived to be deleted.")
+    ] = None
     settings: Settings = None
 
     def given(self) -> dict[str, Any]:
-        flags = flags_given(cleanup=self.cleanup, max_delay=self.max_delay, dead_letters=self.dead_letters)
+        flags = flags_given(
+            cleanup=self.cleanup, max_delay=self.max_delay, dead_letters=self.dead_letters, archive=self.archive
+        )
         return settings_given(self.settings, flags | retention_given(self.retention, self.retention_bytes))
 
 
@@ -135,6 +140,7 @@ def delete(broker: Broker, name: Topic, yes: Yes = False, output: OutputOption =
 def topic_json(info: TopicInfo) -> dict[str, Any]:
     return {
         "name": info.name,
+        "id": info.id,
         "created": time_json(info.created_us),
         "messages": _messages(info),
         "bytes": _size(info),
@@ -147,6 +153,7 @@ def topic_json(info: TopicInfo) -> dict[str, Any]:
                 "end_offset": each.end_offset,
                 "messages": each.end_offset - each.start_offset,
                 "bytes": each.bytes,
+                "archived": each.archived,
             }
             for each in info.partitions
         ],
@@ -181,7 +188,15 @@ def _print_topic(info: TopicInfo, output: Output) -> None:
         *flat(info.settings),
     ]
     rows = [_partition_cells(each) for each in info.partitions]
-    print_one(output, topic_json(info), fields=fields, columns=_PARTITION_COLUMNS, rows=rows)
+    columns = list(_PARTITION_COLUMNS)
+    if info.settings.get("archive") == "required":
+        columns.append(Column("not archived", is_number=True))
+        rows = [[*row, str(_not_archived(each))] for row, each in zip(rows, info.partitions, strict=True)]
+    print_one(output, topic_json(info), fields=fields, columns=columns, rows=rows)
+
+
+def _not_archived(info: PartitionInfo) -> int:
+    return info.end_offset - max(info.start_offset, info.archived)
 
 
 def _partition_cells(info: PartitionInfo) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.client.requests import (
+    Archived,
     ChangeGroup,
     ChangeTopic,
     CreateGroup,
@@ -47,7 +48,8 @@ class Admin:
     ) -> TopicInfo:
         """With 6 partitions unless told otherwise. With `exist_ok`, one that is there is left as it is.
 
-        Settings: retention={"hours", "bytes"}, max_delay, cleanup ("delete" or "compact"), tombstone_age, dead_letters.
+        Settings: retention={"hours", "bytes"}, max_delay, cleanup ("delete" or "compact"), tombstone_age, dead_letters,
+        archive ("none" or "required").
         """
         flag_of("exist_ok", exist_ok)
         request = CreateTopic(name, partitions, topic_settings(settings))
@@ -76,6 +78,16 @@ class Admin:
     async def topic(self, name: str) -> TopicInfo:
         """Its partitions, with the offsets they hold, and its settings."""
         return _topic(await self._transport.call(DescribeTopic(name)))
+
+    async def archived(self, topic: str, offsets: Mapping[int, int], *, topic_id: str | None = None) -> TopicInfo:
+        """Tells the broker that below these offsets, by partition, everything is in an archive.
+
+        Of a topic whose `archive` is "required", nothing else is ever deleted. `topic_id` is the id that the archived
+        topic had (`TopicInfo.id`): with it, a topic that was deleted and made again is not taken for the old one.
+        """
+        if not isinstance(offsets, Mapping):
+            raise InvalidInput(f"offsets are numbers by partition, as in {{0: 1000}}, not {offsets!r}")
+        return _topic(await self._transport.call(Archived(topic, topic_id, dict(offsets))))
 
     # --- groups ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from itertools import repeat
 from types import TracebackType
@@ -20,6 +20,8 @@ import pyarrow as pa
 from penstock.client import client as aio
 from penstock.client import consumer as aio_consumer
 from penstock.client import dead_letters as aio_dead_letters
+from penstock.client import deliveries as aio_deliveries
+from penstock.client import identified as aio_identified
 from penstock.client import later as aio_later
 from penstock.client import producer as aio_producer
 from penstock.client import reader as aio_reader
@@ -30,12 +32,19 @@ from penstock.client.portal import Portal, at_end_of_main_thread, blocking, maki
 from penstock.client.producer import Table
 from penstock.client.rows import Columns, StoredMessage
 from penstock.client.running import Handled, Handler
-from penstock.client.sending import PublishedBatch, Sending, SendingBatch
-from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields
+from penstock.client.sending import Published, PublishedBatch, Sending, SendingBatch
+from penstock.client.transport import Stored
+from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields, partition_given
 from penstock.errors import InvalidInput
+from penstock.limits import Limits
+from penstock.message import Message
 
 # For each client that was left open. Kafka's producers wait for ever when they are closed.
 EXIT_S_MAX = 30.0
+
+
+# A message to a topic and a partition, on the thread of whoever waits: see RemoteTransport.publish_at_once.
+AtOnce = Callable[[str, Message, int | None], Stored | Coroutine[Any, Any, Stored] | None]
 
 
 class Received(aio_received.Held, eq=False, gc=False):
@@ -231,6 +240,28 @@ class Producer(_Closing):
     send_batch.__doc__ = aio_producer.Producer.send_batch.__doc__
 
 
+class IdentifiedWriter(_Closing):
+    __doc__ = aio_identified.IdentifiedWriter.__doc__
+
+    _inner: aio_identified.IdentifiedWriter
+
+    put = blocking(aio_identified.IdentifiedWriter.put)
+    finish = blocking(aio_identified.IdentifiedWriter.finish)
+    places = blocking(aio_identified.IdentifiedWriter.places)
+    close = blocking(aio_identified.IdentifiedWriter.close)
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def limits(self) -> Limits:
+        return self._inner.limits
+
+    def now_us(self) -> int:
+        return self._inner.now_us()
+
+
 class Reader:
     __doc__ = aio_reader.Reader.__doc__
 
@@ -239,16 +270,41 @@ class Reader:
         self._portal = portal
         self._client = client
 
-    offsets = blocking(aio_reader.Reader.offsets)
+    def offsets(self) -> dict[int, tuple[int, int]]:
+        """What would be read now: for each partition the first offset, and the one after the last."""
+        # Not `blocking`: a reader of an archive has its own.
+        return self._portal.run(self._inner.offsets())
 
     def __iter__(self) -> Iterator[StoredMessage]:
+        self._inner.check_whole()
         # The rows are made here: one trip to the event loop for each is many.
-        for partition, columns in self._portal.iterate(self._inner.columns()):
-            yield from columns.messages(self._inner.topic, partition)
+        for stretch in self._portal.iterate(self._inner.stretches()):
+            yield from stretch.messages()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """With the columns partition, offset, append_time and those of a message."""
-        return self._portal.iterate(self._inner.batches())
+        """With the columns partition, offset, append_time and those of a message, or those of them that are wanted."""
+        for stretch in self._portal.iterate(self._inner.stretches()):
+            yield from stretch.batches()
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class Deliveries:
+    __doc__ = aio_deliveries.Deliveries.__doc__
+
+    def __init__(self, inner: aio_deliveries.Deliveries, portal: Portal, client: Client) -> None:
+        self._inner = inner
+        self._portal = portal
+        self._client = client
+
+    ends = blocking(aio_deliveries.Deliveries.ends)
+    offsets = blocking(aio_deliveries.Deliveries.offsets)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """One row for each event and message: see docs/guides/client.md for the columns."""
+        for events in self._portal.iterate(self._inner.events()):
+            yield from events.batches()
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -293,8 +349,9 @@ class Client:
     # Until it is opened: there may be nothing to close.
     _is_closed = True
 
-    def __init__(self, inner: aio.Client, portal: Portal) -> None:
+    def __init__(self, inner: aio.Client, portal: Portal, *, at_once: AtOnce | None = None) -> None:
         self._portal = portal
+        self._at_once = at_once
         self._finalizer = weakref.finalize(self, _abandon, portal, inner)
         # What is open at exit is closed by `_close_all`, which comes earlier.
         self._finalizer.atexit = False
@@ -316,12 +373,25 @@ class Client:
     ) -> None:
         self.close()
 
-    publish = blocking(aio.Client.publish)
+    def publish(
+        self, topic: str, value: Bytes | None, *, partition: int | None = None, **fields: Unpack[MessageFields]
+    ) -> Published:
+        if self._at_once is not None and self._portal.check():
+            message = self._inner.compose(value, fields)
+            outcome = self._at_once(topic, message, partition_given(partition))
+            if outcome is not None:
+                stored = outcome if isinstance(outcome, Stored) else self._portal.run(outcome)
+                return Published(topic, stored.partition, stored.offset, stored.append_time)
+        return self._portal.run(self._inner.publish(topic, value, partition=partition, **fields))
+
+    publish.__doc__ = aio.Client.publish.__doc__
+
     create_topic = blocking(aio.Client.create_topic)
     change_topic = blocking(aio.Client.change_topic)
     delete_topic = blocking(aio.Client.delete_topic)
     topics = blocking(aio.Client.topics)
     topic = blocking(aio.Client.topic)
+    archived = blocking(aio.Client.archived)
     create_group = blocking(aio.Client.create_group)
     change_group = blocking(aio.Client.change_group)
     delete_group = blocking(aio.Client.delete_group)
@@ -338,8 +408,10 @@ class Client:
     state_at = blocking(aio.Client.state_at)
 
     producer = making(aio.Client.producer, Producer)
+    identified = making(aio.Client.identified, IdentifiedWriter)
     consumer = making(aio.Client.consumer, Consumer)
     reader = making(aio.Client.reader, Reader)
+    deliveries = making(aio.Client.deliveries, Deliveries)
 
     def close(self) -> None:
         """Sends what producers hold, gives back what consumers hold, and lets go of the broker."""

@@ -12,11 +12,14 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from penstock.client.admin import Admin
+from penstock.client.bounds import Offsets
 from penstock.client.consumer import PREFETCH_DEFAULT, Consumer
 from penstock.client.dead_letters import DeadLetters
+from penstock.client.deliveries import Deliveries
+from penstock.client.identified import IdentifiedWriter, Identity
 from penstock.client.later import ScheduledMessages, Schedules
 from penstock.client.producer import BATCH_BYTES, BATCH_MESSAGES, BUFFER_BYTES, LINGER, Producer, ProducerOptions
-from penstock.client.reader import Offsets, Reader
+from penstock.client.reader import Reader
 from penstock.client.requests import AskWhy, GetMessage, GetStateAt, GetTrace, StateAt, Trace, Why
 from penstock.client.rows import StoredMessage
 from penstock.client.sending import Published
@@ -28,13 +31,17 @@ from penstock.client.words import (
     Duration,
     MessageFields,
     Time,
+    duration_of,
+    flag_of,
     message_of,
     name_of,
     names_of,
     partition_given,
     time_of,
 )
-from penstock.errors import AlreadyExists, LogClosed, PenstockError
+from penstock.codec import CODECS
+from penstock.errors import AlreadyExists, InvalidInput, LogClosed, PenstockError
+from penstock.message import Message
 
 
 def _random_id() -> bytes:
@@ -86,9 +93,13 @@ class Client(Admin):
         partition, in order), headers, a delay ("30m") or deliver_at (a time), a ttl, a priority ("high", "normal",
         "low") and a timestamp.
         """
-        message = message_of(value, self._transport.now_us(), fields)
+        message = self.compose(value, fields)
         stored = await self._transport.publish(topic, message, partition_given(partition))
         return Published(topic, stored.partition, stored.offset, stored.append_time)
+
+    def compose(self, value: Bytes | None, fields: MessageFields) -> Message:
+        """From any thread."""
+        return message_of(value, self._transport.now_us(), fields)
 
     def producer(
         self,
@@ -112,6 +123,19 @@ class Client(Admin):
         producer = Producer(self._transport, name_of("topic", topic), options, new_id=self._new_id)
         self._producers.add(producer)
         return producer
+
+    def identified(
+        self, topic: str, identity: Identity, *, compression: str = "none", retry_for: Duration = "120s"
+    ) -> IdentifiedWriter:
+        """For work that may be done again from its start: what it puts again, in the same order and under the same
+        identity, is recognised and not stored again."""
+        if compression not in CODECS:
+            raise InvalidInput(f"compression is {', '.join(CODECS)}, not {compression!r}", argument="compression")
+        self._check_open()
+        retry_s = duration_of("retry_for", retry_for) / 1_000_000
+        return IdentifiedWriter(
+            self._transport, name_of("topic", topic), identity, codec=CODECS[compression], retry_s=retry_s
+        )
 
     # --- consuming ---------------------------------------------------------------------------------------
 
@@ -161,17 +185,51 @@ class Client(Admin):
         from_offset: Offsets | None = None,
         to_offset: Offsets | None = None,
         partitions: Iterable[int] | None = None,
+        columns: Iterable[str] | None = None,
+        archive: str | os.PathLike[str] | bool = False,
+        whole: bool = False,
     ) -> Reader:
         """The log as it was written: all that is there now, or [from, to) by time or offset.
 
-        An offset is a number, "earliest" or "latest", or a mapping from partitions to those.
+        An offset is a number, "earliest" or "latest", or a mapping from partitions to those. With `columns`, the broker
+        sends only those of a message, and there are only `batches()`; where each is comes in any case.
+
+        With an archive, what was deleted is read from there and the rest from the log, without a gap or a duplicate: a
+        directory, a URI, or True for the one that the broker names. MessagesMissing if neither has all of it. With
+        `whole` that is said without an archive, too, where a reader would otherwise start with what is left.
         """
         self._check_open()
-        return Reader(
+        bounds: dict[str, Any] = {
+            "from_time": from_time,
+            "to_time": to_time,
+            "from_offset": from_offset,
+            "to_offset": to_offset,
+            "partitions": partitions,
+            "columns": columns,
+        }
+        if archive is False and not flag_of("whole", whole):
+            return Reader(self._transport, name_of("topic", topic), **bounds)
+        # Here and not at the top: Parquet takes a while to load, and few need it.
+        from penstock.client.replay import Replay
+
+        return Replay(self._transport, name_of("topic", topic), archive=archive, **bounds)
+
+    def deliveries(
+        self,
+        topic: str,
+        *,
+        from_offset: Offsets | None = None,
+        to_offset: Offsets | None = None,
+        partitions: Iterable[int] | None = None,
+    ) -> Deliveries:
+        """What happened to the messages of a topic, as a table with one row for each event and message.
+
+        Offsets are positions in the deliveries log of a partition: `ends()` tells where it begins and ends.
+        """
+        self._check_open()
+        return Deliveries(
             self._transport,
             name_of("topic", topic),
-            from_time=from_time,
-            to_time=to_time,
             from_offset=from_offset,
             to_offset=to_offset,
             partitions=partitions,

@@ -5,22 +5,52 @@ No group is involved: nothing is leased or acknowledged, and delayed messages ar
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Literal
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from penstock.client.bounds import Bound, Offsets, chosen, numbers_of, stretches_of
 from penstock.client.requests import FindOffsets
-from penstock.client.rows import Columns, StoredMessage, between
+from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, between, log_schema
 from penstock.client.transport import Transport
-from penstock.client.words import Time, time_of
-from penstock.clock import rfc3339
-from penstock.errors import InvalidInput, OffsetOutOfRange, PartitionNotFound
+from penstock.client.words import Time
+from penstock.columns import SCHEMA
+from penstock.errors import InvalidInput
+from penstock.frame import Frame
 from penstock.limits import MIB
 
-End = Literal["earliest", "latest"]
-Offset = int | End
-Offsets = Offset | Mapping[int, Offset]
+
+class Some(Protocol):
+    """Some messages of one partition."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
+
+    def messages(self) -> Iterator[StoredMessage]: ...
+
+
+class Stretch(NamedTuple):
+    """The messages with offsets in [first, until) of some frames of a partition; decoded when they are asked for."""
+
+    topic: str
+    partition: int
+    frames: Sequence[Frame]
+    first: int
+    until: int
+    schema: pa.Schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return (columns.arrow(self.partition, self.schema) for columns in self._columns())
+
+    def messages(self) -> Iterator[StoredMessage]:
+        return chain.from_iterable(columns.messages(self.topic, self.partition) for columns in self._columns())
+
+    def _columns(self) -> Iterator[Columns]:
+        for frame in self.frames:
+            columns = between(frame, self.first, self.until)
+            if columns is not None:
+                yield columns
 
 
 class Reader:
@@ -40,13 +70,17 @@ class Reader:
         from_offset: Offsets | None = None,
         to_offset: Offsets | None = None,
         partitions: Iterable[int] | None = None,
+        columns: Iterable[str] | None = None,
         bytes_max: int = MIB,
     ) -> None:
         self.topic = topic
         self._transport = transport
-        self._start = _Bound("from", from_time, from_offset, "earliest")
-        self._end = _Bound("to", to_time, to_offset, "latest")
-        self._partitions = None if partitions is None else _numbers(partitions)
+        self._start = Bound("from", from_time, from_offset, "earliest")
+        self._end = Bound("to", to_time, to_offset, "latest")
+        self._partitions = None if partitions is None else numbers_of(partitions)
+        self._schema = LOG_SCHEMA if columns is None else log_schema(_names(columns))
+        # Where a message is comes in any case.
+        self._columns = None if columns is None else [name for name in self._schema.names if name in SCHEMA.names]
         self._bytes_max = bytes_max
 
     def __repr__(self) -> str:
@@ -54,90 +88,56 @@ class Reader:
         return f"<{type(self).__name__} of {self.topic}{some} from {self._start} to {self._end}>"
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """With the columns partition, offset, append_time and those of a message."""
-        async for partition, columns in self.columns():
-            yield columns.arrow(partition)
+        """With the columns partition, offset, append_time and those of a message, or those of them that are wanted."""
+        async for stretch in self.stretches():
+            for batch in stretch.batches():
+                yield batch
 
     async def __aiter__(self) -> AsyncIterator[StoredMessage]:
-        async for partition, columns in self.columns():
-            for message in columns.messages(self.topic, partition):
+        self.check_whole()
+        async for stretch in self.stretches():
+            for message in stretch.messages():
                 yield message
+
+    def check_whole(self) -> None:
+        """A message without some of what it has would look as if it had none."""
+        if self._columns is not None:
+            raise InvalidInput("a reader of some columns has no messages: take its batches()", argument="columns")
 
     async def offsets(self) -> dict[int, tuple[int, int]]:
         """What would be read now: for each partition the first offset, and the one after the last."""
         first, last = [await self._transport.call(FindOffsets(self.topic, at)) for at in ("earliest", "latest")]
-        numbers = range(len(first)) if self._partitions is None else self._partitions
-        for number in numbers:
-            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(first):
-                raise PartitionNotFound(
-                    f"{self.topic} has partitions 0 to {len(first) - 1}, not {number!r}", topic=self.topic
-                )
+        numbers = self._numbers(len(first))
         ends = list(zip(first, last, strict=True))
         starts, stops = [await self._found(bound, ends) for bound in (self._start, self._end)]
-        found = {}
-        for number in numbers:
-            start, stop = starts[number], min(stops[number], last[number])
-            if not first[number] <= start <= last[number]:
-                raise OffsetOutOfRange(
-                    f"partition {number} has offsets {first[number]} to {last[number]}, not {start}",
-                    start=first[number],
-                    end=last[number],
-                )
-            found[number] = (start, max(start, stop))
-        return found
+        return stretches_of(numbers, ends, starts, stops)
 
-    async def _found(self, bound: _Bound, ends: list[tuple[int, int]]) -> list[int]:
+    def _numbers(self, count: int) -> Sequence[int]:
+        """Of the partitions that are wanted, of so many that there are."""
+        return chosen(self.topic, self._partitions, count)
+
+    async def _found(self, bound: Bound, ends: list[tuple[int, int]]) -> list[int]:
         if bound.time_us is not None:
             return await self._transport.call(FindOffsets(self.topic, bound.time_us))
         return bound.offsets(ends)
 
-    async def columns(self) -> AsyncIterator[tuple[int, Columns]]:
+    async def stretches(self) -> AsyncIterator[Some]:
         """Some messages of one partition at a time, as they come from the broker."""
         for partition, (offset, until) in (await self.offsets()).items():
             while offset < until:
-                page = await self._transport.read(self.topic, partition, offset, until, self._bytes_max)
-                for frame in page.frames:
-                    columns = between(frame, offset, until)
-                    if columns is not None:
-                        yield partition, columns
+                page = await self._transport.read(self.topic, partition, offset, until, self._bytes_max, self._columns)
+                yield Stretch(self.topic, partition, page.frames, offset, until, self._schema)
                 if not page.frames:
                     break
                 assert page.next_offset > offset, "a read must get on"
                 offset = page.next_offset
 
 
-def _numbers(partitions: Iterable[int]) -> list[int]:
-    # Of text and bytes, too, there are parts; nobody means those.
-    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
-        raise InvalidInput(f"partitions are a list of numbers, as in [0, 1], not {partitions!r}")
-    return list(partitions)
-
-
-class _Bound:
-    """One end of what is read: a time, or an offset for all or for each of the partitions."""
-
-    def __init__(self, name: str, time: Time | None, offset: Offsets | None, default: End) -> None:
-        if time is not None and offset is not None:
-            raise InvalidInput(f"{name}_time or {name}_offset, not both")
-        self.time_us = None if time is None else time_of(f"{name}_time", time)
-        given = default if offset is None else offset
-        self._by_partition = given if isinstance(given, Mapping) else {}
-        self._else: Offset = default if isinstance(given, Mapping) else given
-        for each in [self._else, *self._by_partition.values()]:
-            if each not in ("earliest", "latest") and (not isinstance(each, int) or isinstance(each, bool)):
-                raise InvalidInput(f"{name}_offset is earliest, latest or a number, not {each!r}")
-            if isinstance(each, int) and each < 0:
-                raise OffsetOutOfRange(f"{name}_offset is 0 or more, not {each}")
-
-    def __str__(self) -> str:
-        return rfc3339(self.time_us) if self.time_us is not None else str(self._by_partition or self._else)
-
-    def offsets(self, ends: list[tuple[int, int]]) -> list[int]:
-        unknown = [number for number in self._by_partition if number not in range(len(ends))]
-        if unknown:
-            raise PartitionNotFound(f"there are partitions 0 to {len(ends) - 1}, not {unknown[0]!r}")
-        offsets = []
-        for number, (first, last) in enumerate(ends):
-            wanted = self._by_partition.get(number, self._else)
-            offsets.append(first if wanted == "earliest" else last if wanted == "latest" else int(wanted))
-        return offsets
+def _names(columns: Iterable[str]) -> list[str]:
+    if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
+        raise InvalidInput(f'columns are a list of names, as in ["key", "value"], not {columns!r}', argument="columns")
+    names = list(columns)
+    for name in names:
+        if name not in LOG_SCHEMA.names:
+            raise InvalidInput(f"there are the columns {', '.join(LOG_SCHEMA.names)}, not {name!r}", argument="columns")
+    return names

@@ -31,6 +31,8 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     start_offset: int
     end_offset: int
     bytes: int
+    # Everything below it is in an archive, as far as the broker was told.
+    archived: int = 0
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
@@ -40,6 +42,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
     created_us: int
     # Delayed messages that are not due yet.
     scheduled: int
+    # Made with the topic: one that was deleted and made again has another. Empty if the broker is older than ids.
+    id: str = ""
 
 
 class CreateTopic(Request[TopicInfo], frozen=True):
@@ -71,6 +75,28 @@ class FindOffsets(Request[list[int]], frozen=True):
 
     topic: str
     at: Literal["earliest", "latest"] | int
+
+
+class Archived(Request[TopicInfo], frozen=True):
+    """Below these offsets, by partition, everything of the topic with this id is in an archive; None for the one of
+    that name, whichever it is."""
+
+    topic: str
+    topic_id: str | None
+    offsets: dict[int, int]
+
+
+class ArchiveInfo(msgspec.Struct, frozen=True):
+    """`place` is where the broker says that its archive is, a directory or a URI; None if it says nothing."""
+
+    topic_id: str
+    place: str | None
+
+
+class FindArchive(Request[ArchiveInfo], frozen=True):
+    """Who reads a topic needs its id to find it in an archive."""
+
+    topic: str
 
 
 # --- groups -------------------------------------------------------------------------------------------------
@@ -341,6 +367,42 @@ class Why(msgspec.Struct, frozen=True):
 
     code: str
     answer: str
+
+
+class FindDeliveries(Request[list[tuple[int, int]]], frozen=True):
+    """Where the deliveries log of each partition starts, and where it ends: all that has happened by now is before."""
+
+    topic: str
+
+
+class Happenings(msgspec.Struct, frozen=True):
+    """A stretch of a deliveries log, column by column: what happened, one after the other.
+
+    `offsets` are the messages it happened to, as a 64-bit Roaring bitmap in its portable serialisation; None if it
+    happened to no message in particular.
+    """
+
+    next_offset: int
+    event_offset: list[int]
+    time_us: list[int]
+    event: list[str]
+    group: list[str | None]
+    offsets: list[bytes | None]
+    consumer: list[str | None]
+    lease: list[int | None]
+    attempt: list[int | None]
+    reason: list[str | None]
+    until_us: list[int | None]
+
+
+class ReadDeliveries(Request[Happenings], frozen=True):
+    """From `offset` of the deliveries log on, before `until`; `bytes_max` is how much of the log is read."""
+
+    topic: str
+    partition: int
+    offset: int
+    until: int
+    bytes_max: int
 
 
 class AskWhy(Request[Why], frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 
 import msgspec
@@ -18,7 +18,14 @@ from penstock.message import Message, shown
 
 Ints = npt.NDArray[np.int64]
 
+_WHERE = ("partition", "offset", "append_time")
 LOG_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("append_time", TIME), *SCHEMA])
+
+
+def log_schema(columns: Iterable[str]) -> pa.Schema:
+    """Of batches with these columns of a message, in this order, behind those that tell where it is."""
+    names = list(dict.fromkeys([*_WHERE, *columns]))
+    return pa.schema([LOG_SCHEMA.field(name) for name in names])
 
 
 class StoredMessage(msgspec.Struct, eq=False, gc=False):
@@ -79,15 +86,16 @@ class Columns:
         self.offsets = offsets
         self.append_times = append_times
 
-    def arrow(self, partition: int) -> pa.RecordBatch:
-        batch = self.batch.to_arrow()
+    def arrow(self, partition: int, schema: pa.Schema = LOG_SCHEMA) -> pa.RecordBatch:
+        """With the columns of `schema`, which are some of those of LOG_SCHEMA and in any case the first three."""
         count = self.batch.count
         where = [
             pa.array(np.full(count, partition, np.int32)),
             pa.array(self.offsets),
             pa.array(self.append_times).cast(TIME),
         ]
-        return pa.RecordBatch.from_arrays([*where, *batch.columns], schema=LOG_SCHEMA)
+        columns = [self.batch.column(name) for name in schema.names[len(where) :]]
+        return pa.RecordBatch.from_arrays([*where, *columns], schema=schema)
 
     def rows(self) -> Iterator[tuple[int, int, Message]]:
         """Offset, append time and message."""

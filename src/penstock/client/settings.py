@@ -98,6 +98,7 @@ TOPIC: Mapping[str, _Setting] = {
     "tombstone_age": _duration("tombstone_age_us"),
     "max_delay": _duration("max_delay_us"),
     "dead_letters": _typed("dead_letters", bool, "True or False"),
+    "archive": _one_of("archive", "none", "required"),
 }
 
 

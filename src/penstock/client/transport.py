@@ -101,8 +101,19 @@ class Transport(Protocol):
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         """On disk when this returns."""
 
-    async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:
-        """The log as it was written; an empty page where there is nothing any more."""
+    async def read(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        until: int,
+        bytes_max: int,
+        columns: Sequence[str] | None = None,
+    ) -> Page:
+        """The log as it was written; an empty page where there is nothing any more.
+
+        With `columns`, those of a message that are wanted; frames may have others, too, which are not to be relied on.
+        """
 
     async def call(self, request: Request[R]) -> R: ...
 

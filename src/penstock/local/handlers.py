@@ -20,6 +20,7 @@ class Site(NamedTuple):
     clock: Clock
     new_id: Callable[[], bytes]
     on_a_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    archive_dir: str | None
 
 
 Handler = Callable[[Site, Any], Awaitable[Any]]

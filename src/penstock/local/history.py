@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.broker import dead_letters, scheduled
 from penstock.broker.catalog import ScheduleRecord
+from penstock.broker.chronicle import Happened
 from penstock.broker.ids import MessageId
 from penstock.client.requests import (
     AskWhy,
@@ -20,15 +21,18 @@ from penstock.client.requests import (
     DeleteSchedule,
     Discard,
     Failure,
+    FindDeliveries,
     Found,
     GetDeadLetter,
     GetMessage,
     GetScheduled,
     GetStateAt,
     GetTrace,
+    Happenings,
     ListDeadLetters,
     ListScheduled,
     ListSchedules,
+    ReadDeliveries,
     Redrive,
     Redriven,
     Reschedule,
@@ -41,6 +45,7 @@ from penstock.client.requests import (
     Why,
 )
 from penstock.errors import MessageNotFound, NotScheduled
+from penstock.limits import MIB
 from penstock.local.handlers import Site, handles
 
 
@@ -193,6 +198,21 @@ async def get_trace(site: Site, request: GetTrace) -> Trace:
         trace = await site.broker.trace(identity)
     steps = tuple(msgspec.convert(step, Step, from_attributes=True) for step in trace.steps)
     return Trace(str(trace.id), steps)
+
+
+@handles(FindDeliveries)
+async def find_deliveries(site: Site, request: FindDeliveries) -> list[tuple[int, int]]:
+    partitions = site.broker.topic(request.topic).partitions
+    return [await site.broker.chronicle.ends(partition) for partition in partitions]
+
+
+@handles(ReadDeliveries)
+async def read_deliveries(site: Site, request: ReadDeliveries) -> Happenings:
+    partition = site.broker.topic(request.topic).partition(request.partition)
+    bytes_max = min(max(request.bytes_max, 1), MIB)
+    happened, next_offset = await site.broker.chronicle.read(partition, request.offset, request.until, bytes_max)
+    columns = [list(column) for column in zip(*happened, strict=True)] or [[] for _ in Happened._fields]
+    return Happenings(next_offset, *columns)
 
 
 @handles(AskWhy)

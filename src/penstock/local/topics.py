@@ -9,10 +9,13 @@ from penstock.broker.names import check_new_topic
 from penstock.broker.settings import PARTITIONS_DEFAULT, check_partitions, make_settings
 from penstock.broker.topic import Topic
 from penstock.client.requests import (
+    Archived,
+    ArchiveInfo,
     ChangeTopic,
     CreateTopic,
     DeleteTopic,
     DescribeTopic,
+    FindArchive,
     FindOffsets,
     ListTopics,
     PartitionInfo,
@@ -66,6 +69,16 @@ async def find_offsets(site: Site, request: FindOffsets) -> list[int]:
     return [min(offset, end) for offset, end in zip(found, ends, strict=True)]
 
 
+@handles(Archived)
+async def archived(site: Site, request: Archived) -> TopicInfo:
+    return _info(await site.broker.archived(request.topic, request.topic_id, request.offsets))
+
+
+@handles(FindArchive)
+async def find_archive(site: Site, request: FindArchive) -> ArchiveInfo:
+    return ArchiveInfo(site.broker.topic(request.topic).record.id, site.archive_dir)
+
+
 def _info(topic: Topic) -> TopicInfo:
     return TopicInfo(
         name=topic.name,
@@ -75,10 +88,12 @@ def _info(topic: Topic) -> TopicInfo:
                 partition.messages.start_offset,
                 partition.reading.visible_offset,
                 partition.messages.size,
+                topic.record.archived_until(number),
             )
             for number, partition in enumerate(topic.partitions)
         ),
         settings=msgspec.structs.asdict(topic.settings),
         created_us=topic.record.created_us,
         scheduled=scheduled.count(topic),
+        id=topic.record.id,
     )

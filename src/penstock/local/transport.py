@@ -12,6 +12,7 @@ from pyroaring import BitMap64
 
 from penstock.broker import group as groups
 from penstock.broker.broker import Broker, Polled
+from penstock.broker.projection import check_columns, read_columns
 from penstock.broker.timers import Timers
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.requests import Request
@@ -40,14 +41,23 @@ THREADS = 4
 class LocalTransport:
     """Opened with `LocalTransport.open`. Belongs to the event loop it was opened on."""
 
-    def __init__(self, broker: Broker, clock: Clock, executor: Executor, limits: Limits, keeper: Keeper | None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        executor: Executor,
+        limits: Limits,
+        keeper: Keeper | None,
+        archive_dir: str | None = None,
+    ) -> None:
         self.broker = broker
         self._clock = clock
         self._executor = executor
         self._limits = limits
         self._keeper = keeper
+        self.archive_dir = archive_dir
         self._loop = asyncio.get_running_loop()
-        self._site = Site(broker, clock, random_id, self._on_a_thread)
+        self._site = Site(broker, clock, random_id, self._on_a_thread, archive_dir)
         self._is_closed = False
 
     @classmethod
@@ -60,8 +70,12 @@ class LocalTransport:
         limits: Limits = DEFAULT_LIMITS,
         is_kept: bool = True,
         dice: Callable[[], float] | None = None,
+        archive_dir: str | None = None,
     ) -> LocalTransport:
-        """`files` opens the directory, on a thread. Unless it is kept, somebody else must see to `broker.tick`."""
+        """`files` opens the directory, on a thread. Unless it is kept, somebody else must see to `broker.tick`.
+
+        `archive_dir` is where readers are told that the archive is.
+        """
         executor = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-disk")
         try:
             loop = asyncio.get_running_loop()
@@ -72,7 +86,7 @@ class LocalTransport:
         except BaseException:
             executor.shutdown(wait=False)
             raise
-        return cls(broker, clock, executor, limits, Keeper(broker) if is_kept else None)
+        return cls(broker, clock, executor, limits, Keeper(broker) if is_kept else None, archive_dir)
 
     @property
     def limits(self) -> Limits:
@@ -164,11 +178,22 @@ class LocalTransport:
 
     # --- the rest ----------------------------------------------------------------------------------------
 
-    async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:
+    async def read(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        until: int,
+        bytes_max: int,
+        columns: Sequence[str] | None = None,
+    ) -> Page:
         self.check()
         log = self.broker.topic(topic).partition(partition).messages
-        run = await self._on_a_thread(partial(log.read, offset, bytes_max=bytes_max, until=until))
-        return Page(list(run), run.next_offset)
+        if columns is None:
+            run = await self._on_a_thread(partial(log.read, offset, bytes_max=bytes_max, until=until))
+            return Page(list(run), run.next_offset)
+        wanted = check_columns(columns)
+        return Page(*await self._on_a_thread(partial(read_columns, log, offset, until, bytes_max, wanted)))
 
     async def call(self, request: Request[R]) -> R:
         self.check()

@@ -53,7 +53,8 @@ DOORS = ("native", "http", "grpc")
 @dataclass(frozen=True)
 class Config:
     """Doors are host:port, or none for one that is shut. `access` is the file with keys and rules, `tls_cert` and
-    `tls_key` are those with a certificate and its key. What starts with `telemetry_` may be a section in the file.
+    `tls_key` are those with a certificate and its key. What starts with `telemetry_` or `archive_` may be a section in
+    the file. `archive_dir` is where the archive is that readers of deleted messages are led to.
     `limits` are those of `limits.py`: names and values in the file, name=value,name=value elsewhere.
     """
 
@@ -71,6 +72,7 @@ class Config:
     telemetry_endpoint: str | None = None
     telemetry_sample_ratio: float = 0.01
     telemetry_service_name: str = "penstock"
+    archive_dir: str | None = None
 
     def check(self) -> None:
         """Open to others only with keys, or if that is meant."""
@@ -142,12 +144,20 @@ def _read(file: str | os.PathLike[str]) -> dict[str, Any]:
     return content
 
 
+_SECTIONS = {"telemetry": "endpoint, sample_ratio and service_name", "archive": "dir"}
+
+
 def _without_sections(content: dict[Any, Any]) -> dict[Any, Any]:
     """`telemetry: {endpoint: …}` says the same as `telemetry_endpoint: …`."""
-    section = content.pop("telemetry", None) or {}
-    if not isinstance(section, dict):
-        raise InvalidSetting(f"telemetry has endpoint, sample_ratio and service_name, not {section!r}")
-    return content | {f"telemetry_{name}": value for name, value in section.items()}
+    for name, parts in _SECTIONS.items():
+        section = content.pop(name, None) or {}
+        if not isinstance(section, dict):
+            raise InvalidSetting(f"{name} has {parts}, not {section!r}")
+        content |= {f"{name}_{part}": value for part, value in section.items()}
+    return content
+
+
+_KINDS = {"data": "a directory", "archive_dir": "a directory or a URI"}
 
 
 def _value(name: str, given: Any) -> Any:
@@ -172,7 +182,7 @@ def _value(name: str, given: Any) -> Any:
             return given
         case _:
             if not isinstance(given, str) or not given:
-                what = "a directory" if name == "data" else "a file"
+                what = _KINDS.get(name, "a file")
                 raise InvalidSetting(f"{name} is {what}, not {given!r}", setting=name)
             return given
 

@@ -60,6 +60,8 @@ NEEDS: Mapping[type[Request[Any]], _Needs] = {
     r.DescribeTopic: _on_topic(_DESCRIBE, "name"),
     r.ListTopics: _nothing,
     r.FindOffsets: _on_topic(_READ),
+    r.Archived: _on_topic(_ADMIN),
+    r.FindArchive: _on_topic(_READ),
     r.CreateGroup: _on_group(_ADMIN),
     r.ChangeGroup: _on_group(_ADMIN),
     r.DeleteGroup: _on_group(_ADMIN),
@@ -82,6 +84,8 @@ NEEDS: Mapping[type[Request[Any]], _Needs] = {
     r.Discard: _on_topic(_ADMIN),
     r.GetMessage: _of_id(_READ),
     r.GetTrace: _of_id(_READ),
+    r.FindDeliveries: _on_topic(_READ),
+    r.ReadDeliveries: _on_topic(_READ),
     r.AskWhy: lambda q: [*_of_id(_READ)(q), _group(_DESCRIBE, q.group)],
     r.GetStateAt: lambda q: [_topic(_READ, q.topic), _group(_DESCRIBE, q.group)],
 }
@@ -143,9 +147,17 @@ class Guarded:
     def check_consuming(self, group: str, topics: Sequence[str] = ()) -> None:
         self._check(_group(Operation.CONSUME, group), *(_topic(Operation.CONSUME, topic) for topic in topics))
 
-    async def read(self, topic: str, partition: int, offset: int, until: int, bytes_max: int) -> Page:
+    async def read(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        until: int,
+        bytes_max: int,
+        columns: Sequence[str] | None = None,
+    ) -> Page:
         self._check(_topic(_READ, topic))
-        return await self._site.read(topic, partition, offset, until, bytes_max)
+        return await self._site.read(topic, partition, offset, until, bytes_max, columns)
 
     async def call(self, request: Request[R]) -> R:
         needs = NEEDS.get(type(request))

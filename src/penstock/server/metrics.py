@@ -207,6 +207,16 @@ def of_broker(broker: Broker) -> Iterator[Family]:
         "Delayed messages that are not due yet.",
         [Sample(labels, len(part.groups.delays.pending)) for labels, part in _partitions(topics)],
     )
+    yield Family(
+        "penstock_not_archived",
+        "gauge",
+        "Messages of topics that must be archived that were not yet: nothing of them is deleted.",
+        [
+            Sample(labels, topics[labels["topic"]].not_archived(int(labels["partition"])))
+            for labels, _ in _partitions(topics)
+            if topics[labels["topic"]].settings.archive == "required"
+        ],
+    )
     yield Family("penstock_schedules", "gauge", "Cron schedules.", [Sample({}, len(broker.schedules.list()))])
     yield from _of_groups(broker, topics)
 

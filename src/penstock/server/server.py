@@ -72,7 +72,10 @@ class Server:
         if config.telemetry_endpoint is not None:
             spans = sink(config.telemetry_endpoint, config.telemetry_service_name, counts)
         site = await LocalTransport.open(
-            partial(DiskFiles, config.data, synced=counts.synced), clock=SystemClock(), limits=config.limits
+            partial(DiskFiles, config.data, synced=counts.synced),
+            clock=SystemClock(),
+            limits=config.limits,
+            archive_dir=config.archive_dir,
         )
         try:
             gate = Gate(site, config.access)

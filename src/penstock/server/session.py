@@ -302,7 +302,7 @@ class Session(asyncio.Protocol):
     async def _read(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Read)
         bytes_max = min(max(word.bytes_max, 1), POLL_BYTES_MAX)
-        page = await self._site.read(word.topic, word.partition, word.offset, word.until, bytes_max)
+        page = await self._site.read(word.topic, word.partition, word.offset, word.until, bytes_max, word.columns)
         return words.PageOf(page.next_offset), [frame.data for frame in page.frames]
 
     async def _call(self, packet: Packet) -> _Outcome:

@@ -38,15 +38,17 @@ def compact(
     now_us: int,
     tombstone_age_us: int,
     keys_bytes_max: int = KEYS_BYTES_MAX,
+    keep_from: int | None = None,
     protected: Protected | None = None,
 ) -> int:
     """Compacts what is sealed; returns the bytes gained.
 
     Memory: keys of about `keys_bytes_max` bytes and those of one segment; the rest waits for the next run.
-    `protected` tells of offsets which must stay (delayed messages not yet delivered): true where they must.
+    `protected` tells of offsets which must stay (delayed messages not yet delivered): true where they must. Segments
+    with offsets of `keep_from` or later are left alone: they are looked at when all of them may go.
     """
     truncations = log.truncations
-    sealed = log.segments[:-1]
+    sealed = [s for s in log.segments[:-1] if keep_from is None or s.next_offset <= keep_from]
     dirty = [segment for segment in sealed if not _is_compacted(segment)]
     if not dirty:
         return 0

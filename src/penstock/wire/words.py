@@ -163,6 +163,7 @@ class Read(Word, frozen=True):
     offset: int
     until: int
     bytes_max: int
+    columns: tuple[str, ...] | None = None
 
 
 class PageOf(Word, frozen=True):

@@ -15,6 +15,8 @@ from grpc import StatusCode
 
 from penstock.errors import (
     AlreadyExists,
+    ArchiveConflict,
+    ArchiveCorrupt,
     ConnectionLost,
     DiskFull,
     Fatal,
@@ -67,6 +69,7 @@ CODES: dict[type, StatusCode] = {
     Overloaded: StatusCode.RESOURCE_EXHAUSTED,
     AlreadyExists: StatusCode.ALREADY_EXISTS,
     SettingsConflict: StatusCode.FAILED_PRECONDITION,
+    ArchiveConflict: StatusCode.FAILED_PRECONDITION,
     LeaseError: StatusCode.FAILED_PRECONDITION,
     ProducerError: StatusCode.FAILED_PRECONDITION,
     ProducerFenced: StatusCode.ABORTED,
@@ -74,6 +77,7 @@ CODES: dict[type, StatusCode] = {
     DiskFull: StatusCode.RESOURCE_EXHAUSTED,
     LogClosed: StatusCode.UNAVAILABLE,
     LogCorrupt: StatusCode.DATA_LOSS,
+    ArchiveCorrupt: StatusCode.DATA_LOSS,
     Fatal: StatusCode.UNAVAILABLE,
 }
 # All metadata of a call together may have 8 KiB by gRPC's defaults.

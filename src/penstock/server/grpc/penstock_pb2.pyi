@@ -300,46 +300,52 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("retention_age_us", "retention_bytes", "cleanup", "tombstone_age_us", "max_delay_us", "dead_letters")
+    __slots__ = ("retention_age_us", "retention_bytes", "cleanup", "tombstone_age_us", "max_delay_us", "dead_letters", "archive")
     RETENTION_AGE_US_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLEANUP_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONE_AGE_US_FIELD_NUMBER: _ClassVar[int]
     MAX_DELAY_US_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     retention_age_us: int
     retention_bytes: int
     cleanup: str
     tombstone_age_us: int
     max_delay_us: int
     dead_letters: bool
-    def __init__(self, retention_age_us: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., cleanup: _Optional[str] = ..., tombstone_age_us: _Optional[int] = ..., max_delay_us: _Optional[int] = ..., dead_letters: _Optional[bool] = ...) -> None: ...
+    archive: str
+    def __init__(self, retention_age_us: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., cleanup: _Optional[str] = ..., tombstone_age_us: _Optional[int] = ..., max_delay_us: _Optional[int] = ..., dead_letters: _Optional[bool] = ..., archive: _Optional[str] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "partitions", "settings", "created_us", "scheduled")
+    __slots__ = ("name", "partitions", "settings", "created_us", "scheduled", "id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     CREATED_US_FIELD_NUMBER: _ClassVar[int]
     SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
     settings: TopicSettings
     created_us: int
     scheduled: int
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., created_us: _Optional[int] = ..., scheduled: _Optional[int] = ...) -> None: ...
+    id: str
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., created_us: _Optional[int] = ..., scheduled: _Optional[int] = ..., id: _Optional[str] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("number", "start_offset", "end_offset", "bytes")
+    __slots__ = ("number", "start_offset", "end_offset", "bytes", "archived")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_FIELD_NUMBER: _ClassVar[int]
     number: int
     start_offset: int
     end_offset: int
     bytes: int
-    def __init__(self, number: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    archived: int
+    def __init__(self, number: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., bytes: _Optional[int] = ..., archived: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "partitions", "settings")
@@ -386,6 +392,23 @@ class DeleteTopicRequest(_message.Message):
 class DeleteTopicReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ArchivedRequest(_message.Message):
+    __slots__ = ("topic", "topic_id", "offsets")
+    class OffsetsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: str
+    offsets: _containers.ScalarMap[int, int]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., offsets: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class FindOffsetsRequest(_message.Message):
     __slots__ = ("topic", "edge", "time_us")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from penstock.client.requests import (
+    Archived,
     ChangeTopic,
     CreateTopic,
     DeleteTopic,
@@ -21,7 +22,13 @@ from penstock.server.grpc.settings import settings_in, topic_settings
 
 def _topic(info: TopicInfo) -> pb.Topic:
     partitions = [
-        pb.Partition(number=one.number, start_offset=one.start_offset, end_offset=one.end_offset, bytes=one.bytes)
+        pb.Partition(
+            number=one.number,
+            start_offset=one.start_offset,
+            end_offset=one.end_offset,
+            bytes=one.bytes,
+            archived=one.archived,
+        )
         for one in info.partitions
     ]
     return pb.Topic(
@@ -30,6 +37,7 @@ def _topic(info: TopicInfo) -> pb.Topic:
         settings=topic_settings(info.settings),
         created_us=info.created_us,
         scheduled=info.scheduled,
+        id=info.id,
     )
 
 
@@ -59,6 +67,11 @@ async def find_offsets(call: Call, request: pb.FindOffsetsRequest) -> pb.FindOff
     return pb.FindOffsetsReply(offsets=await call.site.call(FindOffsets(request.topic, at)))
 
 
+async def archived(call: Call, request: pb.ArchivedRequest) -> pb.Topic:
+    topic_id = request.topic_id if request.HasField("topic_id") else None
+    return _topic(await call.site.call(Archived(request.topic, topic_id, dict(request.offsets))))
+
+
 def edge_in(edge: pb.Edge) -> Literal["earliest", "latest"]:
     if edge == pb.EDGE_EARLIEST:
         return "earliest"
@@ -78,4 +91,5 @@ METHODS: Methods = {
     "UpdateTopic": update_topic,
     "DeleteTopic": delete_topic,
     "FindOffsets": find_offsets,
+    "Archived": archived,
 }

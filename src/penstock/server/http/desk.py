@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.client.admin import Admin
 from penstock.client.dead_letters import DeadLetters
 from penstock.client.later import ScheduledMessages, Schedules
-from penstock.errors import LogClosed
+from penstock.errors import ArchiveNotFound, LogClosed
 from penstock.local.transport import LocalTransport
 from penstock.server.guard import Guarded
 from penstock.server.http.asking import Receive
 from penstock.server.http.waiting import Waiting
+
+if TYPE_CHECKING:
+    from penstock.archive.archive import Archive
 
 B = TypeVar("B")
 Q = TypeVar("Q")
@@ -25,6 +29,19 @@ class Desk:
         self.waiting = Waiting(site.broker)
         self.started_us = site.now_us()
         self.is_closing = False
+        self._archive: Archive | None = None
+
+    async def archive(self) -> Archive:
+        """The one that the server was told of. Its manifest is read once, and then only what is new of it."""
+        place = self.site.archive_dir
+        if place is None:
+            raise ArchiveNotFound("this server has no archive: archive_dir says where it is")
+        if self._archive is None:
+            # Here and not at the top: Parquet takes a while to load, and few need it.
+            from penstock.archive.archive import Archive
+
+            self._archive = await asyncio.to_thread(Archive.open, place)
+        return self._archive
 
     def check_ready(self) -> None:
         if self.is_closing:

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.errors import (
     AlreadyExists,
+    ArchiveConflict,
     BatchTooLarge,
     ConnectionLost,
     DiskFull,
@@ -100,6 +101,7 @@ STATUSES: dict[type, int] = {
     TooSlow: 408,
     AlreadyExists: 409,
     SettingsConflict: 409,
+    ArchiveConflict: 409,
     LeaseError: 409,
     ProducerError: 409,
     LeaseNotFound: 410,

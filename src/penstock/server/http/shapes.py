@@ -71,6 +71,9 @@ class TopicSettings(_In):
     tombstone_age: Duration | UnsetType = UNSET
     max_delay: Duration | UnsetType = UNSET
     dead_letters: Annotated[bool | UnsetType, Meta(description="Whether messages given up go to a topic.")] = UNSET
+    archive: Annotated[
+        str | UnsetType, Meta(description="none, or required: nothing is deleted that is not archived.")
+    ] = UNSET
 
 
 class CreateTopic(TopicSettings, kw_only=True):
@@ -129,10 +132,20 @@ class Topic(_Out):
     settings: dict[str, Any]
     created_at: TimeShown
     scheduled: Annotated[int, Meta(description="Delayed messages that are not due yet.")]
+    id: Annotated[str, Meta(description="Of the topic: one that was deleted and made again has another.")]
 
 
 class Topics(_Out):
     topics: list[Topic]
+
+
+class Archived(_In, kw_only=True):
+    """Below these offsets, by partition, everything is in an archive."""
+
+    offsets: dict[int, Offset]
+    topic_id: Annotated[
+        str | None, Meta(description="The id of the topic that was archived; otherwise the one of that name now.")
+    ] = None
 
 
 # --- messages in --------------------------------------------------------------------------------------------
@@ -233,6 +246,9 @@ class ReadQuery(Shown):
     offset: Offset | None = None
     from_time: TimeAsked | None = None
     to_time: TimeAsked | None = None
+    include_deleted: Annotated[
+        bool, Meta(description="What the log no longer has is read from the server's archive.")
+    ] = False
     limit: Limit = 100
 
 

@@ -9,10 +9,13 @@ import msgspec
 from msgspec import Raw
 
 from penstock.client.reader import Reader
-from penstock.client.requests import TopicInfo
+from penstock.client.requests import FindArchive, TopicInfo
 from penstock.clock import rfc3339
 from penstock.errors import (
     AlreadyExists,
+    ArchiveConflict,
+    ArchiveCorrupt,
+    ArchiveNotFound,
     BatchTooLarge,
     DiskFull,
     Fatal,
@@ -21,6 +24,7 @@ from penstock.errors import (
     InvalidMessage,
     InvalidName,
     InvalidSetting,
+    MessagesMissing,
     OffsetOutOfRange,
     PartitionNotFound,
     PenstockError,
@@ -53,6 +57,7 @@ def _topic(info: TopicInfo) -> shapes.Topic:
         settings=info.settings,
         created_at=rfc3339(info.created_us),
         scheduled=info.scheduled,
+        id=info.id,
     )
 
 
@@ -79,6 +84,11 @@ async def change_topic(desk: Desk, asked: Asked[shapes.ChangeTopic, Any]) -> sha
 
 async def delete_topic(desk: Desk, asked: Asked[None, Any]) -> None:
     await asked.admin.delete_topic(asked.path["topic"])
+
+
+async def archived(desk: Desk, asked: Asked[shapes.Archived, Any]) -> shapes.Topic:
+    given = asked.body
+    return _topic(await asked.admin.archived(asked.path["topic"], given.offsets, topic_id=given.topic_id))
 
 
 # --- publishing ---------------------------------------------------------------------------------------------
@@ -126,14 +136,20 @@ async def _published_one(site: Guarded, topic: str, raw: Raw) -> shapes.Result:
 
 async def read(desk: Desk, asked: Asked[None, shapes.ReadQuery]) -> shapes.Log:
     query = asked.query
-    reader = Reader(
-        asked.site,
-        asked.path["topic"],
-        from_time=time_in(query.from_time),
-        to_time=time_in(query.to_time),
-        from_offset=query.offset,
-        partitions=None if query.partition is None else [query.partition],
-    )
+    bounds: dict[str, Any] = {
+        "from_time": time_in(query.from_time),
+        "to_time": time_in(query.to_time),
+        "from_offset": query.offset,
+        "partitions": None if query.partition is None else [query.partition],
+    }
+    if query.include_deleted:
+        from penstock.client.replay import Replay
+
+        # Whether there is an archive is for those to know who may read the topic.
+        await asked.site.call(FindArchive(asked.path["topic"]))
+        reader: Reader = Replay(asked.site, asked.path["topic"], archive=await desk.archive(), **bounds)
+    else:
+        reader = Reader(asked.site, asked.path["topic"], **bounds)
     if query.offset is not None and query.partition is None:
         raise InvalidInput("an offset is one of a partition; say which")
     # Where it ends without a single message, if nothing is there.
@@ -155,6 +171,7 @@ _TOPIC_EXAMPLE = {
     "settings": {"retention": {"hours": 168, "bytes": None}, "cleanup": "delete", "max_delay": "365d"},
     "created_at": "2026-01-14T15:00:00.000000Z",
     "scheduled": 0,
+    "id": "5f0c9a1e4b7d4c0f8a3d2e6b1c9f7a50",
 }
 _MESSAGE_EXAMPLE = {
     "id": "orders:0:41",
@@ -218,6 +235,17 @@ ROUTES = (
     ),
     Route(
         "POST",
+        "/v1/topics/{topic}/archived",
+        archived,
+        "Tell that everything below these offsets is in an archive, and may be deleted when its time has come.",
+        body=shapes.Archived,
+        reply=shapes.Topic,
+        errors=(TopicNotFound, PartitionNotFound, OffsetOutOfRange, ArchiveConflict),
+        example={"offsets": {"0": 42}},
+        reply_example=_TOPIC_EXAMPLE,
+    ),
+    Route(
+        "POST",
         "/v1/topics/{topic}/publish",
         publish,
         "Publish a message. It is on disk when this is answered.",
@@ -248,7 +276,7 @@ ROUTES = (
         "Read the log as it was written, delayed messages too. No group is involved.",
         query=shapes.ReadQuery,
         reply=shapes.Log,
-        errors=(TopicNotFound, PartitionNotFound, OffsetOutOfRange),
+        errors=(TopicNotFound, PartitionNotFound, OffsetOutOfRange, ArchiveNotFound, MessagesMissing, ArchiveCorrupt),
         reply_example={"messages": [_MESSAGE_EXAMPLE], "next_offset": 42},
     ),
 )

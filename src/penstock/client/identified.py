@@ -1,0 +1,243 @@
+"""Messages under an identity that the caller names, for work that may be done again from its start: a task of Spark's.
+
+The same work, done again under the same identity, is recognised message by message and not stored again: the broker
+counts the messages of each producer and partition, and ours are numbered from 0 in the order in which they are put. So
+what is put must be the same in the same order; how it was cut into batches or frames may differ.
+
+    the broker has it up to `due`     ──────────────────┐
+    a frame that comes again    ├────┤                  │     found: told where it is
+                                       ├────────┤       │     too old to be found, or over a border: taken for stored
+                                                   ├────┼──┤  cut: the rest is sent again
+
+"Taken" is not yet "on disk": what another attempt has sent may be under way, and may fail. So the last message before
+the cut is asked for again, which is answered when it is on disk.
+
+Invariant: of a partition, nothing is sent before everything that comes before it is known to be on disk. Whoever does
+the same work at the same time keeps to that, too; so all but the last frame the broker has taken is on disk, and one
+that is too old to be found is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from penstock.batch import Batch
+from penstock.client.cutting import cuts, size_of
+from penstock.client.placing import Placed, find_places
+from penstock.client.transport import Stored, Transport
+from penstock.codec import NONE
+from penstock.errors import BatchTooLarge, LogClosed, PenstockError, ProducerFenced, SequenceGap, SequenceTooOld
+from penstock.frame import Frame, Producer
+from penstock.limits import MIB, Limits
+
+ROWS_MAX = (1 << 31) - 1
+WAITING_BYTES_MAX = 32 * MIB
+_PAUSE_S, _PAUSE_S_MAX = 0.01, 1.0
+
+
+class Identity(NamedTuple):
+    """A producer's: 63 bits of `id`, never 0, and 16 of `epoch`. A later epoch takes over from the earlier ones."""
+
+    id: int
+    epoch: int = 0
+
+
+class _Lane:
+    """Of one partition: what waits to be sent, and how many messages were put there and are known to be stored."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Batch] = deque()
+        self.put = 0
+        self.stored = 0
+        # In the order of their numbers; those that were too old to be told are not among them.
+        self.placed: list[Placed] = []
+        self.sending: asyncio.Task[None] | None = None
+
+
+class IdentifiedWriter:
+    """Made by `Client.identified`. Belongs to one event loop, and to one attempt at some work.
+
+    What failed for a reason that passes is sent again, for `retry_s` at the most. After an error nothing more is sent.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        topic: str,
+        identity: Identity,
+        *,
+        codec: int = NONE,
+        retry_s: float = 120.0,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+    ) -> None:
+        self.topic = topic
+        self._transport = transport
+        self._identity = identity
+        self._codec = codec
+        self._retry_s = retry_s
+        self._waiting_bytes_max = waiting_bytes_max
+        self._waiting_bytes = 0
+        self._lanes: dict[int, _Lane] = {}
+        self._moved = asyncio.Event()
+        self._error: BaseException | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Without `finish`, what was not sent yet is not sent any more."""
+        await self.close()
+
+    @property
+    def limits(self) -> Limits:
+        return self._transport.limits
+
+    def now_us(self) -> int:
+        """The broker's clock, as well as it is known here. From any thread."""
+        return self._transport.now_us()
+
+    async def put(self, partition: int, batch: Batch) -> None:
+        """On its way as soon as there is room. Raises what went wrong with anything put before."""
+        pieces = [batch.slice(start, stop) for start, stop in cuts(batch, self._transport.limits)]
+        lane = self._lanes.setdefault(partition, _Lane())
+        if lane.put + batch.count > ROWS_MAX:
+            raise BatchTooLarge(
+                f"more than {ROWS_MAX} messages for partition {partition} of {self.topic} under one identity: "
+                "divide the work into more parts"
+            )
+        for piece in pieces:
+            size = size_of(piece)
+            while self._waiting_bytes and self._waiting_bytes + size > self._waiting_bytes_max and not self._error:
+                self._moved.clear()
+                await self._moved.wait()
+            self._check()
+            lane.waiting.append(piece)
+            lane.put += piece.count
+            self._waiting_bytes += size
+            if lane.sending is None:
+                lane.sending = asyncio.get_running_loop().create_task(self._send_all(partition, lane))
+
+    async def finish(self) -> dict[int, int]:
+        """How many messages each partition has got, when all of them are on disk."""
+        while sending := [lane.sending for lane in self._lanes.values() if lane.sending is not None]:
+            # All of them, also if one fails: nobody shall still be writing when the error is told.
+            await asyncio.wait(sending)
+        self._check()
+        self._is_closed = True
+        assert all(lane.stored == lane.put for lane in self._lanes.values())
+        return {partition: lane.stored for partition, lane in self._lanes.items()}
+
+    async def places(self, partition: int, since: int = 0) -> list[Placed]:
+        """Where the messages went, when all are on disk: stretches of them, in their order.
+
+        What an earlier attempt has stored may be too old for the broker to tell. It is looked for in the log, which is
+        read from the offset `since` on. Those that are not in the log any more are left out.
+        """
+        lane = self._lanes.get(partition) or _Lane()
+        if sum(each.messages for each in lane.placed) == lane.stored:
+            return lane.placed
+        return await find_places(self._transport, self.topic, partition, self._identity, since)
+
+    async def close(self) -> None:
+        """What is under way may be stored or not."""
+        self._is_closed = True
+        sending = [lane.sending for lane in self._lanes.values() if lane.sending is not None]
+        for task in sending:
+            task.cancel()
+        if sending:
+            await asyncio.wait(sending)
+
+    def _check(self) -> None:
+        if isinstance(self._error, PenstockError):
+            raise self._error.again()
+        if self._error is not None:
+            raise self._error
+        if self._is_closed:
+            raise LogClosed(f"the writer for {self.topic} is closed")
+
+    # --- one partition -----------------------------------------------------------------------------------
+
+    async def _send_all(self, partition: int, lane: _Lane) -> None:
+        try:
+            while lane.waiting and self._error is None:
+                batch = self._take(lane)
+                lane.placed += await self._store(partition, lane.stored, batch)
+                lane.stored += batch.count
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            lane.sending = None
+            self._moved.set()
+
+    def _take(self, lane: _Lane) -> Batch:
+        """As much as a frame may hold: the larger, the faster."""
+        limits = self._transport.limits
+        taken = [lane.waiting.popleft()]
+        count, size = taken[0].count, size_of(taken[0])
+        while lane.waiting:
+            more, bytes_more = lane.waiting[0].count, size_of(lane.waiting[0])
+            if count + more > limits.batch_messages_max or size + bytes_more > limits.frame_bytes_max // 2:
+                break
+            taken.append(lane.waiting.popleft())
+            count, size = count + more, size + bytes_more
+        self._waiting_bytes -= size
+        self._moved.set()
+        return taken[0] if len(taken) == 1 else Batch.concat(taken)
+
+    async def _store(self, partition: int, first: int, batch: Batch) -> list[Placed]:
+        """Until all of it is on disk. Its messages are numbered from `first` on. Where, as far as the broker says."""
+        done = 0
+        while done < batch.count:
+            try:
+                stored = await self._send(partition, first + done, batch.slice(done, batch.count))
+                return [Placed(first + done, batch.count - done, stored.offset)]
+            except SequenceGap as error:
+                raise SequenceGap(
+                    f"{self.topic} partition {partition}: {first + done} messages were written before, and the broker "
+                    f"knows of {error.details['due']}: it has lost some, or other work uses the same identity",
+                    **error.details,
+                ) from error
+            except SequenceTooOld as error:
+                taken = min(int(error.details["due"]) - first, batch.count)
+                if await self._is_on_disk(partition, first + taken - 1, batch.slice(taken - 1, taken)):
+                    done = taken
+        return []
+
+    async def _is_on_disk(self, partition: int, number: int, last: Batch) -> bool:
+        """When the broker has it; False if it has not after all, because what was under way has failed."""
+        try:
+            await self._send(partition, number, last)
+        except SequenceTooOld:
+            return True
+        except SequenceGap:
+            return False
+        return True
+
+    async def _send(self, partition: int, number: int, batch: Batch) -> Stored:
+        frame = Frame.of(
+            batch, codec=self._codec, producer=Producer(*self._identity, number), limits=self._transport.limits
+        )
+        loop = asyncio.get_running_loop()
+        give_up, pause = loop.time() + self._retry_s, _PAUSE_S
+        while True:
+            try:
+                return await self._transport.publish_frame(self.topic, partition, frame)
+            except ProducerFenced as error:
+                raise ProducerFenced(
+                    f"{self.topic} partition {partition}: this work (epoch {self._identity.epoch}) is over, later work "
+                    f"(epoch {error.details.get('epoch')}) has been written under the same identity",
+                    **error.details,
+                ) from error
+            except PenstockError as error:
+                if not error.retriable or loop.time() + pause > give_up:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_S_MAX)
