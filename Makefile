@@ -17,10 +17,12 @@ setup: $(STAMP)  ## build .venv with everything the project needs
 test-tools:
 	@tools/system-packages strace
 	@tools/system-packages chromium || echo "The tests of the dashboard in a browser will be skipped." >&2
+	@tools/system-packages java=openjdk-17-jre-headless || echo "The tests with Spark will be skipped." >&2
 
 .PHONY: bench-tools
 bench-tools: $(BENCH_STAMP)
 	@tools/system-packages redis-server || echo "The benchmarks will leave Redis Streams out." >&2
+	@tools/system-packages java=openjdk-17-jre-headless || echo "The benchmarks will leave Spark out." >&2
 
 $(BENCH_STAMP): $(STAMP)
 	@$(BIN)/pip install --quiet --editable '.[bench]' --constraint constraints.txt && touch $@ || \

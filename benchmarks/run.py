@@ -28,6 +28,7 @@ SCRIPTS = (
     "doors",
     "neighbours",
     "start",
+    "spark_scan",
 )
 
 

@@ -1,0 +1,158 @@
+"""How fast does Spark scan a topic, beside a source that has everything in memory?
+
+Spark with two cores (`local[2]`), a broker process on the same machine; messages of 100 B in six partitions; a batch
+query that reads everything and throws it away (`format("noop")`). In the same rounds:
+
+    all columns          format("penstock")
+    offset, timestamp    the same with these two as its schema: the broker does not send the others
+    memory               a Python data source that yields record batches of the same columns and rows without a broker
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+import harness
+import penstock
+from harness import Figure, Run, at_least, info
+from penstock.clock import SystemClock
+from penstock.limits import MIB
+from penstock.spark.schema import schema_of
+from serving import PARTITIONS, Broker, broker, values
+
+ROWS = 10_000
+COLUMNS_BAR = 2.0
+MEMORY_BAR = 0.4
+
+
+class Memory(DataSource):
+    """As many rows of the same columns as a topic has, made of one record batch again and again."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "memory_batches"
+
+    def schema(self) -> StructType:
+        return schema_of("messages")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return MemoryReader(to_arrow_schema(schema, timezone="UTC"), int(self.options["batches"]))
+
+
+class MemoryReader(DataSourceReader):
+    def __init__(self, schema: pa.Schema, batches: int) -> None:
+        self._schema = schema
+        self._batches = batches
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        batch = self._batch(partition.value)
+        for _ in range(partition.value, self._batches, PARTITIONS):
+            yield batch
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        now_us = SystemClock().now_us()
+        columns = {
+            "id": [f"bench:{number}:{1_000_000 + row}" for row in range(ROWS)],
+            "topic": ["bench"] * ROWS,
+            "partition": [number] * ROWS,
+            "offset": list(range(1_000_000, 1_000_000 + ROWS)),
+            "timestamp": [now_us + row for row in range(ROWS)],
+            "append_time": [now_us] * ROWS,
+            "key": [None] * ROWS,
+            "value": values(ROWS),
+            "headers": [[]] * ROWS,
+            "priority": [0] * ROWS,
+            "deliver_at": [None] * ROWS,
+        }
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name], field.type) for field in self._schema], schema=self._schema
+        )
+
+
+def session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Spark's workers import this script's neighbours, too.
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("penstock benchmark")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(Memory)
+    return spark
+
+
+def fill(address: str, count: int) -> None:
+    table = pa.table({"value": values(ROWS)})
+    with penstock.connect(address) as q:
+        q.create_topic("bench", partitions=PARTITIONS)
+        with q.producer("bench", batch_messages=ROWS, batch_bytes=4 * MIB) as producer:
+            for number in range(count // ROWS):
+                producer.send_batch(table, partition=number % PARTITIONS)
+
+
+def scan(spark: SparkSession, address: str, schema: str | None) -> float:
+    reading = spark.read.format("penstock").option("url", address).option("subscribe", "bench")
+    if schema is not None:
+        reading = reading.schema(schema)
+    return harness.seconds(lambda: reading.load().write.format("noop").mode("overwrite").save())
+
+
+def memory(spark: SparkSession, batches: int) -> float:
+    reading = spark.read.format("memory_batches").option("batches", str(batches))
+    return harness.seconds(lambda: reading.load().write.format("noop").mode("overwrite").save())
+
+
+def measure(run: Run) -> Iterator[Figure]:
+    count = run.pick(10_000_000, 100_000)
+    spark = session()
+    try:
+        with broker(run) as running:
+            began = time.perf_counter()
+            fill(running.address, count)
+            harness.say(f"{count:,} messages published in {time.perf_counter() - began:.1f} s")
+            yield from figures(run, spark, running, count)
+    finally:
+        spark.stop()
+
+
+def figures(run: Run, spark: SparkSession, running: Broker, count: int) -> Iterator[Figure]:
+    taken = harness.interleave(
+        run.rounds,
+        {
+            "all": lambda: scan(spark, running.address, None),
+            "two": lambda: scan(spark, running.address, "offset BIGINT, timestamp TIMESTAMP"),
+            "memory": lambda: memory(spark, count // ROWS),
+        },
+    )
+    for name, told in (("all", "all columns"), ("two", "offset, timestamp"), ("memory", "from memory")):
+        yield info(f"scan, {told}", count / min(taken[name]) / 1_000, "thousand rows/s")
+    yield at_least("scan beside memory", harness.ratio(taken["memory"], taken["all"]), "times the rate", MEMORY_BAR)
+    yield at_least(
+        "offset, timestamp beside all columns", harness.ratio(taken["all"], taken["two"]), "times the rate", COLUMNS_BAR
+    )
+
+
+if __name__ == "__main__":
+    assert __doc__ is not None
+    harness.main(__doc__, measure, rounds=3)

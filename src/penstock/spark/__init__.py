@@ -1,0 +1,30 @@
+"""Penstock for Spark: topics as tables and streams.
+
+    spark.read.format("penstock").option("url", "penstock://localhost:7420").option("subscribe", "orders").load()
+
+source        the door Spark comes in by
+options       what users say, as text; connecting, subscription, bounds and asked are what it means
+schema        the columns; tables is the two logs they come from
+batch         a batch query, with filters; stream a streaming one, with offsets (its checkpoint) and pacing
+planning      stretches of the log, cut into tasks; reading is one task; losses what is not there any more
+sink          writing, with sink_columns, sink_rows and sink_task
+telling       errors on their way through Spark
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.spark.source import PenstockDataSource
+
+__all__ = ["PenstockDataSource"]
+
+
+def __getattr__(name: str) -> Any:
+    """When it is asked for: a pipeline's file can be checked without pyspark."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from penstock.spark import source
+
+    return getattr(source, name)

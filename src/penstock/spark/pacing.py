@@ -1,0 +1,34 @@
+"""How much of what is there goes into the next micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Partition = tuple[str, int]
+
+
+def allotted(waiting: Mapping[Partition, int], most: int) -> dict[Partition, int]:
+    """`most` offsets, from each partition in proportion to what waits there, and no partition for ever left out.
+
+    What proportions leave over by rounding goes to the partitions that lost most by it.
+    """
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(waiting)
+    shares = {each: count * most // total for each, count in waiting.items()}
+    by_loss = sorted(waiting, key=lambda each: (-(waiting[each] * most % total), each))
+    for each in by_loss[: most - sum(shares.values())]:
+        shares[each] += 1
+    return shares
+
+
+def within_bytes(waiting: Mapping[Partition, int], sizes: Mapping[Partition, float], bytes_max: int) -> int:
+    """How many offsets are about that many bytes, taken from all partitions alike; at least one.
+
+    `sizes` are the bytes for an offset in each partition, on average over all of it.
+    """
+    total_bytes = sum(count * sizes[each] for each, count in waiting.items())
+    total = sum(waiting.values())
+    if total_bytes <= bytes_max:
+        return total
+    return max(int(total * bytes_max / total_bytes), 1)

@@ -1,0 +1,130 @@
+"""One task: a stretch of one partition, from the broker to Spark, in columns all the way.
+
+Frames of the log can be of one message each, and Spark pays for every record batch: small ones are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.client.blocking import Client
+from penstock.errors import NotFound, OffsetOutOfRange, TopicNotFound
+from penstock.spark.asked import Asked
+from penstock.spark.planning import Range, report_other
+from penstock.spark.schema import Wanted
+
+# A broker that restarts is waited for as long as by a client that had been connected.
+PATIENCE_S = 30.0
+# Spark's own batches have as many (spark.sql.execution.arrow.maxRecordsPerBatch).
+_ROWS = 10_000
+_BYTES = 4 * 1024 * 1024
+
+
+def read(asked: Asked, wanted: Wanted, task: Range) -> Iterator[pa.RecordBatch]:
+    client = asked.connecting.client(PATIENCE_S)
+    if not _is_there(asked, client, task):
+        return
+    rows = _Rows(wanted, task)
+    at = task.start
+    while at < task.end:
+        batches = asked.log.batches(client, task.topic, task.partition, at, task.end, wanted.names)
+        try:
+            for batch in gathered(batches):
+                yield rows.of(batch)
+                at = batch.column(asked.log.position)[-1].as_py() + 1
+            break
+        except (NotFound, OffsetOutOfRange) as error:
+            if not _is_there(asked, client, task):
+                return
+            if not isinstance(error, OffsetOutOfRange):
+                raise
+            first, last = error.details["start"], error.details["end"]
+            asked.losses.report(
+                f"offsets {at} to {task.end} of partition {task.partition} of {task.topic} were to be read, and there "
+                f"are {first} to {last}: retention may be too short for this query",
+                topic=task.topic,
+                partition=task.partition,
+            )
+            if at > last:
+                return
+            at = max(at, first)
+    # Again, since it may have been made anew while it was read.
+    _is_there(asked, client, task)
+
+
+def _is_there(asked: Asked, client: Client, task: Range) -> bool:
+    """Whether it is the topic that was planned for, with everything that is to be read, or what is left of it."""
+    try:
+        now = client.topic(task.topic)
+        if now.id != task.id:
+            report_other(task.topic, asked.losses)
+            return False
+        end = asked.log.held(client, now)[task.partition].end
+    except TopicNotFound:
+        asked.losses.report(f"the topic {task.topic} was deleted while it was to be read", topic=task.topic)
+        return False
+    if end < task.end:
+        asked.losses.report(
+            f"offsets up to {task.end} of partition {task.partition} of {task.topic} were to be read, and it ends at "
+            f"{end}: was the broker set back?",
+            topic=task.topic,
+            partition=task.partition,
+        )
+    return True
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, in batches that are worth their while."""
+    few: list[pa.RecordBatch] = []
+    rows = size = 0
+    try:
+        for batch in batches:
+            if few and (rows + batch.num_rows > _ROWS or size + batch.nbytes > _BYTES):
+                yield _joined(few)
+                few, rows, size = [], 0, 0
+            few.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+    except (NotFound, OffsetOutOfRange):
+        # What had come by then is good.
+        if few:
+            yield _joined(few)
+        raise
+    if few:
+        yield _joined(few)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class _Rows:
+    """Those of one partition, in the columns that are wanted."""
+
+    def __init__(self, wanted: Wanted, task: Range) -> None:
+        self._wanted = wanted
+        self._task = task
+        self._topics: pa.Array | None = None
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = []
+        for name, field in zip(self._wanted.names, self._wanted.arrow, strict=True):
+            array = self._column(name, batch)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._wanted.arrow)
+
+    def _column(self, name: str, batch: pa.RecordBatch) -> pa.Array:
+        if name == "topic":
+            return self._topic(batch.num_rows)
+        if name == "id":
+            prefix = f"{self._task.topic}:{self._task.partition}:"
+            return pc.binary_join_element_wise(prefix, batch.column("offset").cast(pa.string()), "")
+        return batch.column(name)
+
+    def _topic(self, count: int) -> pa.Array:
+        """Made once, for the longest."""
+        if self._topics is None or len(self._topics) < count:
+            self._topics = pa.repeat(self._task.topic, max(count, _ROWS))
+        return self._topics.slice(0, count)

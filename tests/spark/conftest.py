@@ -1,0 +1,63 @@
+"""Real Spark on this machine, one session for all tests, and real brokers. Without Java these tests are skipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from broker_process import BrokerProcess, broker_process
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.client.blocking import Client
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if shutil.which("java") is None:
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason="Spark needs Java 17: install openjdk-17-jre-headless"))
+
+
+def new_session(master: str, warehouse: Path, **conf: str) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(master).appName("penstock tests")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-Dlog4j.configurationFile=" + str(Path(__file__).with_name("log4j2.properties")),
+        "spark.sql.warehouse.dir": str(warehouse),
+        **conf,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = new_session("local[2]", tmp_path_factory.mktemp("warehouse"))
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """For tests that leave it running. Topics are told apart by their names."""
+    with broker_process(tmp_path_factory.mktemp("broker")) as process:
+        yield process
+
+
+@pytest.fixture
+def q(broker: BrokerProcess) -> Iterator[Client]:
+    with penstock.connect(broker.address) as client:
+        yield client
