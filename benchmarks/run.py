@@ -29,6 +29,7 @@ SCRIPTS = (
     "neighbours",
     "start",
     "spark_scan",
+    "spark_archive",
 )
 
 

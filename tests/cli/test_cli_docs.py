@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 from typer.main import get_command
 
+from archive.support import archive_topic
 from cli.support import Run, script
 from penstock.cli.app import app
 from penstock.client.blocking import Client
@@ -53,6 +54,7 @@ def prepare(q: Client) -> None:
         for key, reason in (("ann", "card declined"), ("bob", "timeout"), ("cleo", "card declined")):
             q.publish("payments", f"12.50 of {key}", key=key)
             consumer.poll(1, wait="5s")[0].reject(reason)
+    archive_topic(q, "payments", Path("parquet"))
 
 
 def test_every_example_prints_what_the_page_says(

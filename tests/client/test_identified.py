@@ -455,3 +455,44 @@ def test_a_writer_that_was_closed_or_misused_says_so(run_client: Way, monkeypatc
                 await writer.put(0, numbered(15, 21))
 
     run_client(todo)
+
+
+def test_what_is_stored_is_found_in_the_log_when_the_broker_has_forgotten_who_wrote_it(run_client: Way) -> None:
+    async def todo(client: Client) -> None:
+        await client.create_topic("orders", partitions=1)
+        await client.publish("orders", "of somebody else")
+        await work(client, [3, 6, 9, 12, 15, 18, 21])
+        transport = cast(LocalTransport, client._transport)
+        transport.broker.topic("orders").partitions[0]._producers = Producers()
+        async with client.identified("orders", WORK) as writer:
+            assert await writer.recover(0) == 21
+            await writer.put(0, numbered(21, 25))
+            assert await writer.finish() == {0: 25}
+            places = await writer.places(0)
+        assert await values(client) == [b"of somebody else", *expected(25)]
+        assert [tuple(each) for each in places] == [(at, 3, at + 1) for at in range(0, 21, 3)] + [(21, 4, 22)]
+        async with client.identified("orders", Identity(WORK.id, WORK.epoch + 1)) as writer:
+            assert await writer.recover(0, since=5) == 0
+
+    run_client(todo)
+
+
+def test_places_are_told_by_the_broker_or_looked_for(run: Way) -> None:
+    async def todo(client: Client) -> None:
+        cuts = [3, 6, 9, 12, 15, 18, 21]
+        told = []
+        for again in (cuts, cuts, [21], [2, 30]):
+            async with client.identified("orders", WORK) as writer:
+                start = 0
+                for stop in again:
+                    await writer.put(0, numbered(start, stop))
+                    await settled(writer)
+                    start = stop
+                await writer.finish()
+                places = await writer.places(0)
+                told.append({each.number + at: each.offset + at for each in places for at in range(each.messages)})
+                assert await writer.places(1) == []
+        assert told[:3] == [{number: number for number in range(21)}] * 3
+        assert told[3] == {number: number for number in range(30)}
+
+    run(todo)

@@ -21,6 +21,8 @@ trace        penstock trace, penstock why
 top          penstock top
 bench        penstock bench
 ping         penstock ping
+pipeline     penstock pipeline …; pipeline_view shows how one does while it runs; pipeline_archive and
+             pipeline_mirror are built-in ones
 demo         penstock demo: a package, with the shop it shows
 log          penstock log …; log_inspect does the work, log_view draws it
 

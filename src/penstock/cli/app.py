@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.cli import (
+    archive,
     bench,
     consume,
     demo,
@@ -23,6 +24,10 @@ from penstock.cli import (
     key,
     log,
     ping,
+    pipeline,
+    pipeline_archive,
+    pipeline_mirror,
+    pipeline_report,
     publish,
     read,
     schedule,
@@ -58,10 +63,17 @@ app.command("trace")(trace.trace)
 app.command("why")(trace.why)
 app.command("top")(top.top)
 app.command("bench")(bench.bench)
+pipeline.app.command("archive")(pipeline_archive.archive)
+pipeline.app.command("mirror")(pipeline_mirror.mirror)
+pipeline.app.command("mirror-groups")(pipeline_mirror.mirror_groups)
+pipeline.app.command("translate")(pipeline_mirror.translate)
+pipeline.app.command("report")(pipeline_report.report)
+app.add_typer(pipeline.app, name="pipeline")
 app.command("ping")(ping.ping)
 app.command("demo")(demo.demo)
 app.add_typer(serve.config_app, name="config")
 app.add_typer(key.app, name="key")
+app.add_typer(archive.app, name="archive")
 app.add_typer(log.app, name="log")
 
 

@@ -245,6 +245,7 @@ class IdentifiedWriter(_Closing):
 
     _inner: aio_identified.IdentifiedWriter
 
+    recover = blocking(aio_identified.IdentifiedWriter.recover)
     put = blocking(aio_identified.IdentifiedWriter.put)
     finish = blocking(aio_identified.IdentifiedWriter.finish)
     places = blocking(aio_identified.IdentifiedWriter.places)

@@ -102,6 +102,19 @@ class IdentifiedWriter:
         """The broker's clock, as well as it is known here. From any thread."""
         return self._transport.now_us()
 
+    async def recover(self, partition: int, since: int = 0) -> int:
+        """How many messages an earlier attempt has stored, as the log itself tells from the offset `since` on.
+
+        They are taken for put: what is put goes on behind them. Without this a broker must still know the identity,
+        which it forgets when it is restarted more than a day later, or when others have used too many of them.
+        """
+        found = await find_places(self._transport, self.topic, partition, self._identity, since)
+        lane = self._lanes.setdefault(partition, _Lane())
+        assert lane.put == 0, "before anything is put"
+        lane.placed = found
+        lane.put = lane.stored = max((each.number + each.messages for each in found), default=0)
+        return lane.put
+
     async def put(self, partition: int, batch: Batch) -> None:
         """On its way as soon as there is room. Raises what went wrong with anything put before."""
         pieces = [batch.slice(start, stop) for start, stop in cuts(batch, self._transport.limits)]

@@ -1,0 +1,34 @@
+"""What only Spark can find wrong with a pipeline: its SQL, its columns, what streams can't do."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from penstock.errors import InvalidInput
+from penstock.spark.pipeline.document import Problem
+from penstock.spark.pipeline.errors import PipelineFailed
+from penstock.spark.pipeline.failures import cause_of
+from penstock.spark.pipeline.session import check_spark, open_session
+from penstock.spark.pipeline.spec import Pipeline
+
+
+def plan_problems(pipeline: Pipeline) -> list[Problem]:
+    """Nothing is run, and nothing is written."""
+    check_spark()
+    with tempfile.TemporaryDirectory() as directory:
+        conf = {**pipeline.spark, "spark.master": "local[1]"}
+        log = Path(directory) / "log.txt"
+        needs = {"needs_avro": pipeline.needs_avro, "needs_delta": pipeline.needs_delta}
+        spark = open_session(f"{pipeline.name}: plan", conf, log, **needs)
+        from penstock.spark.pipeline.queries import main, output
+
+        try:
+            main(pipeline, output(spark, pipeline), directory)
+        except (InvalidInput, PipelineFailed) as error:
+            return [Problem(0, "", error.message)]
+        except Exception as error:
+            return [Problem(0, "", cause_of(error))]
+        finally:
+            spark.stop()
+    return []

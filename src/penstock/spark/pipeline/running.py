@@ -1,0 +1,276 @@
+"""Queries run to their end: progress is told, signals stop them after the batch they are in, failures are explained.
+
+Made for pipelines from files and for the built-in ones alike: what differs is a `Job`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.errors import PenstockError
+from penstock.spark.pipeline.errors import PipelineFailed
+from penstock.spark.pipeline.failures import cause_of
+from penstock.spark.pipeline.progress import Meter, Progress
+from penstock.spark.pipeline.session import check_spark, open_session
+from penstock.spark.pipeline.state import State, Status, Store, now_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_LOOK_S = 0.2
+_LOOK_WHILE_STOPPING_S = 0.02
+_STATE_EVERY_US = 1_000_000
+# What a broker that is restarted, or has too much to do, makes queries fail with: they go on from their checkpoint.
+_PASSING = ("[connection_lost]", "[overloaded]")
+_RETRY_S = 1.0
+_RETRY_FOR_US = 120_000_000
+
+
+class View(Protocol):
+    """Who is told."""
+
+    def starting(self, state: State) -> None: ...
+    def running(self) -> None: ...
+    def progress(self, progress: Progress) -> None: ...
+    def retrying(self, reason: str) -> None: ...
+    def stopping(self) -> None: ...
+    def ended(self, state: State) -> None: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """`start` returns the queries, the one whose progress is shown first; it is told where its checkpoint is."""
+
+    name: str
+    file: Path | None
+    start: Callable[[SparkSession, str], Sequence[StreamingQuery]]
+    master: str = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    # None: in the directory of its state.
+    checkpoint: str | None = None
+    needs_avro: bool = False
+    needs_delta: bool = False
+
+
+def run(job: Job, store: Store, view: View, spark: SparkSession | None = None) -> State:
+    """Until it is finished or stopped. PipelineFailed, and a state that says so, if it fails.
+
+    With `spark`, a session that is there already and stays; otherwise with one of its own. To be called in the main
+    thread, which is where signals come to.
+    """
+    check_spark()
+    with store.held(job.name) as home:
+        log = home / "log.txt"
+        checkpoint = job.checkpoint or str(home / "checkpoint")
+        file = "" if job.file is None else str(job.file)
+        state = State(job.name, file, "starting", os.getpid(), now_us(), job.master, checkpoint, str(log))
+        store.put(state)
+        view.starting(state)
+        try:
+            with _stopped_by_signals() as stop:
+                status = _run(job, state, store, view, stop, spark)
+        except SystemExit:
+            # Whoever read what we print has stopped.
+            _end(store, view, state, "stopped")
+            raise
+        except BaseException as error:
+            told = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+            _end(store, view, state, "failed", told)
+            raise
+        _end(store, view, state, status)
+        return state
+
+
+def _end(store: Store, view: View, state: State, status: Status, error: str | None = None) -> None:
+    state.status, state.error, state.ended_us = status, error, now_us()
+    store.put(state)
+    view.ended(state)
+
+
+def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: SparkSession | None) -> Status:
+    log = Path(state.log)
+    with _session(job, log, given) as spark:
+        # Spark has installed one of its own for Ctrl-C.
+        stop.install()
+        meter, patience = Meter(), Patience()
+        while True:
+            try:
+                return _run_once(job, spark, state, store, view, stop, meter)
+            except PipelineFailed as error:
+                if not error.message.endswith(_PASSING) or not patience.lasts(meter.progress.batches):
+                    raise
+                view.retrying(error.message)
+                if stop.wait(_RETRY_S):
+                    return "stopped"
+
+
+def _run_once(
+    job: Job, spark: SparkSession, state: State, store: Store, view: View, stop: Stop, meter: Meter
+) -> Status:
+    log = Path(state.log)
+    with _explained(log):
+        queries = job.start(spark, state.checkpoint)
+    state.status = "running"
+    store.put(state)
+    view.running()
+    try:
+        with _explained(log):
+            return _follow(queries, state, store, view, stop, meter)
+    finally:
+        for query in queries:
+            with _quietly():
+                query.stop()
+
+
+class Patience:
+    """With a broker that is away: it is waited for, from the last batch on, as long as the sink waits for it, too."""
+
+    def __init__(self) -> None:
+        self._batches = -1
+        self._until_us = 0
+
+    def lasts(self, batches: int) -> bool:
+        if batches != self._batches:
+            self._batches, self._until_us = batches, now_us() + _RETRY_FOR_US
+        return now_us() < self._until_us
+
+
+@contextmanager
+def _session(job: Job, log: Path, given: SparkSession | None) -> Iterator[SparkSession]:
+    if given is not None:
+        yield given
+        return
+    conf = {**job.conf, "spark.master": job.master}
+    spark = open_session(job.name, conf, log, needs_avro=job.needs_avro, needs_delta=job.needs_delta)
+    try:
+        yield spark
+    finally:
+        with _quietly():
+            spark.stop()
+
+
+class Stop:
+    """Asked for by a signal; by a second one at once."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self.is_urgent = False
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._asked.is_set():
+            self.is_urgent = True
+        else:
+            self._asked.set()
+
+    def wait(self, seconds: float) -> bool:
+        return self._asked.wait(seconds)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[Stop]:
+    stop = Stop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    stop.install()
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _follow(
+    queries: Sequence[StreamingQuery], state: State, store: Store, view: View, stop: Stop, meter: Meter
+) -> Status:
+    told_us = 0
+
+    def look() -> None:
+        nonlocal told_us
+        if _take(meter, queries[0]):
+            state.progress = meter.progress
+            view.progress(meter.progress)
+            if now_us() - told_us >= _STATE_EVERY_US:
+                told_us = now_us()
+                store.put(state)
+
+    while True:
+        are_active = [query.isActive for query in queries]
+        look()
+        for query in queries:
+            if not query.isActive and (error := query.exception()) is not None:
+                raise error
+        if not any(are_active):
+            return "finished"
+        if stop.wait(_LOOK_S):
+            view.stopping()
+            _finish_batches(queries, stop, look)
+            return "stopped"
+
+
+def _take(meter: Meter, query: StreamingQuery) -> bool:
+    """Also what was between two looks."""
+    last = query.lastProgress
+    if last is None or not meter.is_news(_report(last)):
+        return False
+    news = [meter.take(_report(each)) for each in query.recentProgress]
+    return any(news)
+
+
+def _report(progress: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(progress.json)
+    return found
+
+
+def _finish_batches(queries: Sequence[StreamingQuery], stop: Stop, look: Callable[[], None]) -> None:
+    """The batch that each is in is finished; the next may have begun, and is done again when the pipeline goes on."""
+    marks = {query.id: _mark(query) for query in queries}
+    pause = threading.Event()
+    while not stop.is_urgent and any(_is_in_batch(query, marks[query.id]) for query in queries):
+        pause.wait(_LOOK_WHILE_STOPPING_S)
+    for query in queries:
+        query.stop()
+    look()
+
+
+def _mark(query: StreamingQuery) -> Any:
+    last = query.lastProgress
+    return None if last is None else (last.batchId, last.timestamp)
+
+
+def _is_in_batch(query: StreamingQuery, mark: Any) -> bool:
+    return bool(query.isActive and query.status["isTriggerActive"] and _mark(query) == mark)
+
+
+@contextmanager
+def _explained(log: Path) -> Iterator[None]:
+    """Whatever Spark raises becomes a sentence here, and goes to the log as a whole."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        with log.open("a", encoding="utf-8") as file:
+            traceback.print_exception(error, file=file)
+        raise PipelineFailed(cause_of(error), log=str(log)) from error
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """For what is done at the end: that a JVM is gone already is told by what it was needed for."""
+    try:
+        yield
+    except Exception:
+        pass

@@ -1,0 +1,170 @@
+"""A Spark session for a pipeline: what it needs is looked for first, and what it says goes to a file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.spark.pipeline.errors import SparkMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17
+SPARK_MIN = (4, 2)
+_JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+def check_spark() -> None:
+    """SparkMissing if a session can't be started, with what to install."""
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError:
+        raise SparkMissing(
+            "pipelines run on Spark, and pyspark is not installed: pip install 'penstock[spark]'"
+        ) from None
+    if tuple(int(part) for part in found.split(".")[:2]) < SPARK_MIN:
+        raise SparkMissing(f"pipelines need pyspark 4.2 or later, not {found}: pip install --upgrade 'penstock[spark]'")
+    _check_java()
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    how = f"install Java {JAVA_MIN} (Debian, Ubuntu: apt-get install openjdk-{JAVA_MIN}-jre-headless)"
+    if java is None or not Path(java).is_file():
+        where = f"in JAVA_HOME ({home})" if home else "in the PATH"
+        raise SparkMissing(f"Spark runs on Java, and there is none {where}: {how}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = _VERSION.search(said.stderr + said.stdout)
+    if found is None:
+        raise SparkMissing(f"{java} does not tell its version: {how}")
+    if int(found[1]) < JAVA_MIN:
+        raise SparkMissing(f"Spark needs Java {JAVA_MIN} or later, and {java} is Java {found[1]}: {how}")
+
+
+def open_session(
+    name: str, conf: Mapping[str, str], log: Path, *, needs_avro: bool = False, needs_delta: bool = False
+) -> SparkSession:
+    """`conf` has spark.master. Everything that Java and Spark print, until they end, goes to `log`."""
+    # Of a process that has one already, its session is used: tests, notebooks.
+    settings = {**_defaults(conf["spark.master"]), "spark.app.name": name, **conf}
+    if needs_delta:
+        settings = _with_delta(settings)
+    if needs_avro:
+        settings = _with_avro(settings)
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(variable, sys.executable)
+    with _printing_to(log):
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+
+        _hush()
+        builder = SparkSession.builder
+        for setting, value in settings.items():
+            builder = builder.config(setting, value)
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            raise SparkMissing(_why_not_started(log, settings)) from error
+
+
+def _hush() -> None:
+    """PySpark and py4j print errors that they raise, too. Whoever catches them tells them."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logger = PySparkLogger.getLogger(name)
+        logger.handlers = [logging.NullHandler()]
+    if not logging.root.handlers:
+        logging.root.addHandler(logging.NullHandler())
+
+
+def _defaults(master: str) -> dict[str, str]:
+    found = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # A key must not be read in a plan.
+        "spark.sql.redaction.options.regex": "(?i)url|key",
+    }
+    if master.startswith("local"):
+        local = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        # 200, as is the default, is for a cluster: here most of a batch's time would be spent on empty tasks.
+        return {**found, **local, "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1))}
+    return found
+
+
+def _mentions(conf: Mapping[str, str], what: str) -> bool:
+    return any(what in conf.get(name, "") for name in _JARS)
+
+
+def _with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
+    packages = [each for each in (conf.get("spark.jars.packages"), package) if each]
+    return {**conf, "spark.jars.packages": ",".join(packages)}
+
+
+def _with_avro(conf: Mapping[str, str]) -> dict[str, str]:
+    """Spark's own package, of the same version, unless one is named."""
+    if _mentions(conf, "spark-avro"):
+        return dict(conf)
+    return _with_package(conf, f"org.apache.spark:spark-avro_2.13:{version('pyspark')}")
+
+
+def _with_delta(conf: Mapping[str, str]) -> dict[str, str]:
+    found = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **conf,
+    }
+    if _mentions(conf, "delta"):
+        return found
+    raise SparkMissing(
+        "a delta table needs Delta Lake, which does not come with Spark: name the package for your version of Spark in "
+        "the pipeline's file (spark: {spark.jars.packages: 'io.delta:delta-spark_2.13:…'}), or its files in spark.jars"
+    )
+
+
+def _why_not_started(log: Path, conf: Mapping[str, str]) -> str:
+    said = log.read_text(encoding="utf-8", errors="replace")
+    unresolved = re.search(r"unresolved dependency: (\S+?)#(\S+?);(\S+?): not found", said)
+    if unresolved is not None:
+        package = ":".join(unresolved.groups())
+        return (
+            f"the package {package} can't be fetched: without a way to Maven Central, put its jar on this machine and "
+            f"name it in the pipeline's file (spark: {{spark.jars: /path/to/{unresolved[2]}-{unresolved[3]}.jar}})"
+        )
+    found = re.findall(r"^(?:Exception in thread \"main\" |Caused by: |Error: )(.+)$", said, re.MULTILINE)
+    return f"Spark did not start ({conf['spark.master']}): {found[-1] if found else 'see its log'} (log: {log})"
+
+
+@contextmanager
+def _printing_to(log: Path) -> Iterator[None]:
+    """Java inherits where we print. That of this process comes back; Java keeps printing to the file."""
+    if log.exists():
+        log.replace(log.with_name("log.1.txt"))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, old in zip((1, 2), kept, strict=True):
+            os.dup2(old, number)
+            os.close(old)
+        os.close(file)

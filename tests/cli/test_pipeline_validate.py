@@ -1,0 +1,293 @@
+"""`penstock pipeline validate`, and what the others do without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from cli.support import Ran, Run
+from penstock.client.blocking import Client
+from penstock.spark.pipeline import session
+from penstock.spark.pipeline.errors import SparkMissing
+from penstock.spark.pipeline.reading import FIELDS, SINK_FIELDS, examine, read
+from penstock.spark.pipeline.reading_sources import FIELDS as SOURCE_FIELDS
+from penstock.spark.pipeline.spec import MESSAGE_COLUMNS, TopicSink
+from penstock.spark.pipeline.state import State, Store
+
+ROOT = Path(__file__).parents[2]
+GOOD = "{name: p, source: {topics: orders, decode: text}, sink: {topic: out, encode: text}}"
+
+
+def validated(run: Run, directory: Path, text: str, *options: str) -> Ran:
+    file = directory / "p.yaml"
+    file.write_text(textwrap.dedent(text), encoding="utf-8")
+    ran = run("pipeline", "validate", file, *options)
+    return Ran(ran.code, ran.out.replace(f"{directory}/", ""), ran.err)
+
+
+def test_a_pipeline_without_mistakes_is_told_as_what_it_is(run: Run, tmp_path: Path) -> None:
+    ran = validated(run, tmp_path, GOOD)
+    assert (ran.code, ran.out) == (0, "p.yaml: p is a pipeline from orders to out\n")
+    answer = json.loads(validated(run, tmp_path, GOOD, "-o", "json").out)
+    assert (answer["valid"], answer["name"], answer["problems"]) == (True, "p", [])
+
+
+def test_every_mistake_is_told_with_its_line_and_what_is_allowed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text("def other(rows): ...")
+    text = """\
+        name: a b
+        url: nowhere://x
+        source:
+          - topics: [orders, .hidden]
+            as: 1st
+            starting: yesterday
+            decode: jsn
+            on_bad_rows: skip
+          - pattern: "("
+            as: all
+            decode: json
+            schema: id BIGNT, id INT
+            rows_per_batch: 0
+            options: {failOnDataLoss: false, subscribe: x}
+            watermark: {column: _timestamp, delay: 10}
+          - assign: {orders: [0, x]}
+            as: all
+            decode: text
+            schema: a INT
+            columns: [key, offsets]
+        transform: {python: "f.py:transform"}
+        sink: {topic: out, parquet: p, mode: complete}
+        trigger: {every: 10}
+        sparks: {}
+        spark: {executor.memory: 1g}
+    """
+    ran = validated(run, tmp_path, text)
+    assert ran.code == 1
+    told = dict(line.removeprefix("p.yaml:").split(": ", 1) for line in reversed(ran.lines))
+    expected = {
+        "1": "name: is made of",
+        "2": "url: an address is penstock://host:port",
+        "4": "source[0].topics[1]: names of topics are made of",
+        "5": "source[0].as: is a name for SQL",
+        "6": "source[0].starting: is earliest, latest, offsets by topic and partition, or a time",
+        "7": "source[0].decode: is json, avro, text or bytes, not 'jsn'; did you mean json?",
+        "8": "source[0].on_bad_rows: there is no such field; did you mean on_bad_row?",
+        "9": "source[1].pattern: is no regular expression",
+        "12": "source[1].schema: there is no type 'BIGNT'; did you mean BIGINT?",
+        "13": "source[1].rows_per_batch: is a whole number from 1 on, not '0'",
+        "14": "source[1].options.subscribe: is not for options",
+        "15": "source[1].watermark.delay: is a duration, as in 10s, not '10': put it in quotes",
+        "16": "source[2].assign.orders[1]: is a whole number from 0 on, not 'x'",
+        "19": "source[2].schema: is for decode: json or avro, not text",
+        "20": "source[2].columns[1]: is id, topic, partition, offset,",
+        "21": "transform.python: ",
+        "22": "sink.parquet: there is one of topic, parquet or delta, not several",
+        "23": "trigger.every: is a duration, as in 10s, not '10'",
+        "24": "sparks: there is no such field; did you mean spark?",
+        "25": "spark.executor.memory: Spark's settings have names that begin with spark.",
+    }
+    assert {line: message for line, message in expected.items() if not told.get(line, "").startswith(message)} == {}
+    assert "p.yaml:15: source[1].watermark.column: there is no column '_timestamp'; list it in columns" in ran.out
+    assert "p.yaml:16: source[2]: another source is called all, too" in ran.out
+    assert "f.py has no function transform" in told["21"]
+    assert "p.yaml:22: sink.mode: a topic can only be added to" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "p.yaml: the file is empty"),
+        ("name: [", "p.yaml:1: not YAML: expected the node content"),
+        ("just words", "p.yaml:1: is names and values"),
+        ("{name: p, name: q, source: {topics: a, decode: text}, sink: {topic: b}}", "p.yaml:1: name: is there twice"),
+        ("name: p", "p.yaml:1: source is missing, as in source: "),
+        ("{name: p, source: {decode: text}, sink: {topic: b}}", "one of topics, pattern or assign is missing"),
+        (
+            "{name: p, source: {topics: a, decode: json}, sink: {topic: b}}",
+            "schema is missing, as in schema: id BIGINT",
+        ),
+        ("{name: p, source: {topics: a, decode: avro, schema_file: no.avsc}, sink: {topic: b}}", "No such file"),
+        ("{name: p, source: {topics: [a, b], decode: text}, sink: {topic: c}}", "as is missing: several topics"),
+        (
+            "{name: p, source: {topics: a, decode: json, schema: 'a ARRAY<INT'}, sink: {topic: c}}",
+            "expected '>' to end",
+        ),
+        (
+            "{name: p, source: {topics: a, decode: json, schema: '_key INT'}, sink: {topic: c}}",
+            "_key is what the message",
+        ),
+        ("{name: p, source: {topics: a, decode: text}, sink: {parquet: c, key: k}}", "sink.key: is for topics"),
+        ("{name: p, source: {topics: a, decode: text}, sink: {topic: '${NOT_SET}'}}", "no variable NOT_SET"),
+        (
+            "{name: p, source: [{topics: a, decode: text}, {topics: b, decode: text}], sink: {topic: c}}",
+            "transform is missing: it says what becomes of several sources",
+        ),
+        (
+            "{name: p, source: {topics: a, decode: text}, transform: {python: 'no.such:f'}, sink: {topic: c}}",
+            "no module",
+        ),
+    ],
+)
+def test_a_mistake_is_told(run: Run, tmp_path: Path, text: str, message: str) -> None:
+    ran = validated(run, tmp_path, text)
+    assert ran.code == 1
+    assert message in ran.out
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples" / "pipelines").glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_examples_have_no_mistakes(run: Run, file: Path) -> None:
+    run.ok("pipeline", "validate", file)
+
+
+def test_what_the_guide_shows_has_no_mistakes_and_it_names_every_field(run: Run, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "guides" / "pipelines.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        assert validated(run, tmp_path, block).code == 0
+    named = set(re.findall(r"`(\w+)[`:]", page))
+    assert {*FIELDS, *SOURCE_FIELDS, *SINK_FIELDS, *MESSAGE_COLUMNS} - named == set()
+
+
+def test_a_file_that_is_not_there_is_no_answer(run: Run, tmp_path: Path) -> None:
+    ran = run("pipeline", "validate", tmp_path / "none.yaml")
+    assert (ran.code, ran.out) == (2, "")
+    assert "can't be read: No such file or directory [invalid_input]" in ran.err
+
+
+def test_a_run_tells_all_mistakes_before_anything_is_started(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("{name: p, source: {topics: a, decode: txt}, sink: {topc: b}}")
+    ran = run("pipeline", "run", file, "--state-dir", tmp_path / "state")
+    assert ran.code == 2
+    assert "did you mean text?" in ran.err
+    assert "did you mean topic?" in ran.err
+    assert not (tmp_path / "state").exists()
+
+
+def test_variables_are_filled_in_and_a_key_is_never_told(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "pk_secret")
+    monkeypatch.setenv("TOPIC", "orders")
+    text = """\
+        name: p
+        url: ${URL:-penstock://elsewhere:7420}
+        key: ${MY_KEY}
+        source: {topics: "${TOPIC}", decode: text}
+        transform: {sql: "SELECT '$${x}' AS value FROM orders"}
+        sink: {topic: out}
+    """
+    file = tmp_path / "p.yaml"
+    file.write_text(textwrap.dedent(text))
+    pipeline = read(file)
+    assert (pipeline.broker.url, pipeline.broker.key) == ("penstock://elsewhere:7420", "pk_secret")
+    assert (pipeline.sources[0].topics, pipeline.transform.sql) == (("orders",), "SELECT '${x}' AS value FROM orders")
+    assert "pk_secret" not in repr(pipeline)
+    for field in ("topic: '${MY_KEY} x'", "topic: out}\ntrigger: {every: '${MY_KEY}'"):
+        shown = validated(run, tmp_path, text.replace("topic: out", field))
+        assert (shown.code, len(shown.lines)) == (1, 1)
+        assert "pk_secret" not in shown.out
+    wrong_key = validated(run, tmp_path, text.replace("key: ${MY_KEY}", "key: [pk_secret]"))
+    assert wrong_key.code == 1
+    assert "pk_secret" not in wrong_key.out
+
+
+def test_paths_start_at_the_file_and_defaults_are_as_told(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("{name: p, source: {topics: a.b-c, decode: text}, sink: {topic: o}, checkpoint: here}")
+    pipeline, problems = examine(file, {"PENSTOCK_SERVER": "penstock://there:1", "PENSTOCK_KEY": "k"})
+    assert pipeline is not None
+    assert problems == []
+    assert (pipeline.broker.url, pipeline.broker.key) == ("penstock://there:1", "k")
+    assert pipeline.checkpoint == str(tmp_path / "here")
+    assert pipeline.sources[0].name == "a_b_c"
+    assert pipeline.sources[0].options["startingOffsets"] == "earliest"
+    assert isinstance(pipeline.sink, TopicSink)
+    assert pipeline.sink.encode == "json"
+
+
+def test_topics_that_are_not_there_are_told_with_their_lines(run: Run, q: Client, topic: str, tmp_path: Path) -> None:
+    source = f"source:\n  topics:\n    - {topic}\n    - nowhere\n  as: x\n  decode: text\n"
+    text = f"name: p\n{source}sink: {{topic: neither}}\n"
+    ran = validated(run, tmp_path, text, "--connect")
+    assert ran.code == 1
+    assert [line.partition(" at ")[0] for line in ran.lines] == [
+        "p.yaml:5: there is no topic nowhere",
+        "p.yaml:8: there is no topic neither",
+    ]
+    ran = run("pipeline", "run", tmp_path / "p.yaml", "--state-dir", tmp_path / "state")
+    assert ran.code == 2
+    assert "there is no topic nowhere" in ran.err
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_pyspark_or_java_it_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    old = tmp_path / "java"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkMissing, match=r"there is none in the PATH: install Java 17 \(Debian"):
+        session.check_spark()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(SparkMissing, match=r"needs Java 17 or later, and .*java is Java 11"):
+        session.check_spark()
+    monkeypatch.setattr(session, "version", lambda _: "3.5.1")
+    with pytest.raises(SparkMissing, match=r"need pyspark 4\.2 or later, not 3\.5\.1"):
+        session.check_spark()
+
+    def missing(_: str) -> str:
+        raise session.PackageNotFoundError
+
+    monkeypatch.setattr(session, "version", missing)
+    with pytest.raises(SparkMissing, match=r"pip install 'penstock\[spark\]'"):
+        session.check_spark()
+
+
+def test_a_delta_table_without_delta_lake_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SparkMissing, match="a delta table needs Delta Lake"):
+        session.open_session("p", {"spark.master": "local[1]"}, tmp_path / "log.txt", needs_delta=True)
+
+
+def test_files_are_checked_and_states_shown_without_pyspark(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(GOOD)
+    code = """
+import sys
+sys.modules["pyspark"] = None
+from penstock.cli import main
+main(sys.argv[1:])
+"""
+    command = [sys.executable, "-c", code, "pipeline"]
+    environment = {**os.environ, "PENSTOCK_PIPELINES": str(tmp_path)}
+    done = subprocess.run(
+        [*command, "validate", str(file)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_states_are_listed_and_a_killed_one_is_told_as_that(run: Run, tmp_path: Path) -> None:
+    options = ["--state-dir", str(tmp_path)]
+    nothing = run("pipeline", "list", *options)
+    assert (nothing.code, nothing.err) == (1, f"no pipeline has run here (in {tmp_path})\n")
+    unknown = run("pipeline", "status", "p", *options)
+    assert unknown.code == 2
+    assert "no pipeline 'p' has run here" in unknown.err
+    store = Store(tmp_path)
+    with store.held("p"):
+        store.put(State("p", "p.yaml", "running", 1, 1_700_000_000_000_000, "local[*]", "cp", "log"))
+        assert run.ok("pipeline", "status", "p", "-o", "json", *options).json["status"] == "running"
+    killed = run("pipeline", "status", "p", *options)
+    assert killed.code == 1
+    assert "killed: the process 1 is gone, and did not say why" in killed.out
+    assert run("pipeline", "status", *options).lines[1].split()[:2] == ["p", "killed"]
+    assert run.ok("pipeline", "list", *options).lines[1].split()[:2] == ["p", "killed"]
+    (tmp_path / "p" / "state.json").write_text("{")
+    assert "is not the state of a pipeline" in run("pipeline", "list", *options).err

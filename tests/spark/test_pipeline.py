@@ -1,0 +1,219 @@
+"""Pipelines from files, on real Spark, from topics to topics and tables of a real broker."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+from broker_process import BrokerProcess
+from penstock.client.blocking import Client
+from penstock.errors import InvalidInput
+from penstock.spark.pipeline.failures import cause_of
+from penstock.spark.pipeline.progress import Meter, Progress
+from penstock.spark.pipeline.queries import output, start
+from penstock.spark.pipeline.reading import read
+from penstock.spark.pipeline.spec import Pipeline, Trigger
+
+
+class Ran(NamedTuple):
+    progress: Progress
+    error: str | None
+
+
+Run = Callable[[str], Ran]
+
+
+@pytest.fixture
+def parse(tmp_path: Path, broker: BrokerProcess) -> Callable[[str], Pipeline]:
+    def from_text(text: str) -> Pipeline:
+        file = tmp_path / "pipeline.yaml"
+        file.write_text(textwrap.dedent(text), encoding="utf-8")
+        pipeline = read(file, {"PENSTOCK_SERVER": broker.address})
+        return replace(pipeline, trigger=Trigger(available_now=True))
+
+    return from_text
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path, parse: Callable[[str], Pipeline]) -> Run:
+    """With what is there now, and going on where it was when it ran last in the same test."""
+
+    def run_text(text: str) -> Ran:
+        queries = start(spark, parse(text), str(tmp_path / "checkpoint"))
+        error = None
+        for query in queries:
+            try:
+                query.awaitTermination()
+            except Exception as failed:
+                error = cause_of(failed)
+        meter = Meter()
+        for each in queries[0].recentProgress:
+            meter.take(json.loads(each.json))
+        return Ran(meter.progress, error)
+
+    return run_text
+
+
+def values(q: Client, topic: str) -> list[object]:
+    return [json.loads(each.value or b"null") for each in q.reader(topic)]
+
+
+def test_json_becomes_rows_for_sql_and_bad_rows_go_to_their_own_topic_once(q: Client, run: Run) -> None:
+    for topic in ("orders", "big", "bad-orders"):
+        q.create_topic(topic, 2)
+    for number in range(4):
+        q.publish("orders", json.dumps({"id": number, "total": number * 10.0}), key=f"c{number}")
+    for bad in (b"{", b"", b'{"id": "no number"}', b'{"id": 7, "note": "\xff"}'):
+        q.publish("orders", bad, key="bad", headers={"came": "from here"})
+    ran = run("""
+        name: big-orders
+        source:
+          topics: orders
+          decode: json
+          schema: id BIGINT, total DOUBLE, note STRING
+          columns: [key]
+          on_bad_row: bad-orders
+        transform:
+          sql: SELECT id, total, _key, 'high' AS _priority FROM orders WHERE total > 5
+        sink: {topic: big}
+    """)
+    assert ran.error is None
+    assert (ran.progress.rows, ran.progress.bad_rows, ran.progress.lag) == (8, 4, 0)
+    assert sorted(map(str, values(q, "big"))) == [str({"id": n, "total": n * 10.0}) for n in (1, 2, 3)]
+    (first,) = (each for each in q.reader("big") if json.loads(each.value or b"")["id"] == 1)
+    assert (first.key, first.priority) == (b"c1", 1)
+    bad_rows = list(q.reader("bad-orders"))
+    assert {each.value for each in bad_rows} == {b"{", b"", b'{"id": "no number"}', b'{"id": 7, "note": "\xff"}'}
+    headers = dict(bad_rows[0].headers)
+    assert (headers["came"], headers["penstock-pipeline"]) == (b"from here", b"big-orders")
+    assert headers["penstock-source"].startswith(b"orders:")
+    assert headers["penstock-error"] == b"not JSON of the schema"
+
+
+def test_a_bad_row_fails_the_query_unless_told_otherwise_and_is_named(q: Client, run: Run) -> None:
+    q.create_topic("texts", 1)
+    q.create_topic("copies", 1)
+    q.publish("texts", "fine")
+    q.publish("texts", b"\xff")
+    text = "{name: t, source: {topics: texts, decode: text, %s}, sink: {topic: copies, encode: text}}"
+    assert run(text % "rows_per_batch: 1").error == (
+        "the message texts:0:1 is not text in UTF-8; with on_bad_row: skip, or a topic for such messages, the pipeline "
+        "goes on without them"
+    )
+    assert [each.value for each in q.reader("copies")] == [b"fine"]
+    skipping = run(text % "on_bad_row: skip")
+    assert (skipping.error, skipping.progress.bad_rows) == (None, 1)
+    assert [each.value for each in q.reader("copies")] == [b"fine"]
+
+
+def test_a_function_beside_the_file_makes_other_rows_also_on_executors(q: Client, run: Run, tmp_path: Path) -> None:
+    q.create_topic("words", 1)
+    q.create_topic("loud", 1)
+    q.publish("words", "hello", key="k", headers={"h": "v"})
+    (tmp_path / "louder.py").write_text(
+        textwrap.dedent("""
+        from pyspark.sql.functions import udf
+
+        MARK = "!"
+
+        @udf("binary")
+        def louder(value):
+            return value.upper() + MARK.encode()
+
+        def transform(words):
+            return words.withColumn("value", louder("value"))
+        """)
+    )
+    ran = run("""
+        name: loud
+        source: {topics: words, decode: bytes, columns: [key, headers]}
+        transform: {python: louder.py:transform}
+        sink: {topic: loud, encode: bytes}
+    """)
+    assert ran.error is None
+    (message,) = q.reader("loud")
+    assert (message.value, message.key, message.headers) == (b"HELLO!", b"k", (("h", b"v"),))
+
+
+def test_two_topics_are_joined_into_a_partitioned_table(q: Client, run: Run, tmp_path: Path) -> None:
+    for topic in ("sales", "customers.eu"):
+        q.create_topic(topic, 1)
+    for number in range(3):
+        q.publish("customers.eu", json.dumps({"id": number, "country": "DE" if number else "FR"}))
+        q.publish("sales", json.dumps({"customer": number, "total": number}))
+    ran = run("""
+        name: joined
+        source:
+          - topics: sales
+            decode: json
+            schema: [{customer: INT}, {total: "DECIMAL(10, 2)"}]
+            columns: [timestamp]
+            watermark: {column: _timestamp, delay: 1h}
+          - {topics: customers.eu, decode: json, schema: "id INT, country STRING"}
+        transform:
+          sql: SELECT country, total FROM sales JOIN customers_eu ON customer = id
+        sink: {parquet: table, partition_by: country}
+    """)
+    assert ran.error is None
+    assert ran.progress.rows == 6
+    assert ran.progress.state_rows > 0
+    table = pq.read_table(tmp_path / "table")
+    assert sorted((row["country"], int(row["total"])) for row in table.to_pylist()) == [("DE", 1), ("DE", 2), ("FR", 0)]
+    assert sorted(path.name for path in (tmp_path / "table").glob("country=*")) == ["country=DE", "country=FR"]
+
+
+def test_what_is_no_error_of_sparks_is_told_with_its_kind() -> None:
+    assert cause_of(KeyError("x")) == "KeyError: 'x'"
+    assert cause_of(ZeroDivisionError()) == "ZeroDivisionError"
+    assert cause_of(ConnectionRefusedError("no")).startswith("Spark's Java process has ended")
+
+
+def test_an_error_of_ours_on_an_executor_is_told_with_its_code() -> None:
+    told = (
+        "[STREAM_FAILED] x\nTraceback (most recent call last):\n  File\npenstock.errors.ConnectionLost: {}\n\n\tat java"
+    )
+    for message in ("can't connect", "[connection_lost] can't connect"):
+        assert cause_of(PySparkException(told.format(message))) == "can't connect [connection_lost]"
+
+
+def test_a_checkpoint_of_other_topics_is_told_as_that(q: Client, run: Run) -> None:
+    for topic in ("one", "other", "out"):
+        q.create_topic(topic, 1)
+        q.publish(topic, "x")
+    text = "{name: t, source: {topics: %s, decode: text}, sink: {topic: out, encode: text}}"
+    assert run(text % "one").error is None
+    error = run(text % "other").error
+    assert error is not None
+    assert "one" in error
+    assert "checkpoint" in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("transform: {sql: SELECT nothing FROM plans}", "`nothing` cannot be resolved"),
+        ("transform: {sql: SELEC value FROM plans}", "Syntax error at or near 'SELEC'"),
+        ("transform: {sql: SELECT 1 AS value}", "the SQL does not read a source of this pipeline; there are plans"),
+        ("transform: {sql: 'SELECT value, 1 AS more FROM plans'}", "writes the column value only; there is also more"),
+        ("transform: {sql: SELECT value AS _key FROM plans}", "there is no column for the value"),
+    ],
+)
+def test_what_only_spark_finds_wrong_is_told_in_a_sentence(
+    spark: SparkSession, parse: Callable[[str], Pipeline], more: str, message: str
+) -> None:
+    text = f"name: t\nsource: {{topics: plans, decode: text}}\nsink: {{topic: out, encode: text}}\n{more}\n"
+    with pytest.raises((InvalidInput, AnalysisException)) as failed:
+        output(spark, parse(text))
+    told = failed.value.message if isinstance(failed.value, InvalidInput) else cause_of(failed.value)
+    assert message in told
+    assert "\n" not in told

@@ -1,0 +1,218 @@
+"""`penstock pipeline run` as a process: killed in the middle, run again, failing, and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from broker_process import PENSTOCK, BrokerProcess, broker_process
+from penstock.client.blocking import Client
+from penstock.spark.pipeline.errors import PipelineRunning
+from penstock.spark.pipeline.progress import Progress
+from penstock.spark.pipeline.queries import start
+from penstock.spark.pipeline.reading import read
+from penstock.spark.pipeline.running import Job, run
+from penstock.spark.pipeline.spec import Source, Trigger
+from penstock.spark.pipeline.state import State, Store
+
+MESSAGES = 12
+# More than there are batches until somebody notices.
+WORDS = 60
+SECRET = "pk_not-to-be-told"
+PIPELINE = """
+name: copy
+url: {address}
+key: ${{COPY_KEY}}
+source:
+  topics: {topic}
+  decode: json
+  schema: n INT
+  rows_per_batch: 4
+transform:
+  sql: SELECT n, n * 2 AS twice FROM {topic}
+sink:
+  topic: doubled
+  key: n
+spark:
+  spark.sql.shuffle.partitions: 1
+"""
+
+
+class Running:
+    """A run whose output is followed."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.said = ""
+
+    def until(self, **wanted: Any) -> dict[str, Any]:
+        """The first event that has all these."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+            event: dict[str, Any] = json.loads(line)
+            if all(event.get(name) == value for name, value in wanted.items()):
+                return event
+        assert self.process.stderr is not None
+        raise AssertionError(f"it ended without {wanted}: {self.said}{self.process.stderr.read()}")
+
+
+@contextmanager
+def running(file: Path, state: Path) -> Iterator[Running]:
+    command = [PENSTOCK, "pipeline", "run", file, "--master", "local[2]", "--state-dir", state, "-o", "json"]
+    environment = {**os.environ, "COPY_KEY": SECRET}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    try:
+        yield Running(process)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_pipeline_that_is_killed_goes_on_and_writes_each_row_once_until_it_fails(
+    q: Client, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    q.create_topic("numbers", 2)
+    q.create_topic("doubled", 2)
+    for number in range(MESSAGES):
+        q.publish("numbers", json.dumps({"n": number}))
+    file, store = tmp_path / "copy.yaml", Store(tmp_path / "state")
+    file.write_text(PIPELINE.format(address=broker.address, topic="numbers"))
+
+    with running(file, store.directory) as first:
+        seen = first.until(event="progress", batches=1)
+        assert seen["rows"] == 4
+        assert seen["lag"] == MESSAGES - 4
+        state = store.get("copy")
+        assert (state.status, state.pid) == ("running", first.process.pid)
+        with pytest.raises(PipelineRunning, match="the pipeline copy is running already"), store.held("copy"):
+            pass
+        os.killpg(first.process.pid, signal.SIGKILL)
+        first.process.wait()
+    assert store.get("copy").status == "killed"
+    assert store.get("copy").progress is not None
+
+    with running(file, store.directory) as second:
+        second.until(event="progress", lag=0)
+        q.publish("numbers", "nonsense", key="bad")
+        ended = second.until(event="ended")
+        assert second.process.wait() == 1
+        assert second.process.stderr is not None
+        told = second.process.stderr.read()
+    written = [json.loads(each.value or b"") for each in q.reader("doubled")]
+    assert sorted(row["n"] for row in written) == list(range(MESSAGES))
+    assert all(row["twice"] == 2 * row["n"] for row in written)
+    assert {each.key for each in q.reader("doubled")} == {str(n).encode() for n in range(MESSAGES)}
+
+    (bad,) = (each.id for each in q.reader("numbers") if each.key == b"bad")
+    assert told.startswith(f"error: the message {bad} is not JSON of the schema; ")
+    assert told.endswith(" [pipeline_failed]\n")
+    assert told.count("\n") == 1
+    state = store.get("copy")
+    assert state.status == ended["status"] == "failed"
+    assert state.error is not None
+    assert state.error == ended["error"]
+    assert state.error in told
+    log = Path(state.log).read_text()
+    assert "Traceback" in log
+    assert SECRET not in second.said + told + log + (store.home("copy") / "state.json").read_text()
+
+
+class Told:
+    """A view that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def starting(self, state: State) -> None:
+        self.events.append(state.status)
+
+    def running(self) -> None:
+        self.events.append("running")
+
+    def progress(self, progress: Progress) -> None:
+        pass
+
+    def retrying(self, reason: str) -> None:
+        self.events.append(reason)
+
+    def stopping(self) -> None:
+        self.events.append("stopping")
+
+    def ended(self, state: State) -> None:
+        self.events.append(state.status)
+
+
+class Disturbing(Told):
+    """After the first batch the broker is gone until that is noticed; after the next one it is told to stop."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        super().__init__()
+        self._broker = broker
+
+    def progress(self, progress: Progress) -> None:
+        if "retrying" in self.events:
+            signal.raise_signal(signal.SIGTERM)
+        elif self._broker.process.poll() is None:
+            self._broker.kill()
+
+    def retrying(self, reason: str) -> None:
+        assert reason.endswith("[connection_lost]")
+        if "retrying" not in self.events:
+            self.events.append("retrying")
+            self._broker.start()
+
+
+def test_it_waits_for_its_broker_and_a_signal_stops_it_and_what_is_left_is_done_next_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with broker_process(tmp_path / "data") as broker:
+        _disturbed(spark, broker, tmp_path)
+
+
+def _disturbed(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+    with penstock.connect(broker.address) as q:
+        q.create_topic("words", 1)
+        q.create_topic("same-words", 1)
+        for number in range(WORDS):
+            q.publish("words", str(number))
+    file, store = tmp_path / "words.yaml", Store(tmp_path / "state")
+    file.write_text(
+        f"{{name: words, url: '{broker.address}', source: {{topics: words, decode: text, rows_per_batch: 1}},"
+        "sink: {topic: same-words, encode: text}}"
+    )
+    pipeline = read(file)
+    job = Job("words", file, lambda session, checkpoint: start(session, pipeline, checkpoint))
+    first = Disturbing(broker)
+    before = signal.getsignal(signal.SIGTERM)
+    stopped = run(job, store, first, spark)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert first.events[:3] == ["starting", "running", "retrying"]
+    assert first.events[-2:] == ["stopping", "stopped"]
+    assert stopped.progress is not None
+    assert 1 <= stopped.progress.rows < WORDS
+    assert store.get("words").status == "stopped"
+
+    rest = replace(pipeline, trigger=Trigger(available_now=True), sources=(at_once(pipeline.sources[0]),))
+    job = Job("words", file, lambda session, checkpoint: start(session, rest, checkpoint))
+    assert run(job, store, Told(), spark).status == "finished"
+    with penstock.connect(broker.address) as q:
+        assert [each.value for each in q.reader("same-words")] == [str(number).encode() for number in range(WORDS)]
+
+
+def at_once(source: Source) -> Source:
+    return replace(source, options={name: each for name, each in source.options.items() if "PerTrigger" not in name})
