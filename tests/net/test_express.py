@@ -170,6 +170,9 @@ def test_a_client_publishes_on_it_in_order_through_everything(tmp_path: Path) ->
         assert q.publish("orders", "again", partition=1).id == "orders:1:0"
         with pytest.raises(PartitionNotFound):
             q.publish("orders", "nowhere", partition=2)
+        q.publish("orders", "again", partition=0)
+        q.change_topic("orders", partitions=3)
+        assert q.publish("orders", "now there", partition=2).id == "orders:2:0"
 
 
 def test_threads_that_publish_at_the_same_time_do_not_hear_of_each_other(tmp_path: Path) -> None:

@@ -99,17 +99,16 @@ class RemoteTransport:
         """With an identity and a sequence, so that it can be sent again."""
         if not isinstance(topic, str):
             raise InvalidName(f"a topic name must be text, not {type(topic).__name__}", kind="topic")
-        producer = self._producers.get(topic)
-        if producer is None:
-            producer = Producer(self, topic, _AT_ONCE, new_id=partial(secrets.token_bytes, 16))
-            await producer.start()
-            producer = self._producers.setdefault(topic, producer)
-        try:
-            return await producer.stored(message, partition)
-        except NotFound:
-            # The topic may have been deleted, and made again with fewer partitions: asked for anew the next time.
-            self._producers.pop(topic, None)
-            raise
+        known = self._producers.get(topic)
+        if known is not None:
+            try:
+                return await known.stored(message, partition)
+            except NotFound:
+                # It may have more partitions by now, or have been deleted and made again: asked for anew.
+                self._producers.pop(topic, None)
+        fresh = Producer(self, topic, _AT_ONCE, new_id=partial(secrets.token_bytes, 16))
+        await fresh.start()
+        return await self._producers.setdefault(topic, fresh).stored(message, partition)
 
     def publish_at_once(
         self, topic: str, message: Message, partition: int | None
@@ -124,8 +123,8 @@ class RemoteTransport:
         try:
             return producer.stored_at_once(message, partition, self._express.publish_frame)
         except NotFound:
-            self._producers.pop(topic, None)
-            raise
+            # What is known of the topic may be old. The long way finds out.
+            return None
 
     def serve_threads(self) -> None:
         """From now on there are threads that publish at once."""
