@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from archive.support import written
 from broker_process import BrokerProcess
 from cli.support import Run
-from penstock.archive import Archive
+from penstock.archive import Archive, FileEntry
 from penstock.client.blocking import Client
 from penstock.errors import ArchiveConflict, DataLost, OffsetOutOfRange, TopicNotFound
 from penstock.spark.asked import Asked
@@ -41,6 +42,16 @@ def archiving(broker: BrokerProcess, where: Path, topics: str, **more: Any) -> A
 
 def task_of(q: Client, topic: str) -> Range:
     return Range(topic, q.topic(topic).id, 0, 0, MESSAGES)
+
+
+class Collected:
+    """Rows of tasks, as the driver gets them."""
+
+    def __init__(self, entries: list[FileEntry]) -> None:
+        self._entries = entries
+
+    def collect(self) -> list[dict[str, str]]:
+        return [{"entry": msgspec.json.encode(entry).decode()} for entry in self._entries]
 
 
 class Failing(Messages):
@@ -81,10 +92,10 @@ def test_a_task_that_is_done_twice_counts_once(q: Client, broker: BrokerProcess,
     archive = prepared(what, q)
     first, second = (archive_task(what.asked(), str(tmp_path), task_of(q, topic)) for _ in range(2))
     assert first[0].path != second[0].path
-    Batches(what, archive, q)._commit(second)
+    Batches(what, archive, q).commit(Collected(second), 0)
     # One who was thought dead, and has the same to commit.
-    with pytest.raises(ArchiveConflict, match="are there already"):
-        Batches(what, Archive.open(tmp_path), q)._commit(first)
+    with pytest.raises(ArchiveConflict, match=r"\[archive_conflict\] .* are there already"):
+        Batches(what, Archive.open(tmp_path), q).commit(Collected(first), 0)
     archive.refresh()
     assert archive.files() == second
 

@@ -5,7 +5,7 @@ archive   topics to Parquet files, for good. `archive` is what the driver does, 
 report    how messages fared: latencies, retries, dead letters, hot keys and partitions. `report` makes one; of its
           parts, `report_scope` says what is looked at, `report_frames` and `report_figures` ask Spark, `report_tables`
           says what comes out, and `report_page` draws it
-mirror    topics of one cluster in another. `mirror` is what the driver does; of its parts, `mirror_topics` says what goes
-          where, `mirror_task` writes it, `mirror_runs` and `mirror_table` know which offset became which, and
+mirror    topics of one cluster in another. `mirror` is what the driver does; of its parts, `mirror_topics` says what
+          goes where, `mirror_task` writes it, `mirror_runs` and `mirror_table` know which offset became which, and
           `mirror_groups` moves groups by that; `mirror_errors` has what only mirrors can be refused for
 """

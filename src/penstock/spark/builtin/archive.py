@@ -32,6 +32,7 @@ from penstock.spark.connecting import Connecting
 from penstock.spark.pipeline.progress import MESSAGES
 from penstock.spark.pipeline.queries import triggered
 from penstock.spark.pipeline.spec import Trigger
+from penstock.spark.telling import telling
 
 # Of the log, in one batch, unless another limit is given: little is done again after a failure.
 BATCH_BYTES = 1024 * MIB
@@ -129,6 +130,7 @@ class Batches:
         every = archiving.compact_every
         self._tidying = None if every is None else Tidying(archive, every)
 
+    @telling
     def commit(self, frame: DataFrame, batch: int) -> None:
         entries = [entry_of(row["entry"]) for row in frame.collect()]
         if entries:

@@ -146,7 +146,8 @@ def _put(lane: _Lane, partition: int, table: pa.RecordBatch) -> None:
         )
     except PenstockError as error:
         # Rows are numbered by their offsets here.
-        where = f"{lane.route.target} can't take the message at offset {error.details['row']} of partition {partition}"
+        at = error.details.get("row", offsets[0])
+        where = f"{lane.route.target} can't take the message at offset {at} of partition {partition}"
         raise type(error)(f"{where}: {error.message.partition(': ')[2]}", **error.details) from error
     lane.writer.put(partition, batch)
 

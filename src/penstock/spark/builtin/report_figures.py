@@ -179,7 +179,7 @@ def groups(lives: DataFrame, started: Sequence[tuple[str, str]], scope: Scope) -
         *(sf.count_if(sf.col(name) > 0).alias(name) for name in ("given_up", "dead_letters", "expired")),
         sf.count_if(is_open & ~is_gone).alias("unacknowledged"),
         sf.min(sf.when(is_open, sf.col("due_us"))).alias("oldest_us"),
-        sf.count_if("is_gone").alias("gone"),
+        sf.count_if(is_gone & sf.col("is_delivered")).alias("gone"),
         sf.count_if(is_open & is_gone).alias("gone_unacknowledged"),
         *_spans("latency"),
         *_spans("processing"),

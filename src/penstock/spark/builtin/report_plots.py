@@ -120,11 +120,9 @@ def _scale(most: float) -> tuple[float, float]:
     return step, ceil(most / step) * step
 
 
-def lines(
-    title: str, times: Sequence[datetime], series: Sequence[Line], shown: Shown, *, width: float = HALF
-) -> Markup:
+def lines(title: str, times: Sequence[datetime], series: Sequence[Line], shown: Shown) -> Markup:
     step, most = _scale(max((value for line in series for value in line.values if value is not None), default=0))
-    right, bottom = width - _RIGHT, _TOP + _HEIGHT
+    right, bottom = HALF - _RIGHT, _TOP + _HEIGHT
     room = right - _LEFT
 
     def across(index: int) -> float:
@@ -142,7 +140,7 @@ def lines(
     for line in series:
         parts += _drawn(line, times, across, up, shown, is_alone=len(series) == 1, bottom=bottom)
     desc = f"Lines over time: {', '.join(line.name for line in series)}. The table has the same figures."
-    return _svg(width, bottom + _BOTTOM, title, desc, parts)
+    return _svg(HALF, bottom + _BOTTOM, title, desc, parts)
 
 
 def _time_ticks(times: Sequence[datetime], across: Callable[[int], float], y: float) -> list[str]:
