@@ -29,6 +29,8 @@ SCRIPTS = (
     "neighbours",
     "start",
     "spark_scan",
+    "spark_sink",
+    "spark_stream",
     "spark_archive",
 )
 

@@ -29,7 +29,7 @@ SCRIPTS = (
     "throughput",
 )
 # Each takes Spark half a minute to begin with: too long for every run of the tests.
-SPARK = {"spark_archive", "spark_scan", "spark_sink"}
+SPARK = {"spark_archive", "spark_scan", "spark_sink", "spark_stream"}
 HELPERS = {"harness", "pacing", "run", "serving"}
 
 

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_process import BrokerProcess, broker_process
 from pyspark.sql import SparkSession
 
 import penstock
+from broker_process import BrokerProcess, broker_process
 from penstock.client.blocking import Client
+
+
+QUIET = Path(__file__).with_name("log4j2.properties")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,7 +35,8 @@ def new_session(master: str, warehouse: Path, **conf: str) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-Dlog4j.configurationFile=" + str(Path(__file__).with_name("log4j2.properties")),
+        "spark.driver.extraJavaOptions": "-Dlog4j.configurationFile="
+        + str(Path(__file__).with_name("log4j2.properties")),
         "spark.sql.warehouse.dir": str(warehouse),
         **conf,
     }

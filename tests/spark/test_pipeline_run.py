@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 import penstock
 from broker_process import PENSTOCK, BrokerProcess, broker_process
 from penstock.client.blocking import Client
-from penstock.spark.pipeline.errors import PipelineRunning
+from penstock.spark.pipeline.errors import PipelineFailed, PipelineRunning
 from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.queries import start
 from penstock.spark.pipeline.reading import read
@@ -158,7 +159,8 @@ class Told:
 
 
 class Disturbing(Told):
-    """After the first batch the broker is gone until that is noticed; after the next one it is told to stop."""
+    """When it has done the first word, the broker is gone until that is noticed, and brings more of them; after the
+    next batch it is told to stop. With nothing to do, only the driver asks for the broker, and notices at once."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         super().__init__()
@@ -167,7 +169,7 @@ class Disturbing(Told):
     def progress(self, progress: Progress) -> None:
         if "retrying" in self.events:
             signal.raise_signal(signal.SIGTERM)
-        elif self._broker.process.poll() is None:
+        elif progress.rows and progress.lag == 0 and self._broker.process.poll() is None:
             self._broker.kill()
 
     def retrying(self, reason: str) -> None:
@@ -175,6 +177,13 @@ class Disturbing(Told):
         if "retrying" not in self.events:
             self.events.append("retrying")
             self._broker.start()
+            publish_words(self._broker, 1, WORDS)
+
+
+def publish_words(broker: BrokerProcess, first: int, last: int) -> None:
+    with penstock.connect(broker.address) as q, q.producer("words") as producer:
+        for number in range(first, last):
+            producer.send(str(number))
 
 
 def test_it_waits_for_its_broker_and_a_signal_stops_it_and_what_is_left_is_done_next_time(
@@ -188,8 +197,7 @@ def _disturbed(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> No
     with penstock.connect(broker.address) as q:
         q.create_topic("words", 1)
         q.create_topic("same-words", 1)
-        for number in range(WORDS):
-            q.publish("words", str(number))
+    publish_words(broker, 0, 1)
     file, store = tmp_path / "words.yaml", Store(tmp_path / "state")
     file.write_text(
         f"{{name: words, url: '{broker.address}', source: {{topics: words, decode: text, rows_per_batch: 1}},"
@@ -216,3 +224,18 @@ def _disturbed(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> No
 
 def at_once(source: Source) -> Source:
     return replace(source, options={name: each for name, each in source.options.items() if "PerTrigger" not in name})
+
+
+def test_a_signal_that_ends_java_too_has_stopped_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    def die(session: SparkSession, checkpoint: str) -> NoReturn:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    def die_of_the_signal(session: SparkSession, checkpoint: str) -> NoReturn:
+        signal.raise_signal(signal.SIGTERM)
+        die(session, checkpoint)
+
+    store = Store(tmp_path)
+    assert run(Job("mortal", None, die_of_the_signal), store, Told(), spark).status == "stopped"
+    with pytest.raises(PipelineFailed, match="Spark's Java process has ended"):
+        run(Job("mortal", None, die), store, Told(), spark)
+    assert store.get("mortal").status == "failed"

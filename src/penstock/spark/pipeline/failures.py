@@ -22,7 +22,7 @@ def cause_of(error: BaseException) -> str:
     """The innermost thing that went wrong."""
     text = str(error)
     package = type(error).__module__.partition(".")[0]
-    if isinstance(error, ConnectionError) or type(error).__name__ in ("Py4JNetworkError", "Py4JError"):
+    if is_of_ended_java(error):
         return "Spark's Java process has ended: it was killed, or had too little memory (spark.driver.memory)"
     if package not in ("pyspark", "py4j"):
         return f"{type(error).__name__}: {_sentence(text)}".removesuffix(": ")
@@ -36,6 +36,10 @@ def cause_of(error: BaseException) -> str:
         if told:
             return told
     return type(error).__name__
+
+
+def is_of_ended_java(error: BaseException | None) -> bool:
+    return isinstance(error, ConnectionError) or type(error).__name__ in ("Py4JNetworkError", "Py4JError")
 
 
 def _java_messages(error: BaseException) -> list[str]:

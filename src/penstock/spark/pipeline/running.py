@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import PenstockError
 from penstock.spark.pipeline.errors import PipelineFailed
-from penstock.spark.pipeline.failures import cause_of
+from penstock.spark.pipeline.failures import cause_of, is_of_ended_java
 from penstock.spark.pipeline.progress import Meter, Progress
 from penstock.spark.pipeline.session import check_spark, open_session
 from penstock.spark.pipeline.state import State, Status, Store, now_us
@@ -107,6 +107,10 @@ def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: Sp
             try:
                 return _run_once(job, spark, state, store, view, stop, meter)
             except PipelineFailed as error:
+                if stop.is_asked and is_of_ended_java(error.__cause__):
+                    # It was for the whole process group, as service managers do it, and Java does not wait for the end
+                    # of a batch. That one is done again the next time.
+                    return "stopped"
                 if not error.message.endswith(_PASSING) or not patience.lasts(meter.progress.batches):
                     raise
                 view.retrying(error.message)
@@ -175,6 +179,10 @@ class Stop:
             self.is_urgent = True
         else:
             self._asked.set()
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
         return self._asked.wait(seconds)
