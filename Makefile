@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
+# Two at a time, whatever the machine: tests start brokers, browsers and Spark of their own. One file stays together.
+IN_PARALLEL := --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo examples test check format bench clean
@@ -45,14 +47,14 @@ examples: setup  ## all examples: queue, order, delays, dead letters, traces, a 
 	$(BIN)/python examples/all.py
 
 test: setup test-tools  ## all tests
-	$(BIN)/pytest
+	$(BIN)/pytest $(IN_PARALLEL)
 
 check: setup test-tools  ## formatting, lint, types, layers, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest $(IN_PARALLEL)
 
 format: setup  ## put the code into shape
 	$(BIN)/ruff format .

@@ -23,7 +23,8 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def demo(temporary: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(ROOT / "examples/durable_log.py")]
-    environment = {**os.environ, "TMPDIR": str(temporary)}
+    # As wide as what is looked for below.
+    environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "160"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 

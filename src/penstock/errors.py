@@ -16,7 +16,8 @@
     │   │   └── DecompressionRefused    a bomb, an unknown codec, or a body that does not decompress
     │   ├── OffsetOutOfRange
     │   ├── InvalidName                 a name of a topic or group that can't be one
-    │   └── InvalidSetting              a setting that does not exist or is out of its range
+    │   ├── InvalidSetting              a setting that does not exist or is out of its range
+    │   └── PipelineInvalid             the file of a pipeline has mistakes: `details` have each, with its line
     ├── NotFound
     │   ├── TopicNotFound
     │   ├── GroupNotFound
@@ -40,6 +41,10 @@
     ├── AlreadyExists                   a topic, or a live consumer, of that name is there
     ├── SettingsConflict                a group of that name is there, with other settings
     ├── ArchiveConflict                 a commit to an archive, or what is told of one, does not go with what is there
+    ├── MirrorConflict                  going on would double messages, leave some out, or copy them in a circle
+    ├── PipelineRunning                 a pipeline of that name is running already
+    ├── PipelineFailed                  it ran, and ended by an error: the message is its cause, `log` in `details` has all
+    ├── SparkMissing                    PySpark, Java or a package that a pipeline needs; the message says how to get it
     ├── LeaseError                      an answer for a message that the consumer does not hold (any more)
     │   ├── LeaseNotFound               the lease has run out, or never was
     │   └── NotLeased                   the lease does not hold that message, or it was answered for already
@@ -243,6 +248,26 @@ class AlreadyExists(PenstockError):
 
 class SettingsConflict(PenstockError):
     code = "settings_conflict"
+
+
+class PipelineInvalid(InvalidInput):
+    code = "pipeline_invalid"
+
+
+class PipelineRunning(PenstockError):
+    code = "pipeline_running"
+
+
+class PipelineFailed(PenstockError):
+    code = "pipeline_failed"
+
+
+class SparkMissing(PenstockError):
+    code = "spark_missing"
+
+
+class MirrorConflict(PenstockError):
+    code = "mirror_conflict"
 
 
 class ArchiveConflict(PenstockError):

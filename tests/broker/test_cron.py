@@ -456,7 +456,9 @@ def test_an_unknown_zone_is_refused(kind: str) -> None:
 
 @pytest.fixture
 def no_zone_data(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(sys.modules, "tzdata", None)
+    # Also what somebody has imported of it before.
+    for name in {"tzdata", *(name for name in sys.modules if name.startswith("tzdata."))}:
+        monkeypatch.setitem(sys.modules, name, None)
     zoneinfo.reset_tzpath(to=[])
     ZoneInfo.clear_cache()
     yield

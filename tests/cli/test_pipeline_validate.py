@@ -14,8 +14,8 @@ import pytest
 
 from cli.support import Ran, Run
 from penstock.client.blocking import Client
+from penstock.errors import SparkMissing
 from penstock.spark.pipeline import session
-from penstock.spark.pipeline.errors import SparkMissing
 from penstock.spark.pipeline.reading import FIELDS, SINK_FIELDS, examine, read
 from penstock.spark.pipeline.reading_sources import FIELDS as SOURCE_FIELDS
 from penstock.spark.pipeline.spec import MESSAGE_COLUMNS, TopicSink

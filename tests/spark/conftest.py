@@ -15,7 +15,6 @@ import penstock
 from broker_process import BrokerProcess, broker_process
 from penstock.client.blocking import Client
 
-
 QUIET = Path(__file__).with_name("log4j2.properties")
 
 

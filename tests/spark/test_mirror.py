@@ -14,8 +14,7 @@ import penstock
 from broker_process import BrokerProcess, broker_process
 from client.ways import embedded
 from penstock.client.blocking import Client
-from penstock.errors import NotFound
-from penstock.spark.builtin.mirror_errors import MirrorConflict
+from penstock.errors import MirrorConflict, NotFound
 from penstock.spark.builtin.mirror_groups import move, moves, translate
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.progress import Progress

@@ -10,9 +10,16 @@ import pytest
 import penstock
 from broker_process import BrokerProcess, broker_process
 from penstock.client.blocking import Client
-from penstock.errors import DataLost, InvalidInput, InvalidMessage, InvalidSetting, ProducerFenced, TopicNotFound
+from penstock.errors import (
+    DataLost,
+    InvalidInput,
+    InvalidMessage,
+    InvalidSetting,
+    MirrorConflict,
+    ProducerFenced,
+    TopicNotFound,
+)
 from penstock.spark.builtin.mirror import Batches, check
-from penstock.spark.builtin.mirror_errors import MirrorConflict
 from penstock.spark.builtin.mirror_groups import moves, translate
 from penstock.spark.builtin.mirror_table import TABLE, Course, Table, Way
 from penstock.spark.builtin.mirror_task import Errand, Route, mirror_task

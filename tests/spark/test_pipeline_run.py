@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import penstock
 from broker_process import PENSTOCK, BrokerProcess, broker_process
 from penstock.client.blocking import Client
-from penstock.spark.pipeline.errors import PipelineFailed, PipelineRunning
+from penstock.errors import PipelineFailed, PipelineRunning
 from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.queries import start
 from penstock.spark.pipeline.reading import read

@@ -261,3 +261,6 @@ def test_a_broker_with_tls_and_keys_is_read_by_who_has_them(spark: SparkSession,
         with pytest.raises(AnalysisException, match=r"\[unauthenticated\]"):
             reading.load().collect()
         assert values_in(reading.option("key", key).load()) == ["secret"]
+        (tmp_path / "key").write_text(key)
+        options = {"url": address, "tls.ca": trusted, "keyFile": str(tmp_path / "key"), "subscribe": "safe"}
+        assert values_in(spark.read.format("penstock").options(**options).load()) == ["secret"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +134,28 @@ def test_files_for_tls_that_are_not_there_are_told() -> None:
 
 
 # --- schemas ------------------------------------------------------------------------------------------------
+
+
+def test_a_key_can_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("pk_1_secret\n")
+    assert asked(keyFile=str(file)).connecting.key == "pk_1_secret"
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"pk_1_secret pk_2_secret", b"pk_1_secret \xff"])
+def test_a_file_without_a_key_is_told_and_its_content_is_not(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    with pytest.raises(InvalidSetting, match=r"keyFile: .*key ") as caught:
+        asked(keyFile=str(file))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_with_a_key_must_be_there_and_be_the_only_way() -> None:
+    with pytest.raises(InvalidSetting, match="/nowhere can't be read on the driver: No such file"):
+        asked(keyFile="/nowhere")
+    with pytest.raises(InvalidSetting, match="both key and keyFile"):
+        asked(keyFile="/nowhere", key="pk_1_secret")
 
 
 def test_the_two_tables_have_their_schemas() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.archive.archive import Archive
 from penstock.archive.layout import MANIFEST, NEW, FileEntry, checkpoint_name, commit_name, date_of, numbers_in
+from penstock.archive.reading import has_unknown_columns
 from penstock.archive.writing import FILE_BYTES, write_files
 from penstock.durations import duration_us
 from penstock.errors import ArchiveConflict
@@ -27,13 +28,16 @@ def compact(
 
     Each merged file is one commit, in which it takes the place of the others. Those stay on disk for readers that are
     at them, until `vacuum`. The last files of a partition, to which more may come, are left alone if they are fewer
-    than `last_min`. Before each merge `is_enough` is asked whether the rest can wait for another time.
+    than `last_min`. Before each merge `is_enough` is asked whether the rest can wait for another time. Files with
+    columns that this version does not know are left to one that does: merged here, they would lose them.
     """
     gone = 0
     archive.refresh()
     for group in list(_groups(archive.files(), small_bytes, file_bytes, last_min)):
         if is_enough():
             break
+        if _is_of_a_later_version(archive, group):
+            continue
         head = group[0]
         new = write_files(
             archive.place,
@@ -77,6 +81,14 @@ def _groups(files: list[FileEntry], small_bytes: int, file_bytes: int, last_min:
         group = [entry] if entry.rows and entry.bytes < small_bytes else []
     if len(group) >= last_min:
         yield group
+
+
+def _is_of_a_later_version(archive: Archive, group: list[FileEntry]) -> bool:
+    try:
+        return any(has_unknown_columns(archive.place, entry) for entry in group)
+    except FileNotFoundError:
+        # Merged and removed by somebody else, or lost: reading them tells.
+        return False
 
 
 def _partition(entry: FileEntry) -> tuple[str, int]:

@@ -55,6 +55,14 @@ def read_file(
                 yield Read(_conformed(batch.slice(start, stop - start), entry, wanted), int(offsets[stop - 1]) + 1)
 
 
+def has_unknown_columns(place: Place, entry: FileEntry) -> bool:
+    """Whether a later version has written it. FileNotFoundError if it is not there."""
+    if not entry.rows:
+        return False
+    with place.open(entry.path) as file, _damage(place, entry):
+        return not set(parquet.ParquetFile(file).schema_arrow.names) <= set(COLUMNS.names)
+
+
 def footer_crc(file: pa.NativeFile) -> int:
     """CRC-32C of the footer, its length and the magic behind it."""
     size = file.size()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline.state import State, Store
 
 app = typer.Typer(
-    help="Topics to topics or tables, on Spark: run pipelines, and look at them.",
+    help="Topics to topics or tables, with Spark.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -77,7 +77,7 @@ def run(
     Ctrl-C or SIGTERM end it after the batch it is in; a second one ends it at once. Nothing is lost or done twice in
     either case. Exit code 0: finished or stopped; 1: it failed, and why; 2: it could not begin.
     """
-    from penstock.spark.pipeline.errors import PipelineFailed
+    from penstock.errors import PipelineFailed
     from penstock.spark.pipeline.reading import read
     from penstock.spark.pipeline.running import Job
     from penstock.spark.pipeline.running import run as run_job

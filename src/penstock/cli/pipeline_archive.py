@@ -75,8 +75,8 @@ def archive(
     once. Nothing is lost or doubled in either case. Exit code 0: finished or stopped; 1: it failed, and why; 2: it
     could not begin.
     """
+    from penstock.errors import PipelineFailed
     from penstock.spark.connecting import Connecting
-    from penstock.spark.pipeline.errors import PipelineFailed
     from penstock.spark.pipeline.running import Job
     from penstock.spark.pipeline.running import run as run_job
     from penstock.spark.pipeline.session import check_spark

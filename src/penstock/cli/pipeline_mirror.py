@@ -107,8 +107,8 @@ def mirror(
     could not begin.
     """
     from penstock.codec import CODECS
+    from penstock.errors import PipelineFailed
     from penstock.spark.builtin.mirror_topics import Selection
-    from penstock.spark.pipeline.errors import PipelineFailed
     from penstock.spark.pipeline.running import Job
     from penstock.spark.pipeline.running import run as run_job
     from penstock.spark.pipeline.session import check_spark

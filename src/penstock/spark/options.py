@@ -9,13 +9,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from penstock.durations import duration_us
 from penstock.errors import InvalidInput, InvalidSetting
 from penstock.spark.connecting import Connecting
 
-CONNECTION = ("url", "key", "tls.ca", "tls.cert", "tls.key")
+CONNECTION = ("url", "key", "keyFile", "tls.ca", "tls.cert", "tls.key")
 # What Spark puts beside them for purposes of its own.
 _SPARKS = frozenset({"checkpointlocation", "queryname", "outputmode", "serialization.format", "provider", "owner"})
 # So begin the options of CREATE TABLE, which come without it, too.
@@ -94,7 +95,7 @@ class Options:
         url = self.text("url")
         if url is None:
             raise InvalidSetting("the option url is missing: where the broker is, as in penstock://localhost:7420")
-        found = Connecting(url.strip(), *(self.text(name) for name in CONNECTION[1:]))
+        found = Connecting(url.strip(), self._key(), *(self.text(name) for name in ("tls.ca", "tls.cert", "tls.key")))
         try:
             found.check()
         except InvalidSetting:
@@ -102,6 +103,24 @@ class Options:
         except InvalidInput as error:
             raise InvalidSetting(f"the option url: {error.message}") from error
         return found
+
+    def _key(self) -> str | None:
+        """From a file it is read here, on the driver. Spark shows options, and a file's name is no secret."""
+        name = self.text("keyFile")
+        if name is None:
+            return self.text("key")
+        if "key" in self:
+            raise InvalidSetting("there are both key and keyFile: name one of them")
+        try:
+            words = Path(name).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no text"
+            raise InvalidSetting(f"the option keyFile: {name} can't be read on the driver: {why}") from error
+        if len(words) != 1:
+            raise InvalidSetting(
+                f"the option keyFile: {name} has {len(words)} words; it must have a key and nothing else"
+            )
+        return words[0]
 
 
 def refused(name: str, value: object, allowed: str) -> InvalidSetting:

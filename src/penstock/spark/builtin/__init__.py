@@ -7,5 +7,5 @@ report    how messages fared: latencies, retries, dead letters, hot keys and par
           says what comes out, and `report_page` draws it
 mirror    topics of one cluster in another. `mirror` is what the driver does; of its parts, `mirror_topics` says what
           goes where, `mirror_task` writes it, `mirror_runs` and `mirror_table` know which offset became which, and
-          `mirror_groups` moves groups by that; `mirror_errors` has what only mirrors can be refused for
+          `mirror_groups` moves groups by that
 """

@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from penstock.client.requests import TopicInfo
 from penstock.durations import duration_us
-from penstock.spark.builtin.mirror_errors import MirrorConflict
+from penstock.errors import MirrorConflict
 from penstock.spark.builtin.mirror_runs import Run
 from penstock.spark.builtin.mirror_table import TABLE, VERSION, Course, MirrorRecord, Table, Way
 from penstock.spark.builtin.mirror_task import READ, TOLD, Errand, Route, mirror_task

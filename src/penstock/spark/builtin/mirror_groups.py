@@ -12,8 +12,7 @@ from typing import NamedTuple
 from penstock.client.blocking import Client
 from penstock.client.requests import GroupInfo, TopicInfo
 from penstock.clock import SystemClock
-from penstock.errors import GroupNotFound, InvalidInput, NotFound
-from penstock.spark.builtin.mirror_errors import MirrorConflict
+from penstock.errors import GroupNotFound, InvalidInput, MirrorConflict, NotFound
 from penstock.spark.builtin.mirror_table import Course, Table, Way
 
 _DAY_US = 86_400_000_000

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from penstock.client.blocking import Client
 from penstock.client.requests import TopicInfo
-from penstock.errors import InvalidSetting, TopicNotFound
-from penstock.spark.builtin.mirror_errors import MirrorConflict
+from penstock.errors import InvalidSetting, MirrorConflict, TopicNotFound
 from penstock.spark.builtin.mirror_table import TABLE, Table
 
 _FLAGS = re.compile(r"\(\?[aiLmsux]+\)")

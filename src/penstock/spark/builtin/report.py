@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import AlreadyExists, PenstockError
+from penstock.errors import AlreadyExists, PenstockError, PipelineFailed
 from penstock.spark.builtin.report_scope import Asked, scope_of
 from penstock.spark.builtin.report_tables import TABLES, Report
-from penstock.spark.pipeline.errors import PipelineFailed
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.session import check_spark, open_session
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock.errors import InvalidInput
-from penstock.spark.pipeline.errors import PipelineFailed
+from penstock.errors import InvalidInput, PipelineFailed
 
 
 def check_function(text: str, directory: Path) -> tuple[str, str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, PipelineFailed
 from penstock.spark.pipeline.document import Problem
-from penstock.spark.pipeline.errors import PipelineFailed
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.session import check_spark, open_session
 from penstock.spark.pipeline.spec import Pipeline

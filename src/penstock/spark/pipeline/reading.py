@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, PipelineInvalid
 from penstock.limits import NAME_LENGTH_MAX
 from penstock.net.address import place_of
 from penstock.spark.pipeline.document import TOPIC, Document, Field, Problem, Section
-from penstock.spark.pipeline.errors import PipelineInvalid
 from penstock.spark.pipeline.functions import check_function
 from penstock.spark.pipeline.reading_sources import read_sources
 from penstock.spark.pipeline.schemas import read_avro

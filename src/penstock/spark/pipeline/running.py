@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.errors import PenstockError
-from penstock.spark.pipeline.errors import PipelineFailed
+from penstock.errors import PenstockError, PipelineFailed
 from penstock.spark.pipeline.failures import cause_of, is_of_ended_java
 from penstock.spark.pipeline.progress import Meter, Progress
 from penstock.spark.pipeline.session import check_spark, open_session

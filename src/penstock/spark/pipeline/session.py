@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.spark.pipeline.errors import SparkMissing
+from penstock.errors import SparkMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,8 +20,7 @@ from typing import Literal
 import msgspec
 
 from penstock.clock import SystemClock
-from penstock.errors import NotFound, StorageError
-from penstock.spark.pipeline.errors import PipelineRunning
+from penstock.errors import NotFound, PipelineRunning, StorageError
 from penstock.spark.pipeline.progress import Progress
 
 Status = Literal["starting", "running", "finished", "stopped", "failed", "killed"]

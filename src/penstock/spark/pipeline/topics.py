@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.errors import TopicNotFound
+from penstock.errors import PipelineInvalid, TopicNotFound
 from penstock.spark.connecting import Connecting
 from penstock.spark.pipeline.document import Problem
-from penstock.spark.pipeline.errors import PipelineInvalid
 from penstock.spark.pipeline.spec import Pipeline
 
 
