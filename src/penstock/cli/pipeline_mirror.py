@@ -100,7 +100,7 @@ def mirror(
     state_directory: StateDirectory = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Mirror topics to another cluster: same partitions, order, keys, headers and times; each message once.
+    """Mirror topics to another cluster. Same partitions, order, keys, headers and times; each message once.
 
     It goes on where it was when it ran last. Ctrl-C or SIGTERM end it after the batch it is in; a second one ends it at
     once. Nothing is lost or doubled in either case. Exit code 0: finished or stopped; 1: it failed, and why; 2: it
@@ -160,7 +160,7 @@ def translate(
     target_ca: ToCa = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Where a message of the source is in its mirror: its offset there.
+    """Where a message of the source is in its mirror.
 
     That of the first message at this offset or behind it. If it is not mirrored yet, the one it will be at or behind.
     The source is not needed for it.
@@ -187,7 +187,7 @@ def mirror_groups(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show where they would be, and change nothing.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Move groups to where they are at the source, in the offsets of the mirror.
+    """Move groups to the mirror. They go on there where they are at the source.
 
     To the first message that a group has not done; what it has done behind that, it gets again. A group that is not
     there is made with the settings it has at the source. One that has members is refused.

@@ -107,7 +107,7 @@ def report(
     conf: Conf = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """How messages fared: latencies, retries and dead letters of each group; hot keys and partitions of each topic.
+    """How messages fared. Latencies, retries and dead letters of each group; hot keys and partitions of each topic.
 
     The times bound when messages were appended; what became of those is told up to now.
     """
