@@ -43,7 +43,7 @@
     ├── ArchiveConflict                 a commit to an archive, or what is told of one, does not go with what is there
     ├── MirrorConflict                  going on would double messages, leave some out, or copy them in a circle
     ├── PipelineRunning                 a pipeline of that name is running already
-    ├── PipelineFailed                  it ran, and ended by an error: the message is its cause, `log` in `details` has all
+    ├── PipelineFailed                  it ran, and ended by an error: the message is its cause
     ├── SparkMissing                    PySpark, Java or a package that a pipeline needs; the message says how to get it
     ├── LeaseError                      an answer for a message that the consumer does not hold (any more)
     │   ├── LeaseNotFound               the lease has run out, or never was

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import Future
 from threading import Thread
 from typing import Any
 
@@ -313,10 +314,27 @@ def test_a_message_whose_short_way_fails_is_stored_once(run_client: Any, gets_th
             for number in range(3):
                 message = Message(b"%d" % number)
                 rest = await asyncio.to_thread(producer.stored_at_once, message, None, way)
-                assert rest is not None
-                assert not isinstance(rest, Stored)
-                assert (await rest).offset == number
+                assert isinstance(rest, Future)
+                assert (await asyncio.wrap_future(rest)).offset == number
         assert [message.value async for message in client.reader("orders")] == [b"0", b"1", b"2"]
+
+    run_client(work)
+
+
+def test_who_gives_up_what_the_loop_has_taken_over_leaves_the_partition_free(run_client: Any) -> None:
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        async with client.producer("orders") as producer:
+
+            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+                return None
+
+            # Nobody waits for it.
+            rest = await asyncio.to_thread(producer.stored_at_once, Message(b"first"), None, way)
+            assert isinstance(rest, Future)
+            assert not rest.cancel()
+            assert (await producer.stored(Message(b"second"), None)).offset == 1
+            assert rest.result(timeout=0).offset == 0
 
     run_client(work)
 

@@ -6,10 +6,12 @@ what runs for every message takes a short way past the event loop where there is
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from itertools import repeat
 from types import TracebackType
@@ -44,7 +46,7 @@ EXIT_S_MAX = 30.0
 
 
 # A message to a topic and a partition, on the thread of whoever waits: see RemoteTransport.publish_at_once.
-AtOnce = Callable[[str, Message, int | None], Stored | Coroutine[Any, Any, Stored] | None]
+AtOnce = Callable[[str, Message, int | None], Stored | Future[Stored] | None]
 
 
 class Received(aio_received.Held, eq=False, gc=False):
@@ -381,7 +383,7 @@ class Client:
             message = self._inner.compose(value, fields)
             outcome = self._at_once(topic, message, partition_given(partition))
             if outcome is not None:
-                stored = outcome if isinstance(outcome, Stored) else self._portal.run(outcome)
+                stored = outcome if isinstance(outcome, Stored) else self._portal.run(_awaited(outcome))
                 return Published(topic, stored.partition, stored.offset, stored.append_time)
         return self._portal.run(self._inner.publish(topic, value, partition=partition, **fields))
 
@@ -434,6 +436,10 @@ class Client:
             # First, because a warning may be an error, or be kept by somebody together with what it is about.
             self._finalizer()
             warn(f"{self!r} was never closed: {HOW_TO_CLOSE}", ResourceWarning, stacklevel=2, source=self)
+
+
+async def _awaited(outcome: Future[Stored]) -> Stored:
+    return await asyncio.wrap_future(outcome)
 
 
 def _abandon(portal: Portal, inner: aio.Client) -> None:

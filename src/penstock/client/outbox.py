@@ -159,6 +159,12 @@ class Outbox:
         self._turn = 0
         self._lock = Lock()
 
+    def grow(self, partitions: int) -> None:
+        """The topic has so many now, at least."""
+        if partitions > self.partitions:
+            with self._lock:
+                self.partitions = max(partitions, self.partitions)
+
     def lane(self, partition: int) -> Lane:
         with self._lock:
             return self._lane(partition)

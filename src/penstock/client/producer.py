@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, Unpack, overload
+from typing import Literal, NamedTuple, Self, TypeAlias, Unpack, overload
 
 import numpy as np
 import pyarrow as pa
@@ -191,10 +192,8 @@ class Producer:
         stored = await sender.stored(sending.parcel)
         return stored._replace(offset=stored.offset + sending.row)
 
-    def stored_at_once(
-        self, message: Message, partition: int | None, way: Way
-    ) -> Stored | Coroutine[Any, Any, Stored] | None:
-        """The same on the thread of whoever waits, by a short way. Not stored: what is to be done on the event loop.
+    def stored_at_once(self, message: Message, partition: int | None, way: Way) -> Stored | Future[Stored] | None:
+        """The same on the thread of whoever waits, by a short way; a future if the event loop had to take over.
 
         None if it can't go that way. From any thread.
         """

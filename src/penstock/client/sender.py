@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from threading import get_ident
-from typing import Any
 
 from penstock.client.outbox import Added, Lane, Outbox, Parcel
 from penstock.client.transport import UNKNOWN, Stored, Transport
@@ -61,6 +62,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._sending: set[asyncio.Task[None]] = set()
+        self._taken_over: set[asyncio.Task[Stored]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         # Told by the next flush, unless somebody has heard of them by then.
         self._failed: deque[Parcel] = deque(maxlen=_FAILED_MAX)
@@ -181,7 +183,7 @@ class Sender:
     def _heard(self, sending: asyncio.Task[Stored]) -> None:
         self._unheard.discard(sending)
         if not sending.cancelled() and sending.exception() is None:
-            self._outbox.partitions = max(sending.result().partitions, self._outbox.partitions)
+            self._outbox.grow(sending.result().partitions)
 
     def _next(self, lane: Lane, count: int) -> Producer:
         if lane.sequence + count > _SEQUENCE_MAX:
@@ -200,7 +202,7 @@ class Sender:
 
     def _stored(self, lane: Lane, frame: Frame, stored: Stored) -> None:
         lane.sequence += frame.count
-        self._outbox.partitions = max(stored.partitions, self._outbox.partitions)
+        self._outbox.grow(stored.partitions)
 
     async def _tried(self, partition: int, frame: Frame) -> Stored:
         give_up, pause = self._loop.time() + self._retry_s, _PAUSE_S
@@ -227,9 +229,9 @@ class Sender:
         now_us, limits = self._transport.now_us(), self._transport.limits
         return Frame.of_message(message, now_us=now_us, producer=self._next(lane, 1), limits=limits)
 
-    def send_at_once(self, message: Message, partition: int, way: Way) -> Stored | Coroutine[Any, Any, Stored]:
-        """The same on the thread of whoever waits, by a short `way`; if that fails, what is to be done on the loop."""
-        lane = self._outbox.lane(partition)
+    def send_at_once(self, message: Message, partition: int, way: Way) -> Stored | Future[Stored]:
+        """The same on the thread of whoever waits, by a short `way`; if that fails, the loop takes over."""
+        lane, is_over = self._outbox.lane(partition), True
         try:
             frame = self._frame_of(lane, message)
             try:
@@ -239,15 +241,36 @@ class Sender:
                     raise
                 stored = None
             if stored is None:
-                # It may be stored already: it keeps its sequence, and the partition.
-                return self._send_reserved(partition, lane, frame)
-        except BaseException:
-            lane.start_anew(self._new_identity)
-            self._release(partition)
+                # It may be stored already: it keeps its sequence, and the partition, also if the caller gives up.
+                outcome = _promise()
+                self._loop.call_soon_threadsafe(self._take_over, partition, lane, frame, outcome)
+                is_over = False
+                return outcome
+            self._stored(lane, frame, stored)
+            return stored
+        except BaseException as error:
+            if is_over:
+                lane.start_anew(self._new_identity)
+            if isinstance(error, RuntimeError):
+                raise LogClosed("the client is closed") from error
             raise
-        self._stored(lane, frame, stored)
-        self._release(partition)
-        return stored
+        finally:
+            if is_over:
+                self._release(partition)
+
+    def _take_over(self, partition: int, lane: Lane, frame: Frame, outcome: Future[Stored]) -> None:
+        task = self._loop.create_task(self._send_reserved(partition, lane, frame))
+        self._taken_over.add(task)
+        task.add_done_callback(partial(self._tell, outcome))
+
+    def _tell(self, outcome: Future[Stored], task: asyncio.Task[Stored]) -> None:
+        self._taken_over.discard(task)
+        if task.cancelled():
+            outcome.set_exception(LogClosed("the client was closed before this was known to be stored"))
+        elif (error := task.exception()) is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(task.result())
 
     async def _send_reserved(self, partition: int, lane: Lane, frame: Frame) -> Stored:
         over = self._loop.create_future()
@@ -266,3 +289,10 @@ class Sender:
                 self._send(partition)
             else:
                 self._loop.call_soon_threadsafe(self._send, partition)
+
+
+def _promise() -> Future[Stored]:
+    promise: Future[Stored] = Future()
+    # Under way from the start: that somebody gives up waiting for it can't cancel it.
+    promise.set_running_or_notify_cancel()
+    return promise

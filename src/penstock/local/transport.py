@@ -188,7 +188,9 @@ class LocalTransport:
         columns: Sequence[str] | None = None,
     ) -> Page:
         self.check()
-        log = self.broker.topic(topic).partition(partition).messages
+        on = self.broker.topic(topic).partition(partition)
+        # What is not on disk may never have been.
+        log, until = on.messages, min(until, on.reading.visible_offset)
         if columns is None:
             run = await self._on_a_thread(partial(log.read, offset, bytes_max=bytes_max, until=until))
             return Page(list(run), run.next_offset)

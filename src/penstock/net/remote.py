@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -110,10 +111,8 @@ class RemoteTransport:
         await fresh.start()
         return await self._producers.setdefault(topic, fresh).stored(message, partition)
 
-    def publish_at_once(
-        self, topic: str, message: Message, partition: int | None
-    ) -> Stored | Coroutine[Any, Any, Stored] | None:
-        """On the thread that waits for it; or what is to be done on the loop instead. None: all of it. See `Express`.
+    def publish_at_once(self, topic: str, message: Message, partition: int | None) -> Stored | Future[Stored] | None:
+        """On the thread that waits for it, or by the loop if it had to take over. None: not at all. See `Express`.
 
         Only for a topic that was published to before, without it.
         """
@@ -125,6 +124,14 @@ class RemoteTransport:
         except NotFound:
             # What is known of the topic may be old. The long way finds out.
             return None
+        except PenstockError:
+            raise
+        except BaseException:
+            # Interrupted, at any point: nobody knows what is still reserved or locked. Others begin with new ones.
+            self._producers.pop(topic, None)
+            self._express.close()
+            self._express = Express(self._link.place, self._clock)
+            raise
 
     def serve_threads(self) -> None:
         """From now on there are threads that publish at once."""
