@@ -1,4 +1,7 @@
-"""Everything at once: the examples, one after the other. Run it with `make examples`."""
+"""Everything at once: the examples, one after the other. Run it with `make examples`.
+
+Without `spark_notebook.py`, which needs Java.
+"""
 
 import ast
 import subprocess

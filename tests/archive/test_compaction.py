@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from archive.support import DAY_US, NOON_US, offsets_of, rows, written
 from penstock.archive import Archive, compact, vacuum
 from penstock.archive.layout import FileEntry
+from penstock.archive.reading import footer_crc
 from penstock.testing import ManualClock
 
 FAR_US = 4_000_000_000_000_000
@@ -57,6 +61,20 @@ def test_compaction_keeps_every_message_and_every_range(archive: Archive, tmp_pa
     assert _content(archive) == _content(Archive.open(tmp_path)) == content
     assert archive.covered("id") == before
     assert compact(archive) == 0
+
+
+def test_files_with_columns_of_a_later_version_are_left_to_that(archive: Archive, tmp_path: Path) -> None:
+    _filled(archive, tmp_path)
+    (newer,) = written(tmp_path, 60, 70, batches=[rows(60, 70, time_us=NOON_US + 2 * DAY_US)])
+    (older,) = written(tmp_path, 70, 80, batches=[rows(70, 80, time_us=NOON_US + 2 * DAY_US)])
+    table = parquet.read_table(tmp_path / newer.path, partitioning=None)
+    parquet.write_table(table.append_column("region", pa.array(["eu"] * 10)), tmp_path / newer.path)
+    with pa.OSFile(str(tmp_path / newer.path)) as file:
+        newer = msgspec.structs.replace(newer, bytes=file.size(), footer_crc=footer_crc(file))
+    archive.commit("w", 7, [newer, older])
+    compact(archive)
+    assert [entry for entry in archive.files() if entry.partition == 0][-2:] == [newer, older]
+    assert len(archive.files()) == 5
 
 
 def test_large_files_are_left_alone(archive: Archive, tmp_path: Path) -> None:
