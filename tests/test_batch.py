@@ -122,6 +122,18 @@ def test_columns_may_be_strings_numpy_or_arrow_arrays_of_other_types() -> None:
     assert second == Message(b"y", None, (), 1_767_225_600_000_000, deliver_at=2)
 
 
+def test_a_map_that_is_null_has_no_headers_whatever_lies_beneath_it() -> None:
+    full = pa.array([[("n", b"1")], [("gone", b"2")], [("m", b"3")]], pa.map_(pa.string(), pa.binary()))
+    fields = [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]
+    entries = pa.StructArray.from_arrays([full.keys, full.items], fields=fields)
+    validity = pa.py_buffer(b"\x05")
+    headers = pa.Array.from_buffers(full.type, 3, [validity, full.buffers()[1]], children=[entries])
+    batch = Batch.from_columns([b"x", b"y", b"z"], headers=headers, now_us=1)
+    assert [message.headers for message in batch.messages()] == [(("n", b"1"),), (), (("m", b"3"),)]
+    batch = Batch.from_columns([b"y", b"z"], headers=headers.slice(1), now_us=1)
+    assert [message.headers for message in batch.messages()] == [(), (("m", b"3"),)]
+
+
 def test_a_chunked_table_becomes_one_batch() -> None:
     table = pa.concat_tables([pa.table({"value": [b"a"], "key": [b"1"]}), pa.table({"value": [b"b"], "key": [b"2"]})])
     assert Batch.from_arrow(table, now_us=1).values() == [b"a", b"b"]

@@ -107,6 +107,7 @@ def test_error_codes_never_change() -> None:
         "ProducerError": "producer_error",
         "ProducerFenced": "producer_fenced",
         "SequenceGap": "sequence_gap",
+        "AttemptDiffers": "attempt_differs",
         "SequenceTooOld": "sequence_too_old",
         "StorageError": "storage_error",
         "DiskFull": "disk_full",

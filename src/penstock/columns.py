@@ -147,7 +147,9 @@ def _list_of_map(values: Any) -> Any:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     pairs = pa.StructArray.from_arrays([values.keys, values.items], names=["key", "value"])
-    return pa.ListArray.from_arrays(values.offsets, pairs)
+    lists = pa.ListArray.from_arrays(values.offsets, pairs)
+    # A map that is null may have entries beneath it all the same.
+    return pc.if_else(values.is_valid(), lists, pa.scalar(None, lists.type)) if values.null_count else lists
 
 
 def time_column(name: str, values: Any) -> Ints | None:

@@ -51,6 +51,7 @@
     ├── ProducerError                   an idempotent producer is not where the broker knows it to be
     │   ├── ProducerFenced              a newer epoch of the same producer has taken over
     │   ├── SequenceGap                 batches before this one are missing
+    │   ├── AttemptDiffers              work that is done again has other messages than those that are stored of it
     │   └── SequenceTooOld              a repetition of a batch too long ago to say where it went
     └── StorageError                    the disk, or what is on it
         ├── DiskFull                    retriable: nothing was written
@@ -296,6 +297,13 @@ class ProducerFenced(ProducerError):
 
 class SequenceGap(ProducerError):
     code = "sequence_gap"
+
+
+class AttemptDiffers(ProducerError):
+    """`details` has the topic, the partition, and the `number` of the message among those of the work; if it is known,
+    also the offset of the one that is stored in its place, and the column in which they differ."""
+
+    code = "attempt_differs"
 
 
 class SequenceTooOld(ProducerError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -197,3 +198,83 @@ def test_an_archive_of_a_later_version_is_not_guessed_at(archive: Archive, tmp_p
     (tmp_path / FORMAT_NAME).write_bytes(encoded(Format(version=2)))
     with pytest.raises(UnknownFormat, match="version 2"):
         Archive.open(tmp_path)
+
+
+@pytest.mark.parametrize("commits", [3, 5, 8], ids=["fewer", "as many", "more"])
+def test_an_archive_that_was_made_anew_is_seen_by_those_who_have_it_open(tmp_path: Path, commits: int) -> None:
+    where = tmp_path / "a"
+    writer = Archive.open(where, create=True)
+    for batch in range(5):
+        writer.commit("w", batch, written(where, batch * 10, batch * 10 + 10))
+    reader = Archive.open(where)
+    shutil.rmtree(where)
+    with pytest.raises(ArchiveNotFound):
+        reader.refresh()
+    other = Archive.open(where, create=True)
+    for batch in range(commits):
+        other.commit("w", batch, written(where, batch * 2, batch * 2 + 2))
+    reader.refresh()
+    assert reader.files() == other.files()
+    assert offsets_of(reader, 0, 6) == list(range(6))
+    # Whoever writes does not go on as if nothing had happened.
+    with pytest.raises(ArchiveConflict, match="was made anew, or set back"):
+        writer.commit("w", 5, written(where, 50, 60))
+    assert Archive.open(where).files() == other.files()
+
+
+def test_an_archive_that_was_set_back_is_seen_by_those_who_have_it_open(tmp_path: Path) -> None:
+    where = tmp_path / "a"
+    writer = Archive.open(where, create=True)
+    writer.commit("w", 0, written(where, 0, 10))
+    shutil.copytree(where, tmp_path / "copy")
+    writer.commit("w", 1, written(where, 10, 20))
+    reader = Archive.open(where)
+    shutil.rmtree(where)
+    (tmp_path / "copy").rename(where)
+    reader.refresh()
+    assert reader.covered("id") == {0: 10}
+
+
+def test_commits_that_are_vacuumed_away_under_an_open_archive_are_no_new_archive(tmp_path: Path) -> None:
+    writer = Archive.open(tmp_path, create=True, checkpoint_every=2)
+    writer.commit("w", 0, written(tmp_path, 0, 2))
+    idle = Archive.open(tmp_path)
+    for batch in range(1, 7):
+        writer.commit("w", batch, written(tmp_path, batch * 2, batch * 2 + 2))
+    (tmp_path / commit_name(1)).unlink()
+    idle.commit("other", 0, written(tmp_path, 14, 16))
+    assert idle.covered("id") == {0: 16}
+
+
+def test_a_listing_that_is_not_of_one_moment_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, reader = Archive.open(tmp_path, create=True), Archive.open(tmp_path)
+    for batch in range(2):
+        writer.commit("w", batch, written(tmp_path, batch, batch + 1))
+    listings = [["00000000000000000002.commit"], reader.place.names("_penstock")]
+    monkeypatch.setattr(reader.place, "names", lambda directory: listings.pop(0))
+    reader.refresh()
+    assert reader.covered("id") == {0: 2}
+
+
+def test_a_batch_without_a_number_is_the_next_one_whoever_comes_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Archive.open(tmp_path, create=True), Archive.open(tmp_path)
+    publish, entries = one.place.publish, written(tmp_path, 0, 5)
+
+    def late(path: str, data: bytes, **more: bool) -> bool:
+        if not other.files():
+            other.commit("same name", None, written(tmp_path, 0, 5, topic_id="another"))
+        return publish(path, data, **more)
+
+    monkeypatch.setattr(one.place, "publish", late)
+    one.commit("same name", None, entries)
+    assert Archive.open(tmp_path).last_batch("same name") == 1
+    assert {entry.topic_id for entry in one.files()} == {"id", "another"}
+
+
+def test_secrets_in_a_uri_are_not_shown() -> None:
+    with pytest.raises(InvalidInput) as raised:
+        Archive.open("nosuch://AKIAKEY:SEC@RET@bucket/archive")
+    assert "SEC" not in raised.value.message
+    assert "***@bucket/archive" in raised.value.message

@@ -85,6 +85,18 @@ def test_what_was_archived_stays_so_and_survives_a_restart(q: VirtualQueue) -> N
     assert [part.archived for part in q.topic("t").partitions] == [7, 3, 0]
 
 
+def test_what_was_archived_is_taken_back_only_if_somebody_says_so(q: VirtualQueue) -> None:
+    q.create_topic("t", 1, retention={"hours": 1}, archive="required")
+    _published(q, 10)
+    q.archived("t", {0: 10})
+    assert q.archived("t", {0: 4}).partitions[0].archived == 10
+    assert q.archived("t", {}, lowers=True).partitions[0].archived == 10
+    assert q.archived("t", {0: 0}, lowers=True).partitions[0].archived == 0
+    q.restart()
+    q.clock.advance_us(5 * HOUR_US)
+    assert (_part(q).start_offset, _part(q).archived) == (0, 0)
+
+
 def test_what_can_not_be_is_refused_and_changes_nothing(q: VirtualQueue) -> None:
     old = q.create_topic("t", 1)
     q.publish("t", "x")

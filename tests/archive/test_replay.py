@@ -13,6 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from archive.support import archive_topic, shown
+from client.meanwhile import publish_after_the_end_was_seen
 from penstock.archive import Archive, compact, vacuum
 from penstock.archive.reading import footer_crc
 from penstock.client.rows import LOG_SCHEMA
@@ -107,6 +108,23 @@ def test_bounds_by_time_and_by_offset_on_either_side_of_the_boundary(q: VirtualQ
         _log(q, archive=tmp_path, from_offset=21)
     with pytest.raises(PartitionNotFound):
         _log(q, archive=tmp_path, partitions=[1])
+
+
+def test_a_time_that_is_not_over_is_the_end_however_much_is_published_meanwhile(
+    q: VirtualQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.create_topic("t", 1, retention={"hours": 1})
+    _published(q, 10)
+    archive_topic(q, "t", tmp_path)
+    _deleted(q)
+    # The log has nothing now, and what comes while it is looked at is older than the time that is asked for.
+    publish_after_the_end_was_seen(q, "t", monkeypatch)
+    late = "2100-01-01T00:00:00Z"
+    assert q.reader("t", archive=tmp_path, from_time=late).offsets() == {0: (10, 10)}
+    assert q.reader("t", whole=True, from_time=late).offsets() == {0: (11, 11)}
+    assert q.reader("t", archive=tmp_path, to_time=late).offsets() == {0: (0, 12)}
+    with pytest.raises(OffsetOutOfRange, match="has offsets up to 13, not 14"):
+        q.reader("t", archive=tmp_path, from_offset=14).offsets()
 
 
 def test_what_compaction_took_out_of_the_middle_is_there_as_well(q: VirtualQueue, tmp_path: Path) -> None:

@@ -291,3 +291,30 @@ def test_states_are_listed_and_a_killed_one_is_told_as_that(run: Run, tmp_path: 
     assert run.ok("pipeline", "list", *options).lines[1].split()[:2] == ["p", "killed"]
     (tmp_path / "p" / "state.json").write_text("{")
     assert "is not the state of a pipeline" in run("pipeline", "list", *options).err
+
+
+@pytest.mark.parametrize("number", ["010", "99999999999999999999999999", "9223372036854775808", "0x10", "1_000", "-1"])
+def test_numbers_are_decimal_and_no_larger_than_sparks(run: Run, tmp_path: Path, number: str) -> None:
+    ran = validated(run, tmp_path, GOOD.replace("decode: text", f"decode: text, rows_per_batch: {number}"))
+    assert ran.code == 1
+    most = "to 9223372036854775807" if len(number) > 18 else "on"
+    assert f"rows_per_batch: is a whole number from 1 {most}, not '{number}'" in ran.out
+
+
+def test_a_file_that_is_nested_too_deeply_is_told_as_that(run: Run, tmp_path: Path) -> None:
+    ran = validated(run, tmp_path, "a: " + "[" * 3_000 + "]" * 3_000)
+    assert (ran.code, ran.out) == (1, "p.yaml: nested too deeply\n")
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_what_a_variable_holds_is_not_told_by_the_file_it_names(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    monkeypatch.setenv("WHERE", "TOPSECRET")
+    if content is not None:
+        (tmp_path / "TOPSECRET.avsc").write_text(content)
+    ran = validated(
+        run, tmp_path, GOOD.replace("decode: text", "decode: avro, schema_file: '${WHERE}.avsc'")
+    )  # fmt: skip
+    assert "TOPSECRET" not in ran.out + ran.err
+    assert "schema_file: can't be '${WHERE}.avsc' with what its variables hold" in ran.out

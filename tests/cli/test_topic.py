@@ -28,7 +28,14 @@ def test_a_topic_is_made_shown_changed_and_deleted(server: str, run: Run) -> Non
     assert info["settings"]["retention"] == {"hours": None, "bytes": 2 << 30}
     assert info["settings"]["max_delay"] == "7d"
     size = info["partitions"][1].pop("bytes")
-    assert info["partitions"][1] == {"number": 1, "start_offset": 0, "end_offset": 0, "messages": 0, "archived": 0}
+    assert info["partitions"][1] == {
+        "number": 1,
+        "start_offset": 0,
+        "end_offset": 0,
+        "messages": 0,
+        "archived": 0,
+        "whole_from": 0,
+    }
     assert info["bytes"] == 2 * size
     assert run.ok("topic", "delete", "orders", "--yes").out == "deleted orders with 0 messages\n"
     assert run("topic", "show", "orders").code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from client.ways import Run, both_ways
+from client.ways import Run, both_ways, embedded
 from penstock.broker import chronicle
 from penstock.client.client import Client
 from penstock.client.deliveries import DELIVERIES_SCHEMA, Events
@@ -253,6 +254,28 @@ def test_what_is_not_there_is_refused(
             await ask(q)
 
     run(tmp_path, work)
+
+
+def test_the_event_loop_goes_on_while_columns_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    columns_of = chronicle.columns_of
+
+    def noted(happened: list[chronicle.Happened]) -> list[list[Any]]:
+        threads.append(threading.get_ident())
+        return columns_of(happened)
+
+    monkeypatch.setattr(chronicle, "columns_of", noted)
+
+    async def work(q: Client, site: LocalTransport) -> None:
+        await q.create_topic("t", 1)
+        await q.publish("t", b"1")
+        async with q.consumer("g", "t") as consumer:
+            await (await anext(aiter(consumer))).ack()
+        assert [batch async for batch in q.deliveries("t").batches()]
+        assert threads
+        assert threading.get_ident() not in threads
+
+    embedded(tmp_path, work)
 
 
 @pytest.mark.parametrize("bounds", [{"from_offset": "first"}, {"to_offset": 1.5}, {"partitions": "0"}])

@@ -8,6 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from client.meanwhile import after_each_look, publish_after_the_end_was_seen
+from penstock.client.client import Client
+from penstock.client.requests import FindOffsets
 from penstock.clock import rfc3339
 from penstock.errors import InvalidInput, LogCorrupt, OffsetOutOfRange, PartitionNotFound, PenstockError, TopicNotFound
 from penstock.testing import VirtualClock, VirtualQueue
@@ -64,6 +67,28 @@ def test_a_stretch_is_given_by_times_of_appending(filled: VirtualQueue, clock: V
     assert values(filled, from_time=minute(clock, 3), to_offset=5) == [3, 4]
     assert values(filled, to_time="1970-01-01T00:00:00Z") == []
     assert values(filled, from_time="2100-01-01T00:00:00Z") == []
+
+
+def test_a_time_that_is_not_over_is_the_end_however_much_is_published_meanwhile(
+    filled: VirtualQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_after_the_end_was_seen(filled, "orders", monkeypatch)
+    assert filled.reader("orders", from_time="2100-01-01T00:00:00Z").offsets() == {0: (10, 10)}
+    assert filled.reader("orders", to_time="2100-01-01T00:00:00Z").offsets() == {0: (0, 11)}
+    # Who names an offset means that one.
+    with pytest.raises(OffsetOutOfRange, match="has offsets 0 to 12, not 13"):
+        filled.reader("orders", from_offset=13).offsets()
+
+
+def test_partitions_that_are_added_while_it_is_found_out_where_to_read_are_left_out(
+    filled: VirtualQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def add(client: Client, request: FindOffsets) -> None:
+        await client.change_topic("orders", partitions=len((await client.topic("orders")).partitions) + 1)
+
+    after_each_look(filled, add, monkeypatch)
+    reader = filled.reader("orders", from_time="1970-01-01T00:00:00Z", to_time="2100-01-01T00:00:00Z")
+    assert reader.offsets() == {0: (0, 10)}
 
 
 def test_batches_have_the_columns_of_the_log(filled: VirtualQueue, clock: VirtualClock) -> None:

@@ -62,12 +62,16 @@ def test_a_door_for_others_needs_keys_or_a_word(address: str) -> None:
         ({"data": ""}, "data is a directory"),
         ({"access": 5}, "access is a file"),
         ({"archive_dir": ""}, "archive_dir is a directory or a URI"),
+        ({"archive_dir": "s3://KEY:SECRET@bucket/archive"}, "has a secret in it.*AWS_ACCESS_KEY_ID"),
+        ({"archive_dir": "abfs://box@account/archive?client_secret=SECRET"}, r"archive_dir \(abfs://…\) has a secret"),
         ({"tls_key": "x"}, "tls_key without tls_cert"),
     ],
 )
 def test_what_makes_no_sense_is_refused(flags: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidSetting, match=told):
+    with pytest.raises(InvalidSetting, match=told) as raised:
         load(None, {}, flags)
+    assert "SECRET@" not in raised.value.message
+    assert "=SECRET" not in raised.value.message
 
 
 @pytest.mark.parametrize(

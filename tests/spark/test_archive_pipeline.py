@@ -58,7 +58,7 @@ def archived(spark: SparkSession, what: Archiving, checkpoint: Path) -> State:
     """What there is now; as the command does it, in this process."""
     with what.connecting.open() as client:
         archive = prepared(what, client)
-        job = Job(what.name, None, lambda session, place: start(session, what, archive, client, place))
+        job = Job(what.name, None, lambda session, place: start(session, what, archive, client, place), kind="archive")
         return run(job, Store(checkpoint), Quiet(), spark)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,24 @@ def test_tidying_leaves_files_for_another_time_and_removes_what_is_old(
     assert len(archive.files()) == 2
     # They are there for a day, for whoever is reading them.
     assert len(list(tmp_path.rglob("*.parquet"))) == 10
+
+
+def test_what_a_dead_task_left_is_removed_some_time_also_if_there_is_nothing_to_merge(tmp_path: Path) -> None:
+    archive = Archive.open(tmp_path, create=True)
+    (left,) = written(tmp_path, 0, 10)
+    os.utime(tmp_path / left.path, (0, 0))
+
+    def job(batch: int) -> None:
+        """One that runs for a moment."""
+        tidying = Tidying(Archive.open(tmp_path), files_min=1_000)
+        archive.commit("w", batch, [])
+        tidying.tidy()
+
+    for batch in range(63):
+        job(batch)
+    assert (tmp_path / left.path).exists()
+    job(63)
+    assert not (tmp_path / left.path).exists()
 
 
 @pytest.mark.parametrize(

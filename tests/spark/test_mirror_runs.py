@@ -13,9 +13,9 @@ from penstock.spark.builtin.mirror_runs import Numbered, Numbering, Run, grown, 
 
 def test_stretches_without_gaps_are_one() -> None:
     numbering = Numbering()
-    for some in ([40, 41], [42], [44, 45, 50]):
-        numbering.add(np.array(some, np.int64))
-    assert numbering.stretches == [Numbered(0, 3, 40), Numbered(3, 2, 44), Numbered(5, 1, 50)]
+    for some, first in (([40, 41], 0), ([42], 2), ([44, 45, 50], 3), ([51], 9)):
+        numbering.add(np.array(some, np.int64), np.arange(first, first + len(some)))
+    assert numbering.stretches == [Numbered(0, 3, 40), Numbered(3, 2, 44), Numbered(5, 1, 50), Numbered(9, 1, 51)]
 
 
 def test_a_batch_that_is_told_again_changes_nothing() -> None:
@@ -39,7 +39,7 @@ def test_every_offset_is_translated_to_the_first_message_at_it_or_behind_it(seed
         count = dice.randint(1, 20)
         some, there = sources[first : first + count], targets[first : first + count]
         numbering = Numbering()
-        numbering.add(np.array(some, np.int64))
+        numbering.add(np.array(some, np.int64), np.arange(len(some)))
         placed = [Placed(number, 1, offset) for number, offset in enumerate(there)]
         told = list(joined(numbering.stretches, placed))
         for _ in range(dice.randint(1, 2)):

@@ -163,3 +163,16 @@ def test_a_plot_has_at_most_sixty_points(span_s: int, width_s: int) -> None:
 )
 def test_hot_is_more_than_half_as_much_again_and_more_than_chance(count: int, even: float, is_hot: bool) -> None:
     assert figures.is_hot(count, even) is is_hot
+
+
+def test_of_messages_that_are_gone_those_from_behind_the_period_are_not_counted(spark: SparkSession) -> None:
+    """The log starts at 10 by now; the period ended at 2,000, when 3 had been delivered."""
+    told = [("DELIVERED", 3, 100), ("DELIVERED", 2, 1_900), ("ACKNOWLEDGED", 3, 3_000), ("DELIVERED", 7, 5_000)]
+    events = spark.createDataFrame(
+        [("t", 0, at, event, "g", offset, f"{offset}", 1, time, None) for at, (event, offset, time) in enumerate(told)],
+        EVENTS,
+    )
+    asked = Asked(Connecting("penstock://nowhere"), ["t"], until_us=2_000)
+    scope = Scope([Stretch("t", 0, 10, 10, 10, 0, len(told), 0)], {})
+    found = frames._of_the_period(events, asked, scope).select("offset", "event").collect()
+    assert sorted(map(tuple, found)) == [(2, "DELIVERED"), (3, "ACKNOWLEDGED"), (3, "DELIVERED")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -76,7 +77,24 @@ def test_a_limit_is_shared_in_proportion_and_used_up() -> None:
     assert allotted(waiting, 100) == {("a", 0): 90, ("a", 1): 9, ("a", 2): 1}
     assert sum(allotted(waiting, 7).values()) == 7
     assert allotted(waiting, 1_000) == waiting
-    assert sum(allotted({("a", number): 1 for number in range(5)}, 1).values()) == 1
+
+
+def test_a_partition_where_little_waits_has_its_turn_in_every_micro_batch() -> None:
+    assert allotted({("a", 0): 1_000_000, ("a", 1): 1}, 10) == {("a", 0): 9, ("a", 1): 1}
+    many = {("a", 0): 1_000, **{("a", number): 1 for number in range(1, 10)}}
+    assert allotted(many, 12) == {**many, ("a", 0): 3}
+    # A limit below the number of partitions is passed by, rather than that one of them is never read.
+    assert set(allotted(many, 4).values()) == {1}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_are_the_limit_and_nowhere_more_than_waits(seed: int) -> None:
+    dice = random.Random(seed)
+    waiting = {("a", number): dice.choice((1, 2, 7, 400, 10**9)) for number in range(dice.randint(1, 30))}
+    most = dice.randint(len(waiting), sum(waiting.values()))
+    shares = allotted(waiting, most)
+    assert sum(shares.values()) == most
+    assert all(1 <= shares[each] <= count for each, count in waiting.items())
 
 
 def test_bytes_are_translated_by_what_messages_take_on_average() -> None:
@@ -103,9 +121,13 @@ def test_a_place_is_read_back_from_json_and_is_the_same_text_every_time() -> Non
         ({"orders": {"0": 5}}, InvalidInput, "not one of a query that reads format penstock"),
         ({"version": 2}, UnknownFormat, "has version 2, and this Penstock knows 1"),
         (written({}, "deliveries"), InvalidInput, "reads deliveries, and this one reads messages"),
+        (5, InvalidInput, "not one of a query that reads format penstock"),
+        ([1], InvalidInput, "not one of a query that reads format penstock"),
+        (None, InvalidInput, "not one of a query that reads format penstock"),
+        ("x", InvalidInput, "not one of a query that reads format penstock"),
     ],
 )
-def test_a_foreign_checkpoint_is_told(checkpoint: dict[str, Any], kind: type[Exception], told: str) -> None:
+def test_a_foreign_checkpoint_is_told(checkpoint: Any, kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=told):
         read_back(checkpoint, "messages")
 
@@ -175,6 +197,13 @@ def test_an_id_is_a_place_and_looked_at_again() -> None:
         GreaterThan(("timestamp",), datetime(2026, 1, 1, tzinfo=UTC)),
         EqualNullSafe(("topic",), None),
         In(("partition",), (1, None)),
+        # Beyond what can be asked for: nothing was appended then.
+        GreaterThanOrEqual(("append_time",), datetime(1, 1, 1, tzinfo=UTC)),
+        LessThan(("append_time",), datetime(1, 1, 1, tzinfo=UTC)),
+        EqualTo(("append_time",), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        LessThanOrEqual(("append_time",), datetime.max.replace(tzinfo=UTC)),
+        GreaterThan(("append_time",), datetime.max.replace(tzinfo=UTC)),
+        EqualTo(("id",), "a:0:" + "9" * 5_000),
     ],
 )
 def test_what_is_not_about_places_is_left_to_spark(given: Filter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+import penstock
 from broker_process import BrokerProcess
+from penstock.archive import Archive
 from penstock.client.blocking import Client
-from penstock.errors import DataLost
+from penstock.errors import DataLost, TopicNotFound
 from penstock.spark.asked import asked_by
+from penstock.spark.builtin.archive_source import ArchiveStreamReader
 from penstock.spark.planning import Range
 from penstock.spark.schema import schema_of, wanted_of
 from penstock.spark.stream import PenstockStreamReader
@@ -92,6 +96,28 @@ def test_each_message_is_read_once_over_several_runs(q: Client, running: Running
     q.publish("once", "6")
     assert running.read(**options) == ["6"]
     assert running.read(**options) == []
+
+
+def test_with_available_now_a_topic_that_is_being_written_to_is_read(
+    q: Client, running: Running, broker: BrokerProcess
+) -> None:
+    q.create_topic("live", 1)
+    has_begun, is_over = threading.Event(), threading.Event()
+
+    def publish() -> None:
+        with penstock.connect(broker.address) as other:
+            while not is_over.is_set():
+                other.publish("live", "x")
+                has_begun.set()
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    try:
+        assert has_begun.wait(30)
+        assert set(running.read(subscribe="live")) <= {"x"}
+    finally:
+        is_over.set()
+        publishing.join()
 
 
 def test_new_partitions_and_topics_are_picked_up_while_it_runs(q: Client, running: Running) -> None:
@@ -196,17 +222,73 @@ def test_few_messages_wait_for_more_or_for_their_time(q: Client, reader: Reader)
     assert offsets_in(one_run.latestOffset(start, limit), "few") == {"0": 2}
 
 
-def test_with_available_now_nothing_that_comes_later_is_read(q: Client, reader: Reader) -> None:
-    q.create_topic("now", 1)
-    q.publish("now", "1")
-    stream = reader(subscribe="now")
-    start = stream.initialOffset()
+@pytest.mark.parametrize(("told", "first"), [("earliest", 0), ("latest", 1)])
+def test_with_available_now_nothing_that_comes_later_is_read(q: Client, reader: Reader, told: str, first: int) -> None:
+    topic = f"now-{told}"
+    q.create_topic(topic, 1)
+    q.publish(topic, "1")
+    options = {"subscribePattern": f"{topic}.*", "startingOffsets": told}
+    stream = reader(**options)
+    # In this order, as Spark does: what comes between the two is later, too.
     stream.prepareForTriggerAvailableNow()
-    q.publish("now", "2")
-    q.change_topic("now", partitions=2)
+    q.publish(topic, "2")
+    q.change_topic(topic, partitions=2)
+    q.create_topic(f"{topic}-too", 1)
+    q.publish(f"{topic}-too", "3")
+    start = stream.initialOffset()
+    assert offsets_in(start, topic) == {"0": first}
     end = stream.latestOffset(start, ReadAllAvailable())
-    assert offsets_in(end, "now") == {"0": 1}
+    assert offsets_in(end, topic) == {"0": 1}
+    assert list(end["topics"]) == [topic]
     assert stream.latestOffset(end, ReadAllAvailable()) == end
+    # The next run goes on with it.
+    following = reader(**options)
+    following.prepareForTriggerAvailableNow()
+    after = following.latestOffset(end, ReadAllAvailable())
+    assert offsets_in(after, topic) == {"0": 2, "1": 0}
+    assert offsets_in(after, f"{topic}-too") == {"0": 1}
+
+
+def test_with_available_now_what_comes_later_is_not_archived_either(
+    q: Client, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    q.create_topic("kept-a", 1)
+    q.publish("kept-a", "1")
+    Archive.open(tmp_path, create=True)
+    asked = asked_by({"url": broker.address, "subscribePattern": "kept-.*"}, is_stream=True)
+    stream = ArchiveStreamReader(asked, str(tmp_path))
+    stream.prepareForTriggerAvailableNow()
+    q.publish("kept-a", "2")
+    q.change_topic("kept-a", partitions=2)
+    q.create_topic("kept-b", 1)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert [offsets_in(each, "kept-a") for each in (start, end)] == [{"0": 0}, {"0": 1}]
+    assert list(end["topics"]) == ["kept-a"]
+
+
+def test_with_available_now_a_stream_that_starts_at_a_time_starts_within_what_it_reads(
+    q: Client, broker: BrokerProcess
+) -> None:
+    q.create_topic("now-timed", 1)
+    first = q.publish("now-timed", "1")
+    given = {"url": broker.address, "subscribe": "now-timed", "startingOffsetsByTimestampStrategy": "latest"}
+    for time, offset in ((first.append_time // 1_000, 0), ("2100-01-01T00:00:00Z", 1)):
+        asked = asked_by({**given, "startingTimestamp": str(time)}, is_stream=True)
+        stream = PenstockStreamReader(asked, wanted_of("messages", schema_of("messages")))
+        fixed = q.topic("now-timed").partitions[0].end_offset
+        stream.prepareForTriggerAvailableNow()
+        q.publish("now-timed", "more")
+        start = stream.initialOffset()
+        assert offsets_in(start, "now-timed") == {"0": min(offset * fixed, fixed)}
+        assert offsets_in(stream.latestOffset(start, ReadAllAvailable()), "now-timed") == {"0": fixed}
+
+
+def test_with_available_now_a_topic_that_is_not_there_is_told(q: Client, reader: Reader) -> None:
+    stream = reader(subscribe="made-too-late")
+    stream.prepareForTriggerAvailableNow()
+    with pytest.raises(TopicNotFound, match="there is no topic made-too-late"):
+        stream.initialOffset()
 
 
 def test_a_topic_that_is_deleted_is_a_loss_and_waited_for_without_fail_on_data_loss(

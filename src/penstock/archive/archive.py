@@ -32,6 +32,9 @@ class Archive:
         self.clock = clock
         self._checkpoint_every = checkpoint_every
         self._ledger = Ledger()
+        # The last commit that is in the ledger, as it was read.
+        self._last = b""
+        self._is_replaced = False
         self._refreshing = Lock()
 
     @classmethod
@@ -49,10 +52,7 @@ class Archive:
             place.check_writable()
             if place.size(layout.FORMAT_NAME) is None:
                 place.publish(layout.FORMAT_NAME, layout.encoded(Format()))
-        try:
-            layout.decoded(layout.FORMAT_NAME, place.read(layout.FORMAT_NAME), Format)
-        except FileNotFoundError as error:
-            raise ArchiveNotFound(f"there is no archive in {place.uri}", archive=place.uri) from error
+        layout.decoded(layout.FORMAT_NAME, cls._read_format(place), Format)
         archive = cls(place, clock or SystemClock(), checkpoint_every)
         archive.refresh()
         return archive
@@ -63,15 +63,48 @@ class Archive:
     # --- what there is -----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes up what was committed since."""
+        """Takes up what was committed since; all there is, if another archive is in that place now."""
         with self._refreshing:
-            self._ledger = self._refreshed(self._ledger)
+            if not self._is_still_there():
+                layout.decoded(layout.FORMAT_NAME, self._read_format(self.place), Format)
+                self._ledger, self._last, self._is_replaced = Ledger(), b"", True
+            try:
+                self._ledger = self._refreshed(self._ledger)
+            except ArchiveCorrupt:
+                # A listing is not of one moment: it may have a commit, and not have the one before it.
+                self._ledger = self._refreshed(self._ledger)
+
+    def _is_still_there(self) -> bool:
+        """Whether the archive was not made anew, or set back to an older state."""
+        if not self._last:
+            return True
+        found = self._commit_read(self._ledger.commit)
+        if found is None:
+            # Nobody needs it any more if a later checkpoint stands for it, which is read then.
+            _, checkpoints = layout.numbers_in(self.place.names(layout.MANIFEST))
+            return bool(checkpoints) and checkpoints[-1] > self._ledger.commit
+        return found == self._last
+
+    def _commit_read(self, number: int) -> bytes | None:
+        try:
+            return self.place.read(layout.commit_name(number))
+        except FileNotFoundError:
+            return None
+
+    @staticmethod
+    def _read_format(place: Place) -> bytes:
+        try:
+            return place.read(layout.FORMAT_NAME)
+        except FileNotFoundError as error:
+            raise ArchiveNotFound(f"there is no archive in {place.uri}", archive=place.uri) from error
 
     def _refreshed(self, ledger: Ledger) -> Ledger:
         commits, checkpoints = layout.numbers_in(self.place.names(layout.MANIFEST))
+        last = self._last
         if checkpoints and checkpoints[-1] > ledger.commit:
             name = layout.checkpoint_name(checkpoints[-1])
             ledger = Ledger.of(layout.decoded(name, self.place.read(name), Checkpoint))
+            last = self._commit_read(ledger.commit) or b""
         fresh = [number for number in commits if number > ledger.commit]
         if fresh:
             ledger = ledger.copy()
@@ -80,7 +113,9 @@ class Archive:
             if number != ledger.commit + 1:
                 missing = layout.commit_name(ledger.commit + 1)
                 raise ArchiveCorrupt(f"{missing} of the archive {self.place.uri} is missing", file=missing)
-            ledger.apply(layout.decoded(name, self.place.read(name), Commit))
+            last = self.place.read(name)
+            ledger.apply(layout.decoded(name, last, Commit))
+        self._last = last
         return ledger
 
     @property
@@ -155,27 +190,32 @@ class Archive:
 
     # --- writing -----------------------------------------------------------------------------------------
 
-    def commit(self, writer_id: str, batch_id: int, entries: Iterable[FileEntry], *, allow_gaps: bool = False) -> int:
+    def commit(
+        self, writer_id: str, batch_id: int | None, entries: Iterable[FileEntry], *, allow_gaps: bool = False
+    ) -> int:
         """Makes files part of the archive: all of them or none. The number of the commit in which they are.
 
         A writer counts its batches upwards. One that it has committed before is recognised, and nothing happens: the
-        files of the first time stand. ArchiveConflict if another writer covers some of it already, or if there would be
-        a gap behind what is there, unless those messages are lost and `allow_gaps` says so.
+        files of the first time stand. With None it is the next one. ArchiveConflict if another writer covers some of it
+        already, or if there would be a gap behind what is there, unless those messages are lost and `allow_gaps` says
+        so.
         """
         added = tuple(entries)
         if not writer_id or not isinstance(writer_id, str):
             raise InvalidInput(f"a writer has an id, not {writer_id!r}", argument="writer_id")
-        if not isinstance(batch_id, int) or isinstance(batch_id, bool) or batch_id < 0:
+        is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool) and batch_id >= 0
+        if batch_id is not None and not is_number:
             raise InvalidInput(f"a batch is a number from 0 on, not {batch_id!r}", argument="batch_id")
         for entry in added:
             entry.check()
 
         def made(ledger: Ledger) -> Commit | None:
             last = ledger.writers.get(writer_id, -1)
-            if batch_id <= last:
+            number = last + 1 if batch_id is None else batch_id
+            if number <= last:
                 if not ledger.has_all(added):
                     raise ArchiveConflict(
-                        f"batch {batch_id} of {writer_id} was committed before, and had other offsets; its batches go "
+                        f"batch {number} of {writer_id} was committed before, and had other offsets; its batches go "
                         f"on after {last}",
                         writer=writer_id,
                         batch=last,
@@ -183,7 +223,7 @@ class Archive:
                 return None
             ledger.check(added, allow_gaps=allow_gaps)
             self._check_files(added)
-            return self._next(ledger, writer=writer_id, batch=batch_id, added=added)
+            return self._next(ledger, writer=writer_id, batch=number, added=added)
 
         return self.save(made)
 
@@ -192,6 +232,12 @@ class Archive:
         self.place.check_writable()
         while True:
             self.refresh()
+            if self._is_replaced:
+                raise ArchiveConflict(
+                    f"the archive in {self.place.uri} was made anew, or set back to an older state, while it was being "
+                    "written: open it again, and look what it has",
+                    archive=self.place.uri,
+                )
             commit = made(self._ledger)
             if commit is None:
                 return self._ledger.commit

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,9 @@ from pyarrow import fs
 
 from penstock.archive.layout import MANIFEST, NEW
 from penstock.errors import DiskFull, InvalidInput, StorageError, Unsupported
+
+# Up to the last @ in front of a path: a secret may have one.
+_SECRET = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/?#]*:.*@", re.IGNORECASE)
 
 
 class Found(NamedTuple):
@@ -31,16 +35,19 @@ class Found(NamedTuple):
 
 class Place:
     def __init__(self, uri: str | os.PathLike[str]) -> None:
-        self.uri = os.fspath(uri)
-        if not isinstance(self.uri, str) or not self.uri:
+        given = os.fspath(uri)
+        if not isinstance(given, str) or not given:
             raise InvalidInput(f"an archive is in a directory or at a URI, not {uri!r}", argument="archive")
-        if "://" in self.uri:
+        # What messages show: s3://key:secret@bucket is written by people, and read by others.
+        self.uri = _SECRET.sub(r"\1***@", given)
+        if "://" in given:
             try:
-                self._files, self._root = fs.FileSystem.from_uri(self.uri)
+                self._files, self._root = fs.FileSystem.from_uri(given)
             except (pa.ArrowException, OSError, ValueError) as error:
-                raise InvalidInput(f"{self.uri} is no place for an archive: {error}", argument="archive") from error
+                told = str(error).replace(given, self.uri)
+                raise InvalidInput(f"{self.uri} is no place for an archive: {told}", argument="archive") from error
         else:
-            self._files, self._root = fs.LocalFileSystem(), os.path.abspath(self.uri)
+            self._files, self._root = fs.LocalFileSystem(), os.path.abspath(given)
         self.is_local = isinstance(self._files, fs.LocalFileSystem)
 
     def __repr__(self) -> str:

@@ -174,12 +174,14 @@ class Broker:
         """Other settings, or more partitions: keys spread differently from then on."""
         return await self._topics.change(name, partitions, settings)
 
-    async def archived(self, name: str, topic_id: str | None, offsets: Mapping[int, int]) -> Topic:
+    async def archived(
+        self, name: str, topic_id: str | None, offsets: Mapping[int, int], *, lowers: bool = False
+    ) -> Topic:
         """Below these offsets everything is in an archive, and may be deleted when its time has come.
 
-        On disk when this returns. An offset that is lower than one told before changes nothing.
+        On disk when this returns. An offset that is lower than one told before changes nothing, unless it `lowers`.
         """
-        return await self._topics.archived(name, topic_id, offsets)
+        return await self._topics.archived(name, topic_id, offsets, lowers=lowers)
 
     async def delete_topic(self, name: str) -> None:
         """With its messages."""

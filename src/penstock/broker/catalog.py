@@ -175,10 +175,14 @@ class Catalog:
         self._put(record)
         return record
 
-    def put_archived(self, name: str, offsets: Mapping[int, int]) -> TopicRecord:
-        """These of its partitions are archived so far. What was archived before stays so."""
+    def put_archived(self, name: str, offsets: Mapping[int, int], *, lowers: bool = False) -> TopicRecord:
+        """These of its partitions are archived so far. What was archived before stays so, unless this lowers it."""
         record = self.topic(name)
-        reached = [max(record.archived_until(i), offsets.get(i, 0)) for i in range(len(record.partitions))]
+        before = [record.archived_until(number) for number in range(len(record.partitions))]
+        reached = [
+            offsets.get(number, known) if lowers else max(known, offsets.get(number, 0))
+            for number, known in enumerate(before)
+        ]
         if tuple(reached) != record.archived:
             record = msgspec.structs.replace(record, archived=tuple(reached))
             self._put(record)

@@ -9,9 +9,9 @@ dead letters.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -66,6 +66,10 @@ class Happened(NamedTuple):
     until_us: int | None = None
 
 
+# One for each field of `Happened`.
+Columns = list[list[Any]]
+
+
 class Chronicle:
     """Of all partitions. Remembers how far each reader has come, so that one that reads on does not start over."""
 
@@ -78,25 +82,30 @@ class Chronicle:
         await partition.groups.flushed()
         return partition.deliveries.start_offset, partition.deliveries.synced_offset
 
-    async def read(self, partition: Partition, offset: int, until: int, bytes_max: int) -> tuple[list[Happened], int]:
+    async def read(self, partition: Partition, offset: int, until: int, bytes_max: int) -> tuple[Columns, int]:
         """From `offset` on, and where to read on. OffsetOutOfRange if the log does not go back as far."""
         log = partition.deliveries
         known = self._followed.pop((log.log_id, offset), None)
-        follower, happened = await self._work.on_a_thread(partial(_read, log, known, offset, until, bytes_max))
+        follower, columns = await self._work.on_a_thread(partial(_read, log, known, offset, until, bytes_max))
         self._followed[log.log_id, follower.offset] = follower
         while len(self._followed) > _FOLLOWED_MAX:
             self._followed.popitem(last=False)
-        return happened, follower.offset
+        return columns, follower.offset
 
 
-def _read(log: Log, known: Follower | None, offset: int, until: int, bytes_max: int) -> tuple[Follower, list[Happened]]:
+def _read(log: Log, known: Follower | None, offset: int, until: int, bytes_max: int) -> tuple[Follower, Columns]:
     run = log.read(offset, bytes_max=bytes_max, until=min(until, log.synced_offset))
     follower = Follower.to(log, offset) if known is None else known
     happened: list[Happened] = []
     for frame in run:
         happened += follower.follow(log, frame, until)
     follower.offset = max(follower.offset, min(run.next_offset, until))
-    return follower, happened
+    return follower, columns_of(happened)
+
+
+def columns_of(happened: Sequence[Happened]) -> Columns:
+    # Thousands of rows at a time: several times as fast as zip(*happened).
+    return [[row[number] for row in happened] for number in range(len(Happened._fields))]
 
 
 class Follower:

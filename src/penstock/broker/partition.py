@@ -280,10 +280,13 @@ class Partition:
             self.deliveries.close()
 
     def _recall_producers(self, since_us: int) -> None:
-        """From the headers of the frames appended since then."""
+        """From the headers of the frames appended since then.
+
+        Not from what retention has left over of others: a producer would seem to be where it was long ago.
+        """
         for frame in self.messages.heads(since_us=since_us):
             facts = frame.facts()
-            if facts.producer.id == 0:
+            if facts.producer.id == 0 or facts.base_offset < self.messages.whole_from:
                 continue
             where = self._loop.create_future()
             where.set_result(Committed(facts.base_offset, facts.append_time))

@@ -143,10 +143,10 @@ class Topics:
         self.changed(name, len(topic.partitions))
         return topic
 
-    async def archived(self, name: str, topic_id: str | None, offsets: Mapping[int, int]) -> Topic:
-        return await self._work.alone(self._archived(name, topic_id, offsets))
+    async def archived(self, name: str, topic_id: str | None, offsets: Mapping[int, int], *, lowers: bool) -> Topic:
+        return await self._work.alone(self._archived(name, topic_id, offsets, lowers))
 
-    async def _archived(self, name: str, topic_id: str | None, offsets: Mapping[int, int]) -> Topic:
+    async def _archived(self, name: str, topic_id: str | None, offsets: Mapping[int, int], lowers: bool) -> Topic:
         topic = self.topic(name)
         if topic_id not in (None, topic.record.id):
             raise ArchiveConflict(
@@ -163,7 +163,7 @@ class Topics:
                     start=0,
                     end=end,
                 )
-        record = await self._work.on_a_thread(partial(self._catalog.put_archived, name, offsets))
+        record = await self._work.on_a_thread(partial(self._catalog.put_archived, name, offsets, lowers=lowers))
         topic.change(record, topic.partitions)
         return topic
 

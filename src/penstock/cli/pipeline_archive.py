@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -54,6 +55,13 @@ def archive(
             help="End, or leave a gap, if messages were deleted before they were archived.",
         ),
     ] = True,
+    refills: Annotated[
+        bool,
+        typer.Option(
+            "--refill",
+            help="The archive has less than the broker was told: fill it with what the broker has, and keep that.",
+        ),
+    ] = False,
     compacts: Annotated[
         bool, typer.Option("--compact/--no-compact", help="Put small files together between batches.")
     ] = True,
@@ -62,7 +70,7 @@ def archive(
         typer.Option("--compact-every", metavar="N", min=2, help="When a partition has so many small ones of a day."),
     ] = 32,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Of the pipeline. Default: from the directory's name.")
+        str | None, typer.Option("--name", metavar="NAME", help="Of the pipeline. Default: from the directory.")
     ] = None,
     master: Master = None,
     conf: Conf = None,
@@ -108,6 +116,7 @@ def archive(
         offsets_max,
         fails_on_loss,
         compact_every if compacts else None,
+        refills,
     )
     with connecting.open() as client:
         filled = prepared(what, client)
@@ -117,6 +126,7 @@ def archive(
             lambda spark, checkpoint: start(spark, what, filled, client, checkpoint),
             master or settings.get("spark.master") or LOCAL,
             settings,
+            kind="archive",
         )
         with view_for(output) as view:
             try:
@@ -140,7 +150,9 @@ def _every_us(text: str) -> int:
 def _name(given: str | None, to: str) -> str:
     """Also that of a directory: among what pipelines keep."""
     if given is None:
-        return "archive-" + (re.sub(r"[^A-Za-z0-9_-]", "_", Path(to).absolute().name) or "root")
+        where = os.path.realpath(to)
+        mark = hashlib.sha256(os.fsencode(where)).hexdigest()[:8]
+        return f"archive-{re.sub(r'[^A-Za-z0-9_-]', '_', Path(where).name)[:150] or 'root'}-{mark}"
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}", given):
         raise InvalidInput(f"--name has letters, digits, dots, _ and -, not {given!r}", argument="--name")
     return given

@@ -42,7 +42,9 @@ _MOVED_COLUMNS = (
     Column("floor", is_number=True),
     Column("target"),
     Column("to", is_number=True),
+    Column("again", rank=1, is_number=True),
     Column("not mirrored", rank=1, is_number=True),
+    Column("missing", is_number=True),
 )
 
 
@@ -137,6 +139,7 @@ def mirror(
         master or settings.get("spark.master") or LOCAL,
         settings,
         checkpoint,
+        kind="mirror",
     )
     with view_for(output) as view:
         try:
@@ -162,7 +165,8 @@ def translate(
 ) -> None:
     """Where a message of the source is in its mirror.
 
-    That of the first message at this offset or behind it. If it is not mirrored yet, the one it will be at or behind.
+    That of the first message at this offset or behind it; it is said if that is not the same. If it is not mirrored
+    yet, the one it will be at or behind.
     The source is not needed for it.
     """
     from penstock.spark.builtin import mirror_groups
@@ -172,7 +176,10 @@ def translate(
     if output is Output.JSON:
         print_one(output, found._asdict())
     else:
-        print(f"{found.target}:{found.partition}:{found.to}" + ("" if found.is_mirrored else "  (not mirrored yet)"))
+        word = "" if found.is_mirrored else "  (not mirrored yet)"
+        if found.is_skipped:
+            word = f"  (of offset {offset} there is no message here: the next one)"
+        print(f"{found.target}:{found.partition}:{found.to}{word}")
 
 
 def mirror_groups(
@@ -184,23 +191,30 @@ def mirror_groups(
     target_key: ToKey = None,
     source_ca: FromCa = None,
     target_ca: ToCa = None,
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="Also if they never get messages there that are at the source only."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show where they would be, and change nothing.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Move groups to the mirror. They go on there where they are at the source.
 
     To the first message that a group has not done; what it has done behind that, it gets again. A group that is not
-    there is made with the settings it has at the source. One that has members is refused.
+    there is made with the settings it has at the source. One that has members is refused, and so is one that has not
+    done messages which are at the source, and were left out by the mirror.
     """
-    from penstock.spark.builtin.mirror_groups import move, moves
+    from penstock.spark.builtin.mirror_groups import check_missing, move, moves
 
     names = _names("--groups", groups)
     here, there = _connecting(source, source_key, source_ca), _connecting(target, target_key, target_ca)
     with here.open() as source_client, there.open() as target_client:
         found = {name: moves(source_client, target_client, name, prefix) for name in names}
         if not dry_run:
+            if not allow_missing:
+                check_missing(row for each in found.values() for row in each)
             for name, each in found.items():
-                move(source_client, target_client, name, each)
+                move(source_client, target_client, name, each, allow_missing=allow_missing)
     rows = [row for each in found.values() for row in each]
     print_rows(output, rows, _moved_json, _MOVED_COLUMNS, _moved_cells, "nothing is to be moved")
 

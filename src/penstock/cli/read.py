@@ -98,7 +98,9 @@ def _follow(q: Client, topic: str, stretch: dict[str, Any], shape: Format, limit
                 flush()
                 return
         flush()
-        stretch = {"from_offset": reached, "partitions": stretch["partitions"], "archive": stretch["archive"]}
+        # One that is open is looked at for what is new; where it is would be opened, and read, every time.
+        archive = reader.archive or stretch["archive"]
+        stretch = {"from_offset": reached, "partitions": stretch["partitions"], "archive": archive}
         time.sleep(FOLLOW_S)
 
 

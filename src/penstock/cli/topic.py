@@ -154,6 +154,7 @@ def topic_json(info: TopicInfo) -> dict[str, Any]:
                 "messages": each.end_offset - each.start_offset,
                 "bytes": each.bytes,
                 "archived": each.archived,
+                "whole_from": each.whole_from,
             }
             for each in info.partitions
         ],

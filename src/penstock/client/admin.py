@@ -79,15 +79,19 @@ class Admin:
         """Its partitions, with the offsets they hold, and its settings."""
         return _topic(await self._transport.call(DescribeTopic(name)))
 
-    async def archived(self, topic: str, offsets: Mapping[int, int], *, topic_id: str | None = None) -> TopicInfo:
+    async def archived(
+        self, topic: str, offsets: Mapping[int, int], *, topic_id: str | None = None, lowers: bool = False
+    ) -> TopicInfo:
         """Tells the broker that below these offsets, by partition, everything is in an archive.
 
         Of a topic whose `archive` is "required", nothing else is ever deleted. `topic_id` is the id that the archived
         topic had (`TopicInfo.id`): with it, a topic that was deleted and made again is not taken for the old one.
+        An offset below one that was told before changes nothing, unless the archive was lost, and it `lowers`: the
+        broker then keeps what it still has behind that offset.
         """
         if not isinstance(offsets, Mapping):
             raise InvalidInput(f"offsets are numbers by partition, as in {{0: 1000}}, not {offsets!r}")
-        return _topic(await self._transport.call(Archived(topic, topic_id, dict(offsets))))
+        return _topic(await self._transport.call(Archived(topic, topic_id, dict(offsets), lowers)))
 
     # --- groups ------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 
 import pyarrow as pa
 
@@ -40,6 +40,9 @@ from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields, 
 from penstock.errors import InvalidInput
 from penstock.limits import Limits
 from penstock.message import Message
+
+if TYPE_CHECKING:
+    from penstock.archive.archive import Archive
 
 # For each client that was left open. Kafka's producers wait for ever when they are closed.
 EXIT_S_MAX = 30.0
@@ -248,6 +251,7 @@ class IdentifiedWriter(_Closing):
     _inner: aio_identified.IdentifiedWriter
 
     recover = blocking(aio_identified.IdentifiedWriter.recover)
+    kept = blocking(aio_identified.IdentifiedWriter.kept)
     put = blocking(aio_identified.IdentifiedWriter.put)
     finish = blocking(aio_identified.IdentifiedWriter.finish)
     places = blocking(aio_identified.IdentifiedWriter.places)
@@ -277,6 +281,11 @@ class Reader:
         """What would be read now: for each partition the first offset, and the one after the last."""
         # Not `blocking`: a reader of an archive has its own.
         return self._portal.run(self._inner.offsets())
+
+    @property
+    def archive(self) -> Archive | None:
+        """The one that it reads from, once it has opened it."""
+        return self._inner.archive
 
     def __iter__(self) -> Iterator[StoredMessage]:
         self._inner.check_whole()

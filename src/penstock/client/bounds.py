@@ -46,6 +46,11 @@ def stretches_of(
     return found
 
 
+def within(ends: Sequence[tuple[int, int]], found: Iterable[int]) -> list[int]:
+    """What was found by time, later than the ends were: whatever was appended in between does not count."""
+    return [min(max(offset, first), last) for (first, last), offset in zip(ends, found, strict=False)]
+
+
 class Bound:
     """One end of what is read: a time, or an offset for all or for each of the partitions."""
 
@@ -65,7 +70,7 @@ class Bound:
     def __str__(self) -> str:
         return rfc3339(self.time_us) if self.time_us is not None else str(self._by_partition or self._else)
 
-    def offsets(self, ends: list[tuple[int, int]]) -> list[int]:
+    def offsets(self, ends: Sequence[tuple[int, int]]) -> list[int]:
         unknown = [number for number in self._by_partition if number not in range(len(ends))]
         if unknown:
             raise PartitionNotFound(f"there are partitions 0 to {len(ends) - 1}, not {unknown[0]!r}")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock.client.bounds import Bound, Offsets, chosen, numbers_of, stretches_of
+from penstock.client.bounds import Bound, Offsets, chosen, numbers_of, stretches_of, within
 from penstock.client.requests import FindOffsets
 from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, between, log_schema
 from penstock.client.transport import Transport
@@ -20,6 +20,9 @@ from penstock.columns import SCHEMA
 from penstock.errors import InvalidInput
 from penstock.frame import Frame
 from penstock.limits import MIB
+
+if TYPE_CHECKING:
+    from penstock.archive.archive import Archive
 
 
 class Some(Protocol):
@@ -99,6 +102,11 @@ class Reader:
             for message in stretch.messages():
                 yield message
 
+    @property
+    def archive(self) -> Archive | None:
+        """The one that it reads from, once it has opened it."""
+        return None
+
     def check_whole(self) -> None:
         """A message without some of what it has would look as if it had none."""
         if self._columns is not None:
@@ -106,9 +114,8 @@ class Reader:
 
     async def offsets(self) -> dict[int, tuple[int, int]]:
         """What would be read now: for each partition the first offset, and the one after the last."""
-        first, last = [await self._transport.call(FindOffsets(self.topic, at)) for at in ("earliest", "latest")]
-        numbers = self._numbers(len(first))
-        ends = list(zip(first, last, strict=True))
+        ends = await self._log_ends()
+        numbers = self._numbers(len(ends))
         starts, stops = [await self._found(bound, ends) for bound in (self._start, self._end)]
         return stretches_of(numbers, ends, starts, stops)
 
@@ -118,8 +125,13 @@ class Reader:
 
     async def _found(self, bound: Bound, ends: list[tuple[int, int]]) -> list[int]:
         if bound.time_us is not None:
-            return await self._transport.call(FindOffsets(self.topic, bound.time_us))
+            return within(ends, await self._transport.call(FindOffsets(self.topic, bound.time_us)))
         return bound.offsets(ends)
+
+    async def _log_ends(self) -> list[tuple[int, int]]:
+        """By partition. Those that are added while this is asked are left out."""
+        first, last = [await self._transport.call(FindOffsets(self.topic, at)) for at in ("earliest", "latest")]
+        return list(zip(first, last, strict=False))
 
     async def stretches(self) -> AsyncIterator[Some]:
         """Some messages of one partition at a time, as they come from the broker."""

@@ -2,8 +2,8 @@
 
 What the archive covers is read from there, the rest from the log: so what compaction or retention took out of the
 middle is there as well. The boundary is an offset, for each partition by itself. While the archive is read, the log may
-lose its beginning: whatever is missing there when its turn comes is looked for in the archive once more. What neither
-of them has is an error that says which offsets those are, never a gap.
+lose its beginning, or all but a few messages of it: whatever is missing there when its turn comes is looked for in the
+archive once more. What neither of them has is an error that says which offsets those are, never a gap.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from penstock.batch import Batch
 from penstock.client.reader import Reader, Some, Stretch
 from penstock.client.requests import ArchiveInfo, FindArchive, FindOffsets
 from penstock.client.rows import StoredMessage, between
-from penstock.client.transport import Transport
+from penstock.client.transport import Page, Transport
 from penstock.columns import SCHEMA
-from penstock.errors import ArchiveNotFound, MessagesMissing, OffsetOutOfRange
+from penstock.errors import ArchiveNotFound, MessagesMissing, OffsetOutOfRange, TopicNotFound
 
 
 class Recalled(NamedTuple):
@@ -63,12 +63,18 @@ class Replay(Reader):
         self._given = archive
         self._archive: Archive | None = None
         self._topic_id = ""
+        self._whole_from: tuple[int, ...] = ()
+
+    @property
+    def archive(self) -> Archive | None:
+        """The one that it reads from, once it has opened it."""
+        return self._archive
 
     # --- where it starts and ends ------------------------------------------------------------------------
 
     async def offsets(self) -> dict[int, tuple[int, int]]:
         """What would be read now: for each partition the first offset, and the one after the last."""
-        ledger = await self._opened()
+        ledger = await self._opened(await self._asked())
         ends = await self._log_ends()
         numbers = self._numbers(len(ends))
         edges = [(self._earliest(ledger, number, first), last) for number, (first, last) in enumerate(ends)]
@@ -84,10 +90,12 @@ class Replay(Reader):
             stop = max(start, min(stop, last))
             self._check_gaps(ledger, number, (start, stop), first)
             found[number] = (start, stop)
+        await self._asked_again(self._topic_id)
         return found
 
     def _check_gaps(self, ledger: Ledger, number: int, wanted: tuple[int, int], log_start: int) -> None:
         """Before anything is read: the archive, and behind it the log, must have all of it."""
+        log_start = self._whole(number, log_start)
         offset, stop = wanted
         while offset < min(stop, log_start):
             covered = ledger.covered_until(self._topic_id, number, offset)
@@ -95,10 +103,28 @@ class Replay(Reader):
                 self._miss(ledger, number, offset, min(stop, log_start))
             offset = covered
 
-    async def _opened(self) -> Ledger:
-        """The archive as it is now."""
+    async def _asked(self) -> ArchiveInfo:
         info: ArchiveInfo = await self._transport.call(FindArchive(self.topic))
-        self._topic_id = info.topic_id
+        self._topic_id, self._whole_from = info.topic_id, info.whole_from
+        return info
+
+    async def _asked_again(self, topic_id: str) -> ArchiveInfo:
+        """Offsets that were found in one topic say nothing of another one with its name."""
+        info = await self._asked()
+        if info.topic_id != topic_id:
+            raise TopicNotFound(
+                f"the topic {self.topic} was deleted while it was read, and another one of that name was made: begin "
+                "again to read that one",
+                topic=self.topic,
+            )
+        return info
+
+    def _whole(self, number: int, log_start: int) -> int:
+        """From where on the log has everything: older brokers say only where it starts."""
+        return max(log_start, self._whole_from[number]) if number < len(self._whole_from) else log_start
+
+    async def _opened(self, info: ArchiveInfo) -> Ledger:
+        """The archive as it is now."""
         if self._archive is None:
             self._archive = await self._open(info)
         else:
@@ -127,10 +153,6 @@ class Replay(Reader):
                 **error.details,
             ) from error
 
-    async def _log_ends(self) -> list[tuple[int, int]]:
-        first, last = [await self._transport.call(FindOffsets(self.topic, at)) for at in ("earliest", "latest")]
-        return list(zip(first, last, strict=True))
-
     def _earliest(self, ledger: Ledger, number: int, log_start: int) -> int:
         files = ledger.of_partition(self._topic_id, number)
         return min(files[0].first_offset, log_start) if files else log_start
@@ -148,10 +170,12 @@ class Replay(Reader):
             return archived
         # The archive is not sure where that is: there may be more in front of what it has, or behind all it has.
         found = (await self._transport.call(FindOffsets(self.topic, time_us)))[number]
-        log_start = ends[number][0]
+        log_start, log_end = self._whole(number, ends[number][0]), ends[number][1]
         if log_start > since.offset and not await self._has_older(number, log_start, found):
             end = log_start if archived is None else min(log_start, archived)
             self._miss(ledger, number, since.offset, end)
+        # What was appended since the ends were found is older than that time, and not read.
+        found = min(found, log_end)
         return found if archived is None else min(found, archived)
 
     async def _stop_at(self, ledger: Ledger, number: int, edges: list[tuple[int, int]]) -> int:
@@ -179,41 +203,48 @@ class Replay(Reader):
 
     async def stretches(self) -> AsyncIterator[Some]:
         """Some messages of one partition at a time, from the archive as long as it has them."""
-        for partition, (offset, until) in (await self.offsets()).items():
+        found = await self.offsets()
+        topic_id = self._topic_id
+        for partition, (offset, until) in found.items():
             while offset < until:
                 ledger = self._archive.ledger if self._archive is not None else Ledger()
-                end = min(until, ledger.covered_until(self._topic_id, partition, offset))
+                end = min(until, ledger.covered_until(topic_id, partition, offset))
                 if end > offset:
-                    async for some in self._recalled(partition, offset, end):
+                    async for some in self._recalled(topic_id, partition, offset, end):
                         yield some
                     offset = end
                     continue
                 # Up to where the archive has something again, if it has a gap here.
-                behind = ledger.next_first(self._topic_id, partition, offset)
+                behind = ledger.next_first(topic_id, partition, offset)
                 bound = until if behind is None else min(until, behind)
                 try:
                     page = await self._transport.read(
                         self.topic, partition, offset, bound, self._bytes_max, self._columns
                     )
                 except OffsetOutOfRange:
-                    await self._look_again(partition, offset)
+                    await self._look_again(topic_id, partition, offset)
+                    continue
+                # Behind the read, not before it: whatever was missing then is known by now.
+                await self._asked_again(topic_id)
+                if offset < self._whole(partition, 0) and not _is_dense(page, offset, bound):
+                    await self._look_again(topic_id, partition, offset)
                     continue
                 yield Stretch(self.topic, partition, page.frames, offset, bound, self._schema)
                 # An empty page: there is nothing any more in front of the bound.
                 offset = min(bound, page.next_offset) if page.frames else bound
 
-    async def _recalled(self, partition: int, first: int, until: int) -> AsyncIterator[Recalled]:
+    async def _recalled(self, topic_id: str, partition: int, first: int, until: int) -> AsyncIterator[Recalled]:
         assert self._archive is not None
-        batches = self._archive.read(self._topic_id, partition, first, until, self._schema.names)
+        batches = self._archive.read(topic_id, partition, first, until, self._schema.names)
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             yield Recalled(self.topic, partition, batch, self._schema)
 
-    async def _look_again(self, partition: int, offset: int) -> None:
+    async def _look_again(self, topic_id: str, partition: int, offset: int) -> None:
         """The log has lost its beginning meanwhile. Raises unless the archive has it now."""
-        ledger = await self._opened()
-        if ledger.at(self._topic_id, partition, offset) is None:
+        ledger = await self._opened(await self._asked_again(topic_id))
+        if ledger.at(topic_id, partition, offset) is None:
             first, _ = (await self._log_ends())[partition]
-            self._miss(ledger, partition, offset, max(first, offset + 1))
+            self._miss(ledger, partition, offset, max(self._whole(partition, first), offset + 1))
 
     def _miss(self, ledger: Ledger, partition: int, first: int, end: int) -> NoReturn:
         behind = ledger.next_first(self._topic_id, partition, first)
@@ -232,3 +263,13 @@ class Replay(Reader):
             first=first,
             end=end,
         )
+
+
+def _is_dense(page: Page, first: int, until: int) -> bool:
+    """Whether every offset from `first` on, up to where the page ends, has its message."""
+    at = first
+    for frame in page.frames:
+        if frame.base_offset > at or frame.count < frame.span:
+            return False
+        at = frame.next_offset
+    return at >= min(until, page.next_offset)

@@ -33,6 +33,13 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     bytes: int
     # Everything below it is in an archive, as far as the broker was told.
     archived: int = 0
+    # From here on retention has taken nothing out. Below it, down to the start, single messages may be left of what
+    # there was: delayed ones that are not due yet. A broker that is older than this says nothing of it.
+    whole_from: int = 0
+
+    def __post_init__(self) -> None:
+        if self.whole_from < self.start_offset:
+            msgspec.structs.force_setattr(self, "whole_from", self.start_offset)
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
@@ -79,11 +86,12 @@ class FindOffsets(Request[list[int]], frozen=True):
 
 class Archived(Request[TopicInfo], frozen=True):
     """Below these offsets, by partition, everything of the topic with this id is in an archive; None for the one of
-    that name, whichever it is."""
+    that name, whichever it is. What was said before is taken back, where it was more, only if it `lowers`."""
 
     topic: str
     topic_id: str | None
     offsets: dict[int, int]
+    lowers: bool = False
 
 
 class ArchiveInfo(msgspec.Struct, frozen=True):
@@ -91,10 +99,12 @@ class ArchiveInfo(msgspec.Struct, frozen=True):
 
     topic_id: str
     place: str | None
+    # Of each partition, as in PartitionInfo. Empty if the broker is older than that.
+    whole_from: tuple[int, ...] = ()
 
 
 class FindArchive(Request[ArchiveInfo], frozen=True):
-    """Who reads a topic needs its id to find it in an archive."""
+    """Who reads a topic needs its id to find it in an archive, and must know what only an archive can have."""
 
     topic: str
 

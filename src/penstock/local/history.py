@@ -11,7 +11,6 @@ import msgspec
 
 from penstock.broker import dead_letters, scheduled
 from penstock.broker.catalog import ScheduleRecord
-from penstock.broker.chronicle import Happened
 from penstock.broker.ids import MessageId
 from penstock.client.requests import (
     AskWhy,
@@ -210,8 +209,7 @@ async def find_deliveries(site: Site, request: FindDeliveries) -> list[tuple[int
 async def read_deliveries(site: Site, request: ReadDeliveries) -> Happenings:
     partition = site.broker.topic(request.topic).partition(request.partition)
     bytes_max = min(max(request.bytes_max, 1), MIB)
-    happened, next_offset = await site.broker.chronicle.read(partition, request.offset, request.until, bytes_max)
-    columns = [list(column) for column in zip(*happened, strict=True)] or [[] for _ in Happened._fields]
+    columns, next_offset = await site.broker.chronicle.read(partition, request.offset, request.until, bytes_max)
     return Happenings(next_offset, *columns)
 
 

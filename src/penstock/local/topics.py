@@ -71,12 +71,14 @@ async def find_offsets(site: Site, request: FindOffsets) -> list[int]:
 
 @handles(Archived)
 async def archived(site: Site, request: Archived) -> TopicInfo:
-    return _info(await site.broker.archived(request.topic, request.topic_id, request.offsets))
+    return _info(await site.broker.archived(request.topic, request.topic_id, request.offsets, lowers=request.lowers))
 
 
 @handles(FindArchive)
 async def find_archive(site: Site, request: FindArchive) -> ArchiveInfo:
-    return ArchiveInfo(site.broker.topic(request.topic).record.id, site.archive_dir)
+    topic = site.broker.topic(request.topic)
+    whole_from = tuple(partition.messages.whole_from for partition in topic.partitions)
+    return ArchiveInfo(topic.record.id, site.archive_dir, whole_from)
 
 
 def _info(topic: Topic) -> TopicInfo:
@@ -89,6 +91,7 @@ def _info(topic: Topic) -> TopicInfo:
                 partition.reading.visible_offset,
                 partition.messages.size,
                 topic.record.archived_until(number),
+                partition.messages.whole_from,
             )
             for number, partition in enumerate(topic.partitions)
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from urllib.parse import urlsplit
 
@@ -14,17 +15,20 @@ PORT = 7420
 def place_of(address: object, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Place:
     """InvalidInput if it is no address. A plain host or host:port will do."""
     if not isinstance(address, str) or not address:
-        raise InvalidInput(f"an address is penstock://host:port, not {address!r}")
-    parts = None
+        shown = "empty" if address == "" else f"a {type(address).__name__}"
+        raise InvalidInput(f"an address is a text like penstock://host:port, and this is {shown}")
+    if "@" in address:
+        raise InvalidInput("a key does not belong into the address: pass it as key=")
+    # Whoever writes something behind these may mean it as a secret: it is not told.
+    shown = re.split("[?#]", address)[0]
     try:
         parts = urlsplit(address if "://" in address else f"penstock://{address}")
         port = PORT if parts.port is None else parts.port
     except ValueError as error:
-        raise InvalidInput(f"{address!r} is not an address: {error}") from error
-    if parts.scheme not in ("penstock", "penstocks") or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise InvalidInput(f"an address is penstock://host:port, not {address!r}")
-    if parts.username is not None:
-        raise InvalidInput("a key does not belong into the address: pass it as key=")
+        raise InvalidInput(f"{shown!r} is not an address: {error}") from error
+    is_more = parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in ("penstock", "penstocks") or not parts.hostname or is_more:
+        raise InvalidInput(f"an address is penstock://host:port, and nothing behind it, not {shown!r}")
     if parts.scheme == "penstocks" and tls is None:
         tls = ssl.create_default_context()
     return Place(parts.hostname, port, key, tls)

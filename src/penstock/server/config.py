@@ -184,7 +184,22 @@ def _value(name: str, given: Any) -> Any:
             if not isinstance(given, str) or not given:
                 what = _KINDS.get(name, "a file")
                 raise InvalidSetting(f"{name} is {what}, not {given!r}", setting=name)
+            if name == "archive_dir":
+                _check_no_secret(given)
             return given
+
+
+def _check_no_secret(uri: str) -> None:
+    """Everybody who may read one topic is told where the archive is."""
+    scheme, _, rest = uri.partition("://")
+    place, _, query = rest.partition("?")
+    has_password = ":" in place.rpartition("@")[0]
+    if rest and (has_password or any(word in query.lower() for word in ("secret", "token", "key=", "sas", "password"))):
+        raise InvalidSetting(
+            f"archive_dir ({scheme}://…) has a secret in it, and readers of topics are told where the archive is: "
+            "leave it out, and use the environment of the server: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            setting="archive_dir",
+        )
 
 
 def _address(name: str, given: Any) -> Address | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.errors import InvalidSetting
-from penstock.spark.bounds import STRATEGY, Bound, bound_of, names_of
+from penstock.spark.bounds import STRATEGY, BoundOption, bound_of, names_of
 from penstock.spark.connecting import Connecting
 from penstock.spark.losses import Losses
 from penstock.spark.options import Options
@@ -43,8 +43,8 @@ class Asked(NamedTuple):
     connecting: Connecting
     table: str
     subscription: Subscription
-    start: Bound
-    end: Bound
+    start: BoundOption
+    end: BoundOption
     losses: Losses
     cut: Cut
     pace: Pace

@@ -32,9 +32,9 @@ class PenstockReader(DataSourceReader):
         starts = asked.start.offsets(client, seen, asked.losses)
         ends = asked.end.offsets(client, seen, asked.losses)
         ranges = [
-            Range(topic, now.id, number, starts[topic][number], ends[topic][number])
+            Range(topic, now.id, number, starts[topic][number], ends[topic][number], held.whole_from)
             for topic, now in seen.items()
-            for number in now.partitions
+            for number, held in now.partitions.items()
         ]
         # Spark takes an empty list for one task of its own making.
         return list(cut(self._where.narrowed(client, ranges), asked.cut)) or [InputPartition(None)]
@@ -48,5 +48,6 @@ class PenstockReader(DataSourceReader):
 class PushingReader(PenstockReader):
     """For those who asked for it (`pushDownFilters`): see `filters.py` for why not everybody gets it."""
 
+    @telling
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         return self._where.push(filters)

@@ -35,8 +35,11 @@ def names_of(side: Side) -> tuple[str, str, str]:
     return f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp"
 
 
-class Bound(NamedTuple):
-    """`everywhere` or `by_partition`: offsets, or times in microseconds if `is_time`."""
+class BoundOption(NamedTuple):
+    """One end of what is read, as it is told.
+
+    `everywhere` or `by_partition`: offsets, or times in microseconds if `is_time`.
+    """
 
     option: str
     everywhere: int = EARLIEST
@@ -92,6 +95,13 @@ class Bound(NamedTuple):
                 topic=topic,
                 partition=number,
             )
+        elif self.option.startswith("starting") and (whole_from := held.lost(wanted)) > wanted:
+            losses.report(
+                f"the option {self.option} says offset {wanted}, and of what partition {number} of {topic} had up to "
+                f"{whole_from}, retention has left single messages, which are for later",
+                topic=topic,
+                partition=number,
+            )
         return min(max(wanted, held.start), held.end)
 
     def _at(self, client: Client, topic: str, now: Seen, wanted: Mapping[int, int]) -> dict[int, int]:
@@ -113,7 +123,7 @@ class Bound(NamedTuple):
         return found
 
 
-def bound_of(options: Options, side: Side, default: str, allowed: tuple[str, ...]) -> Bound:
+def bound_of(options: Options, side: Side, default: str, allowed: tuple[str, ...]) -> BoundOption:
     """`allowed` are the words, of earliest and latest, that make sense there."""
     given = options.given(names_of(side))
     if len(given) > 1:
@@ -123,20 +133,20 @@ def bound_of(options: Options, side: Side, default: str, allowed: tuple[str, ...
     strict: Literal["latest"] | None = None if side == "starting" and later == "error" else "latest"
     if by_time in options:
         time = _time(by_time, options.text(by_time))
-        return Bound(by_time, time, is_time=True, later=strict)
+        return BoundOption(by_time, time, is_time=True, later=strict)
     if by_times in options:
         times = _by_partition(options, by_times, _TIMES_EXAMPLE, _time)
-        return Bound(by_times, by_partition=times, is_time=True, later=strict)
+        return BoundOption(by_times, by_partition=times, is_time=True, later=strict)
     text = (options.text(by_offset) or default).strip()
     if text.lower() in allowed:
-        return Bound(by_offset, _NAMED[text.lower()])
+        return BoundOption(by_offset, _NAMED[text.lower()])
     if not text.startswith("{"):
         raise refused(by_offset, text, f"{', '.join(allowed)}, or JSON as in {_OFFSETS_EXAMPLE}")
     offsets = _by_partition(options, by_offset, _OFFSETS_EXAMPLE, _offset)
     for word in _NAMED.keys() - set(allowed):
         if any(_NAMED[word] in by_number.values() for by_number in offsets.values()):
             raise refused(by_offset, text, f"without {_NAMED[word]}, which is {word} and makes no sense here")
-    return Bound(by_offset, by_partition=offsets)
+    return BoundOption(by_offset, by_partition=offsets)
 
 
 def _by_partition(options: Options, option: str, example: str, read: Any) -> Offsets:

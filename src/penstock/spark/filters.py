@@ -11,7 +11,9 @@ run backwards in a partition; Spark looks at these again, which costs little. Th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -29,8 +31,9 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.client.blocking import Client
-from penstock.clock import rfc3339
+from penstock.clock import TIME_MAX_US, rfc3339
 from penstock.durations import time_us
+from penstock.errors import InvalidInput
 from penstock.spark.planning import Range
 from penstock.spark.tables import Log
 
@@ -117,7 +120,7 @@ class Where:
     def _push_id(self, value: Any) -> None:
         topic, _, place = str(value).partition(":")
         numbers = place.split(":")
-        if len(numbers) == 2 and all(number.isdecimal() for number in numbers):
+        if len(numbers) == 2 and all(re.fullmatch("[0-9]{1,19}", number) for number in numbers):
             self._push_topic(EqualTo(("topic",), topic), topic)
             for within, number in zip((self.partitions, self.offsets), map(int, numbers), strict=True):
                 within.narrow(number, number)
@@ -146,13 +149,17 @@ class Where:
 
 def _offset_at(client: Client, where: Range, time: int, otherwise: int) -> int:
     """Of what was appended first then or later."""
-    if not 0 < time < _MOST:
+    if not 0 < time <= TIME_MAX_US:
         return otherwise
     reader = client.reader(where.topic, from_time=rfc3339(time), partitions=[where.partition])
     return reader.offsets()[where.partition][0]
 
 
 def _whole(value: Any) -> int | None:
+    """None of a time that no message can have: it narrows nothing, and Spark sees what it means."""
     if type(value) is int:
         return value
-    return time_us(value) if isinstance(value, datetime) and value.utcoffset() is not None else None
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        with suppress(InvalidInput):
+            return time_us(value)
+    return None

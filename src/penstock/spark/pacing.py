@@ -8,15 +8,24 @@ Partition = tuple[str, int]
 
 
 def allotted(waiting: Mapping[Partition, int], most: int) -> dict[Partition, int]:
-    """`most` offsets, from each partition in proportion to what waits there, and no partition for ever left out.
+    """`most` offsets, from each partition in proportion to what waits there, and at least one from each of them.
 
-    What proportions leave over by rounding goes to the partitions that lost most by it.
+    So with fewer than there are partitions, it is one each and more than `most`, as with Spark's Kafka source: a
+    partition that others outrun would never be read. What is left over by rounding goes to those that lost most by it.
     """
     total = sum(waiting.values())
     if total <= most:
         return dict(waiting)
-    shares = {each: count * most // total for each, count in waiting.items()}
-    by_loss = sorted(waiting, key=lambda each: (-(waiting[each] * most % total), each))
+    shares = dict.fromkeys(waiting, 1)
+    rest = most - len(shares)
+    # How far its proportion is above one, in parts of `total`.
+    above = {each: count * most - total for each, count in waiting.items() if count * most > total}
+    if rest <= 0 or not above:
+        return shares
+    whole = sum(above.values())
+    for each, part in above.items():
+        shares[each] += rest * part // whole
+    by_loss = sorted(above, key=lambda each: (-(rest * above[each] % whole), each))
     for each in by_loss[: most - sum(shares.values())]:
         shares[each] += 1
     return shares

@@ -14,21 +14,25 @@ from penstock.spark.subscription import Subscription
 
 
 class Range(InputPartition):
-    """Offsets [start, end) of one partition: one task. `id` is that of the topic."""
+    """Offsets [start, end) of one partition: one task. `id` is that of the topic.
 
-    def __init__(self, topic: str, id: str, partition: int, start: int, end: int) -> None:
+    Below `hole` messages had been missing before anybody asked for them.
+    """
+
+    def __init__(self, topic: str, id: str, partition: int, start: int, end: int, hole: int = 0) -> None:
         super().__init__((topic, partition, start, end))
         self.topic = topic
         self.id = id
         self.partition = partition
         self.start = start
         self.end = end
+        self.hole = hole
 
     def __len__(self) -> int:
         return self.end - self.start
 
     def part(self, start: int, end: int) -> Range:
-        return Range(self.topic, self.id, self.partition, start, end)
+        return Range(self.topic, self.id, self.partition, start, end, self.hole)
 
 
 def ranges_between(
@@ -46,8 +50,9 @@ def ranges_between(
             begin = None
         for number, until in sorted(place.offsets.items()):
             first = 0 if begin is None else begin.offsets.get(number, 0)
+            hole = 0 if begin is None else begin.holes.get(number, 0)
             if first < until:
-                found.append(Range(topic, place.id, number, first, until))
+                found.append(Range(topic, place.id, number, first, until, hole))
     return found
 
 

@@ -15,6 +15,7 @@ from penstock.errors import NotFound, OffsetOutOfRange, TopicNotFound
 from penstock.spark.asked import Asked
 from penstock.spark.planning import Range, report_other
 from penstock.spark.schema import Wanted
+from penstock.spark.tables import Held
 
 # A broker that restarts is waited for as long as by a client that had been connected.
 PATIENCE_S = 30.0
@@ -25,19 +26,22 @@ _BYTES = 4 * 1024 * 1024
 
 def read(asked: Asked, wanted: Wanted, task: Range) -> Iterator[pa.RecordBatch]:
     client = asked.connecting.client(PATIENCE_S)
-    if not _is_there(asked, client, task):
+    if _held(asked, client, task) is None:
         return
     rows = _Rows(wanted, task)
+    missing = Missing(task)
     at = task.start
     while at < task.end:
         batches = asked.log.batches(client, task.topic, task.partition, at, task.end, wanted.names)
         try:
             for batch in gathered(batches):
                 yield rows.of(batch)
-                at = batch.column(asked.log.position)[-1].as_py() + 1
+                offsets = batch.column(asked.log.position)
+                missing.came(offsets)
+                at = offsets[-1].as_py() + 1
             break
         except (NotFound, OffsetOutOfRange) as error:
-            if not _is_there(asked, client, task):
+            if _held(asked, client, task) is None:
                 return
             if not isinstance(error, OffsetOutOfRange):
                 raise
@@ -51,29 +55,62 @@ def read(asked: Asked, wanted: Wanted, task: Range) -> Iterator[pa.RecordBatch]:
             if at > last:
                 return
             at = max(at, first)
-    # Again, since it may have been made anew while it was read.
-    _is_there(asked, client, task)
+            missing.begin(max(at, missing.first))
+    # Again, since it may have been made anew while it was read, or have lost what had not been read yet.
+    held = _held(asked, client, task)
+    if held is not None and (until := missing.until(held)) is not None:
+        asked.losses.report(
+            f"offsets {missing.first} to {until} of partition {task.partition} of {task.topic} were to be read, and "
+            "retention has left single messages of them, which are for later: it may be too short for this query",
+            topic=task.topic,
+            partition=task.partition,
+        )
 
 
-def _is_there(asked: Asked, client: Client, task: Range) -> bool:
-    """Whether it is the topic that was planned for, with everything that is to be read, or what is left of it."""
+class Missing:
+    """Of a task: whether messages were gone when their turn came. The log says so behind the read, not before it.
+
+    Offsets may be without a message for another reason, which is no loss: compaction.
+    """
+
+    def __init__(self, task: Range) -> None:
+        self._end = task.end
+        self.begin(max(task.start, task.hole))
+
+    def begin(self, first: int) -> None:
+        """From here on they count: what is missing before it has been told, or was not asked for."""
+        self.first = first
+        self._left = self._end - first
+
+    def came(self, offsets: pa.Array) -> None:
+        self._left -= int((offsets.to_numpy() >= self.first).sum())
+
+    def until(self, held: Held) -> int | None:
+        """None if nothing is missing that retention took."""
+        if self._left <= 0 or held.whole_from <= self.first:
+            return None
+        return min(held.whole_from, self._end)
+
+
+def _held(asked: Asked, client: Client, task: Range) -> Held | None:
+    """None unless it is the topic that was planned for, with everything that is to be read, or what is left of it."""
     try:
         now = client.topic(task.topic)
         if now.id != task.id:
             report_other(task.topic, asked.losses)
-            return False
-        end = asked.log.held(client, now)[task.partition].end
+            return None
+        held = asked.log.held(client, now)[task.partition]
     except TopicNotFound:
         asked.losses.report(f"the topic {task.topic} was deleted while it was to be read", topic=task.topic)
-        return False
-    if end < task.end:
+        return None
+    if held.end < task.end:
         asked.losses.report(
             f"offsets up to {task.end} of partition {task.partition} of {task.topic} were to be read, and it ends at "
-            f"{end}: was the broker set back?",
+            f"{held.end}: was the broker set back?",
             topic=task.topic,
             partition=task.partition,
         )
-    return True
+    return held
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

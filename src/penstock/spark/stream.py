@@ -45,10 +45,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @telling
     def initialOffset(self) -> Written:  # noqa: N802
-        client = self._asked.connecting.client()
-        seen = self._asked.subscription.look_for_all(client)
+        client, seen = self._asked.connecting.client(), self._look_at_start()
         offsets = self._asked.start.offsets(client, seen, self._asked.losses)
-        return self._written({topic: Place(now.id, offsets[topic]) for topic, now in seen.items()})
+        return self._written({topic: Place(now.id, offsets[topic], now.holes) for topic, now in seen.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """One of those that were asked for: Spark hands it back, and the others are known here."""
@@ -102,6 +101,12 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> dict[str, Seen]:
         return self._asked.subscription.look(self._asked.connecting.client())
 
+    def _look_at_start(self) -> dict[str, Seen]:
+        """Spark asks where to start after `prepareForTriggerAvailableNow`: what came in between is not read, either."""
+        seen = self._look() if self._fixed is None else self._fixed
+        self._asked.subscription.check_all(seen)
+        return seen
+
     def _written(self, places: Mapping[str, Place]) -> Written:
         return written(places, self._asked.table)
 
@@ -120,7 +125,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 self._check_places(topic, place, now)
                 behind = {number: max(now.ends.get(number, 0), at) for number, at in place.offsets.items()}
-                ends[topic] = Place(now.id, {**now.ends, **behind})
+                ends[topic] = Place(now.id, {**now.ends, **behind}, place.holes)
         return ends | {topic: Place(now.id, now.ends) for topic, now in seen.items() if topic not in ends}
 
     def _check_places(self, topic: str, place: Place, now: Seen) -> None:
@@ -132,6 +137,12 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._report_once(
                     f"the next message of partition {number} of {topic} is at offset {at}, and what is there has "
                     f"{held.start} to {held.end}: retention may be too short for this query",
+                    f"{topic}:{number}",
+                )
+            elif (whole_from := held.lost(at, place.holes.get(number, 0))) > at:
+                self._report_once(
+                    f"offsets {at} to {whole_from} of partition {number} of {topic} were to be read, and retention has "
+                    "left single messages of them, which are for later: it may be too short for this query",
                     f"{topic}:{number}",
                 )
 
@@ -191,7 +202,7 @@ def _shortened(ends: Places, waiting: Mapping[Partition, int], shares: Mapping[P
             number: end - waiting.get((topic, number), 0) + shares.get((topic, number), 0)
             for number, end in place.offsets.items()
         }
-        shorter[topic] = Place(place.id, offsets)
+        shorter[topic] = Place(place.id, offsets, place.holes)
     return shorter
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.client.blocking import Client
@@ -26,6 +27,10 @@ class Seen(NamedTuple):
     def ends(self) -> dict[int, int]:
         return {number: held.end for number, held in self.partitions.items()}
 
+    @property
+    def holes(self) -> dict[int, int]:
+        return {number: held.whole_from for number, held in self.partitions.items()}
+
 
 class Subscription(NamedTuple):
     """One of the three ways to name topics. `told` is how it was said, for people."""
@@ -42,27 +47,31 @@ class Subscription(NamedTuple):
         return topic in self.topics
 
     def look(self, client: Client) -> dict[str, Seen]:
-        """Those that are there. In one trip to the broker for each topic, or with a pattern for all of them."""
-        if self.pattern is not None:
-            return {info.name: self._seen(client, info) for info in client.topics() if self.has(info.name)}
+        """Those that are there. In one trip to the broker for each topic, or with a pattern for all of them.
+
+        Deliveries take another one for each.
+        """
+        listed = {} if self.pattern is None else {info.name: info for info in client.topics() if self.has(info.name)}
         found = {}
-        for topic in self.topics:
-            try:
-                found[topic] = self._seen(client, client.topic(topic))
-            except TopicNotFound:
-                continue
+        for topic in self.topics or listed:
+            # Also one that was listed may be gone at the next trip.
+            with suppress(TopicNotFound):
+                found[topic] = self._seen(client, listed.get(topic) or client.topic(topic))
         return found
 
     def look_for_all(self, client: Client) -> dict[str, Seen]:
-        """TopicNotFound if one of those that were named is not there."""
         found = self.look(client)
+        self.check_all(found)
+        return found
+
+    def check_all(self, found: Mapping[str, Seen]) -> None:
+        """TopicNotFound if one of those that were named is not there."""
         missing = [topic for topic in self.topics if topic not in found]
         if missing:
             raise TopicNotFound(
                 f"there is no topic {', '.join(missing)} ({self.told}): make it first, or correct the name",
                 topic=missing[0],
             )
-        return found
 
     def _seen(self, client: Client, info: TopicInfo) -> Seen:
         wanted = range(len(info.partitions)) if self.assigned is None else self.assigned[info.name]

@@ -160,6 +160,9 @@ class Log:
             log._segments = (log._create_segment(manifest.start_offset, 0),)
         log._mark = MarkFile(files, manifest.log_id)
         log._note_synced()
+        if manifest.whole_from > log.end_offset:
+            # A truncation was cut short behind its last step but one.
+            log._note_whole_from(log.end_offset)
         if recovered is None:
             # The last step of making a log: from here on, whatever is missing is damage.
             write_manifest(files, manifest)
@@ -177,6 +180,14 @@ class Log:
     @property
     def start_offset(self) -> int:
         return self._manifest.start_offset
+
+    @property
+    def whole_from(self) -> int:
+        """From here on retention has taken nothing out. Below it, single messages may be left of what there was.
+
+        What compaction took out does not count: a newer message of the same key stands for it.
+        """
+        return max(self._manifest.whole_from, self._manifest.start_offset)
 
     @property
     def end_offset(self) -> int:
@@ -296,6 +307,9 @@ class Log:
                 position = self._position_of(target, offset)
             with self._all_or_stop(), self._truncation_under_way():
                 self._truncate(kept, target if keeps_target else None, offset, position)
+                if self._manifest.whole_from > offset:
+                    # What comes next under these offsets is not what was taken out.
+                    self._note_whole_from(offset)
 
     def _truncate(self, kept: list[Segment], target: Segment | None, offset: int, position: int) -> None:
         """Removes the segments behind `kept`, of which the last is `target` if that must be cut at `position`."""
@@ -327,10 +341,8 @@ class Log:
                 return
             if offset == self.end_offset:
                 self.roll()
-            manifest = self._manifest._replace(start_offset=offset)
             with self._stops_if_fatal:
-                write_manifest(self._files, manifest)
-            self._manifest = manifest
+                self._write_manifest(self._manifest._replace(start_offset=offset))
             removed = [s for s in self._segments[:-1] if s.next_offset <= offset]
             self._segments = self._segments[len(removed) :]
             with self._all_or_stop():
@@ -388,12 +400,19 @@ class Log:
         return not isinstance(error, Fatal | LogClosed) and not all(map(self.has_sealed, segments))
 
     def rewrite(
-        self, old: Sequence[Segment], frames: Iterable[Frame], *, flags: int = 0, truncations: int | None = None
+        self,
+        old: Sequence[Segment],
+        frames: Iterable[Frame],
+        *,
+        flags: int = 0,
+        truncations: int | None = None,
+        is_loss: bool = False,
     ) -> bool:
         """Replaces sealed neighbours by one segment with these frames.
 
         False if they were removed meanwhile; also, given the `truncations` at the time the frames were chosen, if the
         log was truncated since. Appends and reads go on while the frames are written; one rewrite at a time.
+        `is_loss`: what is not among the frames is gone, and `whole_from` says so before it is.
         """
         header = SegmentHeader(
             log_id=self.log_id,
@@ -420,6 +439,9 @@ class Log:
                     for segment in old:
                         # Readers that hold the old segment go on reading the old file.
                         segment.opened = self._cache.open(self._files, segment)
+                    if is_loss:
+                        with self._stops_if_fatal:
+                            self._note_whole_from(max(header.end_offset, self.whole_from))
                 except StorageError:
                     rewritten.discard(self._files)
                     raise
@@ -562,6 +584,13 @@ class Log:
         return int(frame.offsets(batch)[row]) if row < batch.count else found.info.next_offset
 
     # --- helpers -----------------------------------------------------------------------------------------
+
+    def _note_whole_from(self, offset: int) -> None:
+        self._write_manifest(self._manifest._replace(whole_from=offset))
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        write_manifest(self._files, manifest)
+        self._manifest = manifest
 
     @contextmanager
     def _truncation_under_way(self) -> Iterator[None]:

@@ -106,7 +106,8 @@ def _thin(log: Log, segments: Sequence[Segment], protected: Protected) -> None:
         stored = sum(head.count for segment in segments for head in log.heads_of(segment))
         kept = sum(int(protected(np.arange(s.base_offset, s.next_offset)).sum()) for s in segments)
         if 2 * kept < stored:
-            log.rewrite(segments, _protected_frames(log, segments, protected), truncations=truncations)
+            frames = _protected_frames(log, segments, protected)
+            log.rewrite(segments, frames, truncations=truncations, is_loss=True)
     except StorageError as error:
         if not log.lost_to_others(error, segments):
             raise

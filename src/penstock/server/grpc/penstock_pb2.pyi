@@ -334,18 +334,20 @@ class Topic(_message.Message):
     def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., created_us: _Optional[int] = ..., scheduled: _Optional[int] = ..., id: _Optional[str] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("number", "start_offset", "end_offset", "bytes", "archived")
+    __slots__ = ("number", "start_offset", "end_offset", "bytes", "archived", "whole_from")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FROM_FIELD_NUMBER: _ClassVar[int]
     number: int
     start_offset: int
     end_offset: int
     bytes: int
     archived: int
-    def __init__(self, number: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., bytes: _Optional[int] = ..., archived: _Optional[int] = ...) -> None: ...
+    whole_from: int
+    def __init__(self, number: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., bytes: _Optional[int] = ..., archived: _Optional[int] = ..., whole_from: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "partitions", "settings")

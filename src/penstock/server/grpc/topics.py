@@ -28,6 +28,7 @@ def _topic(info: TopicInfo) -> pb.Topic:
             end_offset=one.end_offset,
             bytes=one.bytes,
             archived=one.archived,
+            whole_from=one.whole_from,
         )
         for one in info.partitions
     ]

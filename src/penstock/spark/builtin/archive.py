@@ -22,7 +22,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from penstock.archive import Archive, FileEntry
 from penstock.client.blocking import Client
-from penstock.errors import TopicNotFound
+from penstock.client.requests import TopicInfo
+from penstock.errors import ArchiveConflict, TopicNotFound
 from penstock.limits import MIB
 from penstock.spark.asked import Asked, asked_by
 from penstock.spark.builtin.archive_places import places
@@ -55,6 +56,8 @@ class Archiving:
     fails_on_loss: bool = True
     # Small files in a partition and a day; None: they stay as they are.
     compact_every: int | None = COMPACT_EVERY
+    # Whether an archive that has less than the broker was told is filled with what the broker still has.
+    refills: bool = False
 
     def options(self) -> dict[str, str]:
         """Of the source."""
@@ -83,23 +86,50 @@ class Archiving:
 def prepared(archiving: Archiving, client: Client) -> Archive:
     """The archive, made if it is not there. What can be known to be wrong is, before Spark is started.
 
-    The broker is told what is archived: whoever committed it last may have died before.
+    The broker is told what is archived: whoever committed it last may have died before. If it was told more than the
+    archive has, it deletes what is archived nowhere: ArchiveConflict, or it is told so.
     """
     asked = archiving.asked()
     seen = asked.subscription.look_for_all(client)
     archive = Archive.open(archiving.where, create=True)
+    if not archiving.refills:
+        infos = [client.topic(topic) for topic in seen]
+        # Behind what the broker says: another one may commit, and tell it, meanwhile.
+        archive.refresh()
+        for info in infos:
+            _check_told(archive, info)
     places(archive, seen, asked.losses)
     for topic in seen:
-        tell(archive, client, topic, seen[topic].id)
+        tell(archive, client, topic, seen[topic].id, lowers=archiving.refills)
     return archive
 
 
-def tell(archive: Archive, client: Client, topic: str, topic_id: str) -> None:
+def _check_told(archive: Archive, info: TopicInfo) -> None:
+    if info.settings["archive"] != "required":
+        return
+    covered = archive.covered(info.id)
+    for part in info.partitions:
+        if part.archived > covered.get(part.number, 0):
+            raise ArchiveConflict(
+                f"the broker was told that partition {part.number} of {info.name} is archived up to offset "
+                f"{part.archived}, and {archive.place.uri} has it up to {covered.get(part.number, 0)}: the archive was "
+                "lost or set back to an older state, or this is another one. What is archived nowhere may be deleted: "
+                "restore the archive, or use the right one. Or fill this one by --refill, with what the broker still "
+                f"has (from offset {part.start_offset} on), which it keeps then until it is archived again",
+                topic=info.name,
+                partition=part.number,
+                told=part.archived,
+                covered=covered.get(part.number, 0),
+            )
+
+
+def tell(archive: Archive, client: Client, topic: str, topic_id: str, *, lowers: bool = False) -> None:
     """A broker that does not wait for it need not know, nor let us tell it."""
     try:
         info = client.topic(topic)
         if info.id == topic_id and info.settings["archive"] == "required":
-            client.archived(topic, archive.covered(topic_id), topic_id=topic_id)
+            nothing = dict.fromkeys(range(len(info.partitions)), 0) if lowers else {}
+            client.archived(topic, nothing | archive.covered(topic_id), topic_id=topic_id, lowers=lowers)
     except TopicNotFound:
         # The next look finds that out, and says what it means.
         return
@@ -108,15 +138,17 @@ def tell(archive: Archive, client: Client, topic: str, topic_id: str) -> None:
 def start(
     spark: SparkSession, archiving: Archiving, archive: Archive, client: Client, checkpoint: str
 ) -> list[StreamingQuery]:
-    if Path(checkpoint).exists():
-        shutil.rmtree(checkpoint)
+    # Of what is deleted nothing can be another pipeline's, whatever directory it is that we are given.
+    own = Path(checkpoint) / "archive"
+    if own.exists():
+        shutil.rmtree(own)
     spark.dataSource.register(ArchiveDataSource)
     options = {**archiving.options(), WHERE: archive.place.full("").rstrip("/")}
     frame = spark.readStream.format(FORMAT).options(**options).load()
     frame = frame.observe(MESSAGES, f.coalesce(f.sum("messages"), f.lit(0)).alias("messages"))
     writer = frame.writeStream.foreachBatch(Batches(archiving, archive, client).commit).queryName(archiving.name)
     # On this machine, whatever file system Spark has as its own: nobody but the driver looks at it.
-    writer = writer.option("checkpointLocation", Path(checkpoint).absolute().as_uri())
+    writer = writer.option("checkpointLocation", own.absolute().as_uri())
     return [triggered(writer, archiving.trigger).start()]
 
 
@@ -142,7 +174,4 @@ class Batches:
 
     def _commit(self, entries: list[FileEntry]) -> None:
         # Not Spark's number: that begins anew with every run, and the manifest has one for each writer.
-        self._archive.refresh()
-        last = self._archive.last_batch(self._archiving.name)
-        number = 0 if last is None else last + 1
-        self._archive.commit(self._archiving.name, number, entries, allow_gaps=not self._archiving.fails_on_loss)
+        self._archive.commit(self._archiving.name, None, entries, allow_gaps=not self._archiving.fails_on_loss)

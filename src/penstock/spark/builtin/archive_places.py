@@ -21,7 +21,8 @@ def places(archive: Archive, seen: Mapping[str, Seen], losses: Losses) -> Places
             number: _place(archive, f"partition {number} of {topic}", covered.get(number, held.start), held, losses)
             for number, held in now.partitions.items()
         }
-        found[topic] = Place(now.id, offsets)
+        # What is missing has been told by now.
+        found[topic] = Place(now.id, offsets, now.holes)
     return found
 
 
@@ -37,5 +38,11 @@ def _place(archive: Archive, which: str, at: int, held: Held, losses: Losses) ->
         losses.report(
             f"offsets {at} to {held.start} of {which} were deleted before they were archived: with archive=required "
             "the broker keeps what is not archived yet"
+        )
+    elif (whole_from := held.lost(at)) > at:
+        losses.report(
+            f"of offsets {at} to {whole_from} of {which} retention has left single messages, which are for later, and "
+            "deleted the others before they were archived: with archive=required the broker keeps what is not archived "
+            "yet"
         )
     return max(at, held.start)

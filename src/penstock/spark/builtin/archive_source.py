@@ -52,8 +52,7 @@ class ArchiveStreamReader(PenstockStreamReader):
 
     @telling
     def initialOffset(self) -> Written:  # noqa: N802
-        seen = self._asked.subscription.look_for_all(self._asked.connecting.client())
-        return written(places(Archive.open(self._where), seen, self._asked.losses), self._asked.table)
+        return written(places(Archive.open(self._where), self._look_at_start(), self._asked.losses), self._asked.table)
 
     def _ends(self, begin: Places, seen: Mapping[str, Seen]) -> Places:
         for topic, place in begin.items():

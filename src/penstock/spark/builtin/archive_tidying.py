@@ -14,6 +14,8 @@ from penstock.archive import Archive, compact, vacuum
 SECONDS_MAX = 30.0
 # All files are listed for it.
 VACUUM_EVERY_S = 3_600.0
+# Of the archive, for jobs that never run for so long.
+VACUUM_COMMITS = 64
 
 
 class Tidying:
@@ -22,7 +24,8 @@ class Tidying:
         self._archive = archive
         self._files_min = files_min
         self._gone = 0
-        self._vacuumed_s: float | None = None
+        self._looked_s: float | None = None
+        self._looked_at = archive.ledger.commit
 
     def tidy(self) -> None:
         began_s = time.monotonic()
@@ -31,7 +34,13 @@ class Tidying:
             last_min=self._files_min,
             is_enough=lambda: time.monotonic() - began_s > SECONDS_MAX,
         )
-        if self._gone and (self._vacuumed_s is None or began_s - self._vacuumed_s >= VACUUM_EVERY_S):
+        if self._is_due(began_s):
             # By its grace of a day it is known that nobody has use for the files: no reader, and no task.
             vacuum(self._archive)
-            self._gone, self._vacuumed_s = 0, began_s
+            self._gone, self._looked_s, self._looked_at = 0, began_s, self._archive.ledger.commit
+
+    def _is_due(self, now_s: float) -> bool:
+        """Also if nothing was merged: what tasks left that died, and what was merged a day ago, is to go some time."""
+        if self._looked_s is not None:
+            return now_s - self._looked_s >= VACUUM_EVERY_S
+        return self._gone > 0 or self._archive.ledger.commit // VACUUM_COMMITS > self._looked_at // VACUUM_COMMITS

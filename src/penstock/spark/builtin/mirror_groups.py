@@ -2,15 +2,20 @@
 
 A group is moved to where the first message is that it has not done. What it has done behind that comes again: at least
 once, as after a seek. Messages that are not mirrored yet will be behind the place it is moved to.
+
+What the mirror has left out (it began later, or let a loss pass), or the target has deleted, the group would never get
+there. If the source still has such messages, and the group has not done them, it is not moved unless somebody says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from pyroaring import BitMap64
+
 from penstock.client.blocking import Client
-from penstock.client.requests import GroupInfo, TopicInfo
+from penstock.client.requests import GroupInfo, StateAt, TopicInfo
 from penstock.clock import SystemClock
 from penstock.errors import GroupNotFound, InvalidInput, MirrorConflict, NotFound
 from penstock.spark.builtin.mirror_table import Course, Table, Way
@@ -19,7 +24,11 @@ _DAY_US = 86_400_000_000
 
 
 class Translated(NamedTuple):
-    """`is_mirrored` is whether everything before `offset` is there; if not, `to` is behind all that is."""
+    """`is_mirrored` is whether the mirror is that far; if not, `to` is behind all that is there.
+
+    `is_skipped` is whether it is that far, and has no message of that offset: it was left out, or deleted at the
+    target, or the source had none. `to` is the next one then.
+    """
 
     topic: str
     partition: int
@@ -27,10 +36,14 @@ class Translated(NamedTuple):
     target: str
     to: int
     is_mirrored: bool
+    is_skipped: bool
 
 
 class Moved(NamedTuple):
-    """`behind` is how many offsets, of what the group has done, are not mirrored yet, and will come to it again."""
+    """Three numbers of messages. `again`: the group has done them, out of order, and gets them once more. `behind`: it
+    has done them, they are not mirrored yet, and come again, too. `missing`: it has not done them, the source still has
+    them, and the target has not, nor will.
+    """
 
     group: str
     topic: str
@@ -38,7 +51,9 @@ class Moved(NamedTuple):
     floor: int
     target: str
     to: int
+    again: int
     behind: int
+    missing: int
 
 
 def translate(
@@ -54,7 +69,9 @@ def translate(
         if course.source == topic and way.partition == partition and ids.get(way.target) == way.target_id
     ]
     way, course = _the_one(found, topic, partition)
-    return Translated(topic, partition, offset, way.target, course.translate(offset), offset <= course.source_end)
+    is_skipped = offset < course.source_end and not any(run.source <= offset < run.source_end for run in course.runs)
+    to = course.translate(offset)
+    return Translated(topic, partition, offset, way.target, to, offset <= course.source_end, is_skipped)
 
 
 def _the_one(found: list[tuple[Way, Course]], topic: str, partition: int) -> tuple[Way, Course]:
@@ -104,11 +121,60 @@ def _moves(
         held = there[way.target].partitions[state.partition]
         to = min(max(course.translate(state.floor), held.start_offset), held.end_offset)
         behind = max(0, state.floor - max(course.source_end, here.partitions[state.partition].start_offset))
-        yield Moved(group, topic, state.partition, state.floor, way.target, to, behind)
+        mirrored = _mirrored(course, state.floor, held.start_offset)
+        not_yet = BitMap64(range(max(course.source_end, state.floor), state.end_offset))
+        again = len((mirrored | not_yet) - state.unacknowledged)
+        missing = _missing(source, topic, state, course, mirrored)
+        yield Moved(group, topic, state.partition, state.floor, way.target, to, again, behind, missing)
 
 
-def move(source: Client, target: Client, group: str, found: list[Moved]) -> None:
+def _mirrored(course: Course, floor: int, target_start: int) -> BitMap64:
+    """The offsets at the source, from the floor on, of what the target has."""
+    found = BitMap64()
+    for run in course.runs:
+        first = max(floor, run.source + max(0, target_start - run.target))
+        found |= BitMap64(range(first, max(first, run.source_end)))
+    return found
+
+
+def _missing(source: Client, topic: str, state: StateAt, course: Course, mirrored: BitMap64) -> int:
+    """Of a mirror that has nothing yet it is not known where it began: all that there is counts."""
+    end = course.source_end if course.runs else state.end_offset
+    first = max(state.floor, source.topic(topic).partitions[state.partition].start_offset)
+    wanted = (state.unacknowledged - mirrored) & BitMap64(range(first, max(first, end)))
+    if not wanted:
+        return 0
+    # Offsets of which the source itself has no message, any more or at all, are no loss.
+    reader = source.reader(
+        topic,
+        partitions=[state.partition],
+        from_offset={state.partition: wanted.min()},
+        to_offset={state.partition: wanted.max() + 1},
+        columns=["offset"],
+    )
+    return sum(len(wanted & BitMap64(batch.column("offset").to_numpy())) for batch in reader.batches())
+
+
+def check_missing(found: Iterable[Moved]) -> None:
+    """MirrorConflict if a group would never get messages that it has not done."""
+    for each in found:
+        if each.missing:
+            raise MirrorConflict(
+                f"{each.missing} messages of partition {each.partition} of {each.topic} that group {each.group} has "
+                f"not done are at the source, and not in {each.target}: the mirror began behind them, let their loss "
+                "pass, or has nothing of that partition yet, or the target has deleted them. Let the group do them at "
+                "the source, or move it without them (--allow-missing)",
+                group=each.group,
+                topic=each.topic,
+                partition=each.partition,
+                missing=each.missing,
+            )
+
+
+def move(source: Client, target: Client, group: str, found: list[Moved], *, allow_missing: bool = False) -> None:
     """As `moves` has found. The group is made with the settings it has at the source, if it is not there."""
+    if not allow_missing:
+        check_missing(found)
     settings = source.group(group).settings
     there = _group(target, group)
     if there is not None and there.members:

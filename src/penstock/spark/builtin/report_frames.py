@@ -90,10 +90,21 @@ def _of_the_period(events: DataFrame, asked: Asked, scope: Scope) -> DataFrame:
     before = (
         sf.col("reaches_back") & (sf.col("offset") < sf.col("start")) & (sf.col("time_us") >= (asked.since_us or 0))
     )
+    if asked.until_us is not None and any(each.start >= each.end for each in scope.stretches):
+        events = events.join(sf.broadcast(_early(events, asked.until_us)), ["topic", "partition"], "left")
+        # A log that starts behind the period does not tell which of those that are gone were of it.
+        is_early = (sf.col("start") < sf.col("end")) | (sf.col("offset") < sf.col("early_end"))
+        before &= sf.coalesce(is_early, sf.lit(False))
     within = (sf.col("offset") < sf.col("end")) & ((sf.col("offset") >= sf.col("first")) | before)
     placed = events.join(sf.broadcast(stretches), ["topic", "partition"]).where(within)
     # Lives are told lease by lease first, then as a whole, and put beside messages: all of it by message.
-    return placed.drop("start", "first", "end", "reaches_back").repartition(*MESSAGE)
+    return placed.drop("start", "first", "end", "reaches_back", "early_end").repartition(*MESSAGE)
+
+
+def _early(events: DataFrame, until_us: int) -> DataFrame:
+    """Of each partition, behind the last message that was delivered before a time: all up to there are older."""
+    early = events.where(_on(*_DELIVERED) & (sf.col("time_us") < until_us))
+    return early.groupBy("topic", "partition").agg((sf.max("offset") + 1).alias("early_end"))
 
 
 def _moved(placed: DataFrame) -> DataFrame:

@@ -27,6 +27,8 @@ _FLAG = "tag:yaml.org,2002:bool"
 _NOTHING = "tag:yaml.org,2002:null"
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
 _SHOWN_MAX = 80
+# Spark's are of 64 bits.
+_WHOLE_MAX = (1 << 63) - 1
 TOPIC = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII)
 
 
@@ -65,6 +67,9 @@ class Document:
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
             self.problems.append(Problem(line, "", f"not YAML: {error.problem}"))
+            return None
+        except RecursionError:
+            self.problems.append(Problem(0, "", "nested too deeply"))
             return None
         except yaml.YAMLError as error:
             self.problems.append(Problem(0, "", f"not YAML: {error}"))
@@ -155,8 +160,11 @@ class Field:
 
     def whole(self, least: int = 1) -> int | None:
         text = str(self._node.value) if isinstance(self._node, yaml.ScalarNode) else ""
-        if self._node.tag != _WHOLE or not text.isdigit() or int(text) < least:
-            self.wrong(f"is a whole number from {least} on, not {self.raw}")
+        # With a 0 in front it would be octal to some, and to us not.
+        is_decimal = self._node.tag == _WHOLE and re.fullmatch(r"0|[1-9][0-9]{0,18}", text)
+        if not is_decimal or not least <= int(text) <= _WHOLE_MAX:
+            most = f"to {_WHOLE_MAX}" if len(text) > 18 else "on"
+            self.wrong(f"is a whole number from {least} {most}, not {self.raw}")
             return None
         return int(text)
 

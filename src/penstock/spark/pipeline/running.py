@@ -20,7 +20,7 @@ from penstock.errors import PenstockError, PipelineFailed
 from penstock.spark.pipeline.failures import cause_of, is_of_ended_java
 from penstock.spark.pipeline.progress import Meter, Progress
 from penstock.spark.pipeline.session import check_spark, open_session
-from penstock.spark.pipeline.state import State, Status, Store, now_us
+from penstock.spark.pipeline.state import Kind, State, Status, Store, now_us
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +59,7 @@ class Job:
     checkpoint: str | None = None
     needs_avro: bool = False
     needs_delta: bool = False
+    kind: Kind = "file"
 
 
 def run(job: Job, store: Store, view: View, spark: SparkSession | None = None) -> State:
@@ -72,7 +73,9 @@ def run(job: Job, store: Store, view: View, spark: SparkSession | None = None) -
         log = home / "log.txt"
         checkpoint = job.checkpoint or str(home / "checkpoint")
         file = "" if job.file is None else str(job.file)
+        store.check_kind(job.name, job.kind)
         state = State(job.name, file, "starting", os.getpid(), now_us(), job.master, checkpoint, str(log))
+        state.kind = job.kind
         store.put(state)
         view.starting(state)
         try:

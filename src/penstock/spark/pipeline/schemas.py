@@ -52,14 +52,14 @@ def read_avro(field: Field, directory: Path) -> tuple[str, list[str]]:
     try:
         schema = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        field.wrong(f"{file} can't be read: {error.strerror}")
+        field.refuse(f"{file} can't be read: {error.strerror}")
         return "", []
     except ValueError as error:
-        field.wrong(f"{file} is not JSON: {error}")
+        field.refuse(f"{file} is not JSON: {error}")
         return "", []
     columns = _record_fields(schema)
     if columns is None:
-        field.wrong(f'{file} is no schema of a record: {{"type": "record", "name": …, "fields": [{{"name": …}}, …]}}')
+        field.refuse(f'{file} is no schema of a record: {{"type": "record", "name": …, "fields": [{{"name": …}}, …]}}')
         return "", []
     _check_names(field, columns)
     return json.dumps(schema), columns

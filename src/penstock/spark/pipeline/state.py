@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +21,16 @@ from typing import Literal
 import msgspec
 
 from penstock.clock import SystemClock
-from penstock.errors import NotFound, PipelineRunning, StorageError
+from penstock.errors import InvalidInput, NotFound, PipelineRunning, StorageError
 from penstock.spark.pipeline.progress import Progress
 
+# Of a pipeline: from a file, or one of those that are built in.
+Kind = Literal["file", "archive", "mirror"]
 Status = Literal["starting", "running", "finished", "stopped", "failed", "killed"]
 ALIVE = ("starting", "running")
+# Whoever looks whether a pipeline runs holds its lock for less than a millisecond; one that runs, for longer than this.
+_LOOKERS_S = 0.5
+_AGAIN_S = 0.01
 
 
 class State(msgspec.Struct):
@@ -41,6 +47,8 @@ class State(msgspec.Struct):
     ended_us: int | None = None
     error: str | None = None
     progress: Progress | None = None
+    # None: written before there was such a thing.
+    kind: Kind | None = None
 
 
 def default_directory() -> Path:
@@ -96,15 +104,30 @@ class Store:
         except OSError as error:
             raise StorageError(f"the state of pipelines can't be kept in {home}: {error.strerror}") from error
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _is_taken(lock):
                 raise PipelineRunning(
                     f"the pipeline {name} is running already: `penstock pipeline status {name}` shows it", pipeline=name
-                ) from None
+                )
             yield home
         finally:
             os.close(lock)
+
+    def check_kind(self, name: str, kind: Kind) -> None:
+        """What another kind of pipeline keeps under this name is not ours to go on with, or to replace."""
+        try:
+            state = self.get(name)
+        except (NotFound, StorageError):
+            # What can't be read is replaced: a disk that was full, or a power loss, may have left it.
+            return
+        known = state.kind or ("file" if state.file else None)
+        if known not in (None, kind):
+            of = f"the one from {state.file}" if known == "file" else f"a `penstock pipeline {known}`"
+            raise InvalidInput(
+                f"a pipeline called {name} is there already, and is another: {of}, whose state is in "
+                f"{self.home(name)}. Use another name, or another --state-dir",
+                pipeline=name,
+                kind=known,
+            )
 
     def _is_held(self, name: str) -> bool:
         try:
@@ -118,6 +141,19 @@ class Store:
         finally:
             os.close(lock)
         return False
+
+
+def _is_taken(lock: int) -> bool:
+    """The lock, for us alone; those who only look are waited for."""
+    give_up = time.monotonic() + _LOOKERS_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(_AGAIN_S)
 
 
 def now_us() -> int:

@@ -1,0 +1,27 @@
+"""Asking again what failed for a reason that passes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from penstock.errors import PenstockError
+
+R = TypeVar("R")
+
+_PAUSE_S, _PAUSE_S_MAX = 0.01, 1.0
+
+
+async def patiently(retry_s: float, ask: Callable[[], Awaitable[R]]) -> R:
+    """With longer and longer pauses, for `retry_s` at the most."""
+    loop = asyncio.get_running_loop()
+    give_up, pause = loop.time() + retry_s, _PAUSE_S
+    while True:
+        try:
+            return await ask()
+        except PenstockError as error:
+            if not error.retriable or loop.time() + pause > give_up:
+                raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_S_MAX)
