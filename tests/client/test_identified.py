@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,14 +17,18 @@ import penstock
 from broker_process import broker_process
 from penstock.batch import Batch
 from penstock.broker.producers import Producers
-from penstock.client import identified
+from penstock.broker.settings import TopicSettings
+from penstock.client import identified, patience, placing
 from penstock.client.client import Client
 from penstock.client.identified import IdentifiedWriter, Identity
+from penstock.client.requests import FindOffsets
 from penstock.client.transport import Stored, Transport
 from penstock.errors import (
+    AttemptDiffers,
     BatchTooLarge,
     ConnectionLost,
     DiskFull,
+    Forbidden,
     InvalidInput,
     LogClosed,
     PenstockError,
@@ -41,16 +47,24 @@ Way = Callable[..., None]
 
 
 class Between:
-    """A transport that counts frames, holds them up, and loses answers."""
+    """A transport that counts frames and reads, holds frames up, loses answers, and refuses reads."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.frames: list[Producer] = []
+        self.reads = 0
+        self.is_secret = False
         self.lost: list[PenstockError] = []
         self.gate: asyncio.Event | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+    async def read(self, *args: Any) -> Any:
+        if self.is_secret:
+            raise Forbidden("may not read")
+        self.reads += 1
+        return await self.inner.read(*args)
 
     async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
         if self.gate is not None:
@@ -132,7 +146,7 @@ def test_work_of_more_frames_than_the_broker_remembers_is_stored_once(run: Way) 
     run(todo)
 
 
-@pytest.mark.parametrize("again", [[5, 15, 25], [30], [1, 2, 3, 30], [25, 27, 40], [40], [12, 19, 21, 31, 40]])
+@pytest.mark.parametrize("again", [[5, 15, 30], [30], [1, 2, 3, 30], [25, 27, 40], [40], [12, 19, 21, 31, 40]])
 def test_frames_may_be_cut_differently_when_work_is_done_again(run: Way, again: list[int]) -> None:
     async def todo(client: Client) -> None:
         await work(client, [10, 20, 30])
@@ -171,6 +185,10 @@ def test_however_often_and_however_far_work_is_done_it_is_stored_once(
     attempts: list[list[int]], at_once: bool, full_at: set[int]
 ) -> None:
     full = Full(full_at)
+    if at_once:
+        attempts = [[*cuts, 150] for cuts in attempts]
+    # What one has done before, the next one does, too.
+    attempts.sort(key=lambda cuts: cuts[-1])
 
     async def todo() -> None:
         transport = await LocalTransport.open(
@@ -300,6 +318,15 @@ class SlowDisk:
         self.under_way: list[tuple[Frame, asyncio.Future[None]]] = []
         self.stored: list[bytes | None] = []
 
+    def now_us(self) -> int:
+        return 0
+
+    async def call(self, request: Any) -> Any:
+        """There is nothing to be read."""
+        if isinstance(request, FindOffsets):
+            return [0]
+        return SimpleNamespace(partitions=[SimpleNamespace(end_offset=0)])
+
     async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
         known = self.producers.find(frame.producer, frame.count)
         if known is None:
@@ -330,7 +357,7 @@ async def turns(count: int = 20) -> None:
 def test_what_another_attempt_has_under_way_does_not_count_as_stored(
     other: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identified, "_PAUSE_S", 0)
+    monkeypatch.setattr(patience, "_PAUSE_S", 0)
 
     async def attempt(disk: SlowDisk, cuts: Sequence[int]) -> None:
         async with IdentifiedWriter(cast(Transport, disk), "orders", WORK) as writer:
@@ -496,3 +523,155 @@ def test_places_are_told_by_the_broker_or_looked_for(run: Way) -> None:
         assert told[3] == {number: number for number in range(30)}
 
     run(todo)
+
+
+# --- other messages under the same identity -----------------------------------------------------------------
+
+
+async def attempt(client: Client, batches: Iterable[Batch], identity: Identity = WORK, **more: Any) -> dict[int, int]:
+    """Each batch a frame of its own."""
+    async with client.identified("orders", identity) as writer:
+        for batch in batches:
+            await writer.put(0, batch, **more)
+            await settled(writer)
+        return await writer.finish()
+
+
+def texts(*some: str) -> Batch:
+    return Batch.from_columns([each.encode() for each in some], now_us=1)
+
+
+@pytest.mark.parametrize(("frames", "changed", "size"), [(2, 0, 50), (2, 39, 7), (20, 0, 50), (20, 13, 7), (20, 39, 9)])
+def test_other_messages_in_place_of_those_that_are_stored_are_noticed(
+    run: Way, frames: int, changed: int, size: int
+) -> None:
+    """The broker remembers some frames of the first attempt, or finds them in the log; of both, any message counts."""
+
+    async def todo(client: Client) -> None:
+        before = [str(number) for number in range(40)]
+        await attempt(client, [texts(*before[at : at + 40 // frames]) for at in range(0, 40, 40 // frames)])
+        after = [*before[:changed], "other", *before[changed + 1 :], "more"]
+        where = f"message {changed} for partition 0 of orders .* as orders:0:{changed}: value is another"
+        with pytest.raises(AttemptDiffers, match=where) as caught:
+            await attempt(client, [texts(*after[at : at + size]) for at in range(0, 41, size)])
+        details = {"topic": "orders", "partition": 0, "number": changed, "offset": changed, "column": "value"}
+        assert caught.value.details == details
+        assert await values(client) == [each.encode() for each in before]
+
+    run(todo)
+
+
+@pytest.mark.parametrize("frames", [2, 20])
+def test_fewer_messages_than_are_stored_are_noticed(run: Way, frames: int) -> None:
+    """All of them are there; but the others, which are not missed here, may be done by other work now."""
+
+    async def todo(client: Client) -> None:
+        await work(client, list(range(40 // frames, 41, 40 // frames)))
+        for fewer in ([39], [3, 20], list(range(2, 31, 2))):
+            with pytest.raises(
+                AttemptDiffers, match=f"has {fewer[-1]} messages for partition 0 of orders, .* stored 40"
+            ):
+                await work(client, fewer)
+        assert await work(client, [40]) == {0: 40}
+        assert await values(client) == expected(40)
+
+    run(todo)
+
+
+FIELDS: dict[str, tuple[Any, Any]] = {
+    "keys": ([b"k"], [None]),
+    "headers": ([[("a", b"1")]], [[("a", b"2")]]),
+    "timestamps": ([5], [6]),
+    "priorities": ([1], [0]),
+    "deliver_at": ([5], [None]),
+    "expires_at": ([5], [6]),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_all_of_a_message_is_compared(run_client: Way, field: str) -> None:
+    async def todo(client: Client) -> None:
+        await client.create_topic("orders", partitions=1)
+        one, other = (Batch.from_columns([b"v"], **{field: value}, now_us=1) for value in FIELDS[field])
+        await attempt(client, [one])
+        await attempt(client, [one])
+        with pytest.raises(AttemptDiffers, match=rf"orders:0:0: {field[:3]}\w* is another"):
+            await attempt(client, [other])
+
+    run_client(todo)
+
+
+def test_times_that_each_attempt_makes_up_are_not_compared(run_client: Way) -> None:
+    def made(now_us: int, given: int = 5) -> Batch:
+        times, later = np.array([0, given]), np.array([now_us + 10, 0])
+        return Batch.from_columns([b"a", b"b"], timestamps=times, deliver_at=later, expires_at=later, now_us=now_us)
+
+    async def todo(client: Client) -> None:
+        await client.create_topic("orders", partitions=1)
+        relative = ("deliver_at", "expires_at")
+        for now_us in (70, 80):
+            assert await attempt(client, [made(now_us)], now_us=now_us, relative=relative) == {0: 2}
+        with pytest.raises(AttemptDiffers, match=r"message 1 .* timestamp is another"):
+            await attempt(client, [made(90, given=6)], now_us=90, relative=relative)
+        with pytest.raises(AttemptDiffers, match=r"message 0 .* deliver_at is another"):
+            await attempt(client, [made(90)], now_us=90, relative=("expires_at",))
+        assert await values(client) == [b"a", b"b"]
+
+    run_client(todo)
+
+
+def test_only_work_that_is_done_again_reads_and_only_what_it_has_to(
+    run_client: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: list[Between] = []
+
+    def through(transport: LocalTransport) -> Between:
+        ways.append(Between(transport))
+        return ways[0]
+
+    async def todo(client: Client) -> None:
+        await client.create_topic("orders", partitions=1)
+        await attempt(client, [numbered(0, 100)], identity=Identity(5))
+        ways[0].lost = [ConnectionLost("lost")]
+        await work(client, list(range(5, 105, 5)))
+        assert ways[0].reads == 0
+        looked: list[tuple[int, int]] = []
+        between = placing._between
+
+        async def noted(*args: Any) -> Any:
+            looked.append(args[-2:])
+            return await between(*args)
+
+        monkeypatch.setattr(placing, "_BACK", 30)
+        monkeypatch.setattr(placing, "_between", noted)
+        await work(client, [100])
+        # Back to the first, and at the end whether there are more than it has put.
+        assert looked == [(170, 200), (110, 170), (0, 110), (170, 200)]
+        ways[0].is_secret = True
+        with pytest.raises(
+            Forbidden, match="orders: an earlier attempt at the same work has stored some of it, and the"
+        ):
+            await work(client, [100])
+        ways[0].is_secret = False
+        assert (await values(client))[100:] == expected(100)
+
+    run_client(todo, through=through)
+
+
+def test_what_the_log_has_not_kept_is_trusted_to_be_what_is_put_now(run_client: Way) -> None:
+    def keyed(*some: int) -> Batch:
+        return Batch.from_columns([b"%d" % each for each in some], keys=[b"%d" % (each % 3) for each in some], now_us=1)
+
+    async def todo(client: Client) -> None:
+        await client.create_topic("orders", partitions=1, cleanup="compact")
+        await attempt(client, [keyed(0, 1, 2, 3, 4), keyed(5, 6, 7)])
+        partition = cast(LocalTransport, client._transport).broker.topic("orders").partitions[0]
+        partition.messages.roll()
+        partition.maintain(TopicSettings(cleanup="compact"), np.empty(0, np.int64), partition.messages.end_offset)
+        assert await values(client) == [b"5", b"6", b"7"]
+        assert await attempt(client, [keyed(*range(9))]) == {0: 9}
+        with pytest.raises(AttemptDiffers, match="message 6 for partition 0 of orders"):
+            await attempt(client, [keyed(0, 1, 2, 3, 4, 5, 7)])
+        assert await values(client) == [b"5", b"6", b"7", b"8"]
+
+    run_client(todo)

@@ -17,6 +17,7 @@ from penstock.client.blocking import Client
 from penstock.client.rows import StoredMessage
 from penstock.durations import time_us
 from penstock.errors import (
+    AttemptDiffers,
     BatchTooLarge,
     InvalidInput,
     InvalidMessage,
@@ -145,18 +146,29 @@ def test_keys_go_where_producers_send_them_and_rows_without_take_turns(
 
 
 def test_rows_say_their_topic_unless_the_option_does(q: Client, sink: Sink) -> None:
-    names = [f"t{uuid4().hex[:8]}" for _ in range(3)]
-    for name in names[:2]:
+    first, second = names = [f"t{uuid4().hex[:8]}" for _ in range(2)]
+    for name in names:
         q.create_topic(name, partitions=1)
-    first, second, late = names
-    before = {info.name: Pinned.of(info) for info in q.topics()}
-    q.create_topic(late, partitions=1)
-    rows = {"value": ["a", "b", "c", "d"], "topic": [first, second, first, late]}
+    rows = {"value": ["a", "b", "c"], "topic": [first, second, first]}
     for _ in range(2):
-        assert sink.write(None, rows, {"value": ["e"], "topic": [second]}, pinned=before) == 5
-    assert [texts(q, name) for name in names] == [["a", "c"], ["b", "e"], ["d"]]
+        assert sink.write(None, rows, {"value": ["e"], "topic": [second]}) == 4
+    assert [texts(q, name) for name in names] == [["a", "c"], ["b", "e"]]
     sink.write(first, rows, origin=Origin.of_job("option", 0))
-    assert texts(q, first) == ["a", "c", "a", "b", "c", "d"]
+    assert texts(q, first) == ["a", "c", "a", "b", "c"]
+
+
+def test_a_topic_that_was_made_after_the_write_began_is_refused(q: Client, sink: Sink, topic: str) -> None:
+    """If it were looked at by each attempt, and got more partitions in between, its rows would be stored twice."""
+    before = {info.name: Pinned.of(info) for info in q.topics()}
+    late = f"t{uuid4().hex[:8]}"
+    q.create_topic(late, partitions=1)
+    rows = {"value": ["a", "b"], "topic": [topic, late]}
+    with pytest.raises(
+        TopicNotFound, match=f"row 1 of Spark partition 4: the topic '{late}' was made after this write"
+    ):
+        sink.write(None, rows, pinned=before)
+    sink.write(None, rows)
+    assert [texts(q, name) for name in (topic, late)] == [["a"], ["b"]]
 
 
 # --- rows that can't be -------------------------------------------------------------------------------------
@@ -187,6 +199,39 @@ def test_rows_say_their_topic_unless_the_option_does(q: Client, sink: Sink) -> N
             InvalidMessage,
             "deliver_at is before 1970",
         ),
+        (
+            {"deliver_at": pa.array([None, 1 << 60], pa.timestamp("us", "UTC"))},
+            InvalidMessage,
+            "deliver_at is after the year 9999",
+        ),
+        (
+            {"expires_at": pa.array([None, 1 << 60], pa.timestamp("us", "UTC"))},
+            InvalidMessage,
+            "expires_at is after the year 9999",
+        ),
+        (
+            {"expires_at": pa.array([None, 0], pa.timestamp("us", "UTC"))},
+            InvalidMessage,
+            "expires_at is 1970-01-01T00:00:00Z, which no message can have",
+        ),
+        ({"timestamp": pa.array([None, -1], pa.timestamp("us", "UTC"))}, InvalidMessage, "timestamp is before 1970"),
+        (
+            {"timestamp": pa.array([1, 1 << 60], pa.timestamp("us", "UTC"))},
+            InvalidMessage,
+            "timestamp is after the year 9999",
+        ),
+        (
+            {"timestamp": pa.array([None, 0], pa.timestamp("us", "UTC"))},
+            InvalidMessage,
+            "timestamp is 1970-01-01T00:00:00Z, which no message can have: use null for none",
+        ),
+        ({"delay": pa.array([0, 1 << 60], pa.duration("us"))}, InvalidMessage, "delay goes beyond the year 9999"),
+        ({"ttl": pa.array([9, 1 << 60], pa.duration("us"))}, InvalidMessage, "ttl goes beyond the year 9999"),
+        (
+            {"headers": [[{"key": "h", "value": b"1"}], [{"key": "h", "value": None}]]},
+            InvalidMessage,
+            "headers: a name or value is null",
+        ),
     ],
 )
 def test_a_row_that_can_not_be_a_message_fails_the_task_by_its_number(
@@ -202,9 +247,14 @@ def test_a_row_that_can_not_be_a_message_fails_the_task_by_its_number(
     assert caught.value.details["row"] == 1
 
 
-def test_a_header_without_a_value_is_refused(sink: Sink, topic: str) -> None:
-    with pytest.raises(InvalidMessage, match="row 0 of Spark partition 4: here or in the rows that follow: headers: a"):
-        sink.write(topic, {"value": ["a"], "headers": [[{"key": "h", "value": None}]]})
+@pytest.mark.parametrize("wrong", [0, 1, 6, 16])
+def test_a_header_without_a_value_is_found_among_many(sink: Sink, topic: str, wrong: int) -> None:
+    headers = [[{"key": "h", "value": None if row in (wrong, 16) else b"1"}] for row in range(17)]
+    first = {"value": ["a"] * 3, "headers": [[{"key": "h", "value": b"1"}]] * 3}
+    with pytest.raises(
+        InvalidMessage, match=f"^row {3 + wrong} of Spark partition 4: headers: a name or value is null"
+    ):
+        sink.write(topic, first, {"value": ["a"] * 17, "headers": headers})
 
 
 def test_rows_are_counted_over_all_batches_of_the_task(sink: Sink, topic: str) -> None:
@@ -242,6 +292,47 @@ def test_an_attempt_that_is_repeated_stores_nothing_twice_however_spark_cuts_it(
     for partition in range(3):
         numbers = [int(text) for text in texts(q, topic, partition)]
         assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("frames", [1, 13])
+def test_other_rows_in_an_attempt_that_is_repeated_fail_and_nothing_is_taken_for_another(
+    q: Client, sink: Sink, topic: str, frames: int
+) -> None:
+    """Whether the broker remembers the frames of the first attempt, or they are too many for that."""
+    origin = Origin.of_stream(f"changed {frames}", 3, 1)
+    size = 26 // frames
+    for end in range(size, 27, size):
+        sink.write(topic, *cut(ROWS, end), origin=origin)
+    before = texts(q, topic)
+    assert sorted(before, key=int) == ROWS["value"][:26]
+    changed = {name: column[9:] for name, column in ROWS.items()}
+    with pytest.raises(AttemptDiffers, match=r"of Spark partition 1 are not those .* another checkpointLocation, with"):
+        sink.write(topic, *cut(changed, 31), origin=origin)
+    swapped = {name: [column[1], column[0], *column[2:]] for name, column in ROWS.items()}
+    swapped["key"] = ["k"] * 40
+    with pytest.raises(AttemptDiffers):
+        sink.write(topic, *cut(swapped, 40), origin=origin)
+    assert texts(q, topic) == before
+    sink.write(topic, *cut(ROWS, 40), origin=origin)
+    assert sorted(texts(q, topic), key=int) == ROWS["value"]
+
+
+def test_times_that_count_from_now_on_may_be_others_when_an_attempt_is_repeated(
+    q: Client, sink: Sink, topic: str
+) -> None:
+    given = pa.array([None, 5, None, 7], pa.timestamp("us", "UTC"))
+    rows = {"value": ["a", "b", "c", "d"], "timestamp": given, "delay": ["1h", None] * 2, "ttl": ["2h"] * 4}
+    for _ in range(2):
+        assert sink.write(topic, rows) == 4
+    assert sorted(texts(q, topic)) == ["a", "b", "c", "d"]
+    with pytest.raises(AttemptDiffers, match="timestamp is another"):
+        sink.write(topic, {**rows, "timestamp": pa.array([None, 5, None, 8], pa.timestamp("us", "UTC"))})
+    due = [datetime.now(UTC) + timedelta(days=days) for days in (1, 2)]
+    origin = Origin.of_job("absolute", 0)
+    for _ in range(2):
+        sink.write(topic, {"value": ["x"], "deliver_at": due[:1]}, origin=origin)
+    with pytest.raises(AttemptDiffers, match="deliver_at is another"):
+        sink.write(topic, {"value": ["x"], "deliver_at": due[1:]}, origin=origin)
 
 
 def test_partitions_that_are_added_do_not_move_the_rows_of_a_repeated_attempt(

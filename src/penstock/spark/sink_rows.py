@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from penstock.batch import Batch
 from penstock.body import check_limits
 from penstock.client.words import priority_of
+from penstock.clock import TIME_MAX_US
 from penstock.columns import Ints
 from penstock.durations import duration_text, duration_us
 from penstock.errors import InvalidInput, InvalidMessage, PenstockError
@@ -56,35 +57,72 @@ def batch_of(rows: Rows, *, now_us: int, max_delay_us: int, limits: Limits) -> B
         over = np.flatnonzero((expires_at <= due) & rows.columns["ttl"].is_valid().to_numpy(zero_copy_only=False))
         if len(over):
             raise rows.refused(int(over[0]), "the ttl would be over before the message is due")
-    priorities = _priorities(rows)
+    _check_times(rows, "timestamp")
+    columns = {"deliver_at": deliver_at, "expires_at": expires_at, "priorities": _priorities(rows)}
     try:
-        batch = Batch.from_columns(
-            rows.columns["value"],
-            keys=rows.columns.get("key"),
-            headers=rows.columns.get("headers"),
-            timestamps=rows.columns.get("timestamp"),
-            deliver_at=deliver_at,
-            expires_at=expires_at,
-            priorities=priorities,
-            now_us=now_us,
-        )
+        batch = _batch(rows, columns, now_us)
     except InvalidInput as error:
-        raise rows.refused(0, f"here or in the rows that follow: {error.message}") from error
+        raise _blamed(rows, columns, now_us, error) from error
     _check_sizes(rows, batch, limits)
     return batch
+
+
+def refuse_epochs(rows: Rows) -> None:
+    """A time of 0 stands for none: a timestamp would be now, and what has expired long ago would never expire."""
+    for name in ("timestamp", "expires_at"):
+        if name in rows.columns:
+            is_epoch = pc.fill_null(pc.equal(rows.columns[name].cast(pa.int64()), 0), False)
+            found = np.flatnonzero(is_epoch.to_numpy(zero_copy_only=False))
+            if len(found):
+                raise rows.refused(
+                    int(found[0]), f"{name} is 1970-01-01T00:00:00Z, which no message can have: use null for none"
+                )
+
+
+def _batch(rows: Rows, columns: dict[str, Any], now_us: int) -> Batch:
+    return Batch.from_columns(
+        rows.columns["value"],
+        keys=rows.columns.get("key"),
+        headers=rows.columns.get("headers"),
+        timestamps=rows.columns.get("timestamp"),
+        now_us=now_us,
+        **columns,
+    )
+
+
+def _blamed(rows: Rows, columns: dict[str, Any], now_us: int, error: InvalidInput) -> PenstockError:
+    """By the first row that is at fault, which is found by halving."""
+    start, stop = 0, len(rows.numbers)
+    while stop - start > 1:
+        some = np.arange(start, (start + stop) // 2)
+        try:
+            _batch(rows.taken(some), {name: None if c is None else c[some] for name, c in columns.items()}, now_us)
+            start = int(some[-1]) + 1
+        except InvalidInput as found:
+            error, stop = found, int(some[-1]) + 1
+    return rows.refused(start, error)
 
 
 def _times(rows: Rows, time: str, duration: str, now_us: int) -> Ints | None:
     """From a column of times, or of durations from now on."""
     if duration in rows.columns:
         waits = _durations(rows, duration)
+        wrong = np.flatnonzero(waits > TIME_MAX_US - now_us)
+        if len(wrong):
+            raise rows.refused(int(wrong[0]), f"{duration} goes beyond the year 9999")
         return np.where(waits < 0, 0, now_us + waits)
-    if time not in rows.columns:
+    return _check_times(rows, time)
+
+
+def _check_times(rows: Rows, name: str) -> Ints | None:
+    """0 where there is none."""
+    if name not in rows.columns:
         return None
-    times: Ints = pc.fill_null(rows.columns[time].cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    wrong = np.flatnonzero(times < 0)
+    times: Ints = pc.fill_null(rows.columns[name].cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero((times < 0) | (times > TIME_MAX_US))
     if len(wrong):
-        raise rows.refused(int(wrong[0]), f"{time} is before 1970")
+        told = "before 1970" if times[wrong[0]] < 0 else "after the year 9999"
+        raise rows.refused(int(wrong[0]), f"{name} is {told}")
     return times
 
 

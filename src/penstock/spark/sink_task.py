@@ -1,7 +1,8 @@
 """One task of a write, on an executor: its rows to the partitions of their topics, under its identity.
 
 Which rows go where, and in which order, depends on nothing but the rows and the number of partitions: not on how Spark
-cuts them into Arrow batches, and not on what else is going on. So an attempt that is repeated sends the same again.
+cuts them into Arrow batches, and not on what else is going on. So an attempt that is repeated sends the same again. If
+it has other rows, that is noticed: see `client/identified.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from penstock.client.identified import Identity
 from penstock.client.requests import TopicInfo
 from penstock.columns import Ints
 from penstock.durations import duration_text, duration_us
-from penstock.errors import PenstockError, ProducerFenced, TopicNotFound
+from penstock.errors import AttemptDiffers, PenstockError, ProducerFenced, TopicNotFound
 from penstock.partitioner import partitions_of, split
 from penstock.spark.connecting import Connecting
-from penstock.spark.sink_rows import Rows, batch_of
+from penstock.spark.sink_rows import Rows, batch_of, refuse_epochs
 
 # As many rows without a key go to one partition, then as many to the next: whole frames.
 _RUN_ROWS = 10_000
+# These count from now on, and what becomes of them is another time in each attempt.
+_COUNTED = {"delay": "deliver_at", "ttl": "expires_at"}
 
 
 class Pinned(NamedTuple):
@@ -94,6 +97,16 @@ def write_task(target: Target, origin: Origin, tables: Iterable[pa.RecordBatch])
             "written: start it with another checkpointLocation",
             **error.details,
         ) from error
+    except AttemptDiffers as error:
+        raise AttemptDiffers(
+            f"{error.message}. The rows of Spark partition {origin.spark_partition} are not those that it had when it "
+            "was run before: what they are made of was compacted or changed in between, they were shuffled and not "
+            "sorted after that, minPartitions or the query was changed, or the same writeId was used for other rows. "
+            "What is missing can't be written under the same name. For df.write, use another writeId; for a stream, "
+            "another checkpointLocation, with startingOffsets where this batch begins. What is stored of it is there "
+            "twice then",
+            **error.details,
+        ) from error
 
 
 def _written(target: Target, origin: Origin, tables: Iterable[pa.RecordBatch]) -> int:
@@ -148,16 +161,18 @@ def _by_topic(named: str | None, rows: Rows) -> Iterator[tuple[str, Rows]]:
 
 def _pinned(target: Target, client: Client, topic: str, rows: Rows) -> Pinned:
     found = target.topics.get(topic)
-    if found is None:
-        try:
-            # It may have been made since the write began.
-            found = Pinned.of(client.topic(topic))
-        except TopicNotFound as error:
-            told = f"there is no topic {topic!r}, and writing does not make one: penstock topic create {topic}"
-            raise rows.refused(0, TopicNotFound(told, **error.details)) from error
-        except PenstockError as error:
-            raise rows.refused(0, error) from error
-    return found
+    if found is not None:
+        return found
+    try:
+        client.topic(topic)
+    except TopicNotFound as error:
+        told = f"there is no topic {topic!r}, and writing does not make one: penstock topic create {topic}"
+        raise rows.refused(0, TopicNotFound(told, **error.details)) from error
+    except PenstockError as error:
+        raise rows.refused(0, error) from error
+    # It may get more partitions before this task is run again, and nobody would know how many it had.
+    told = f"the topic {topic!r} was made after this write began: run it again"
+    raise rows.refused(0, TopicNotFound(told, topic=topic))
 
 
 class _Route:
@@ -171,17 +186,15 @@ class _Route:
 
     def take(self, rows: Rows) -> None:
         given = rows.columns.pop("partition", None)
-        batch = batch_of(
-            rows,
-            now_us=self.writer.now_us(),
-            max_delay_us=self._pinned.max_delay_us,
-            limits=self.writer.limits,
-        )
+        refuse_epochs(rows)
+        now_us = self.writer.now_us()
+        batch = batch_of(rows, now_us=now_us, max_delay_us=self._pinned.max_delay_us, limits=self.writer.limits)
+        relative = [_COUNTED[name] for name in _COUNTED if name in rows.columns]
         chosen = self._chosen(batch)
         if given is not None:
             chosen = self._as_given(rows, given, chosen)
         for partition, _, part in split(batch, chosen):
-            self.writer.put(partition, part)
+            self.writer.put(partition, part, now_us=now_us, relative=relative)
         self._count += batch.count
 
     def _chosen(self, batch: Batch) -> Ints:

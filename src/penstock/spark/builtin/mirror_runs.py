@@ -46,23 +46,22 @@ class Numbered(NamedTuple):
 
 
 class Numbering:
-    """The messages of one partition in the order in which they are put, counted from 0 on."""
+    """The messages of one partition in the order in which they are put: their offsets, and their numbers."""
 
     def __init__(self) -> None:
         self.stretches: list[Numbered] = []
-        self.count = 0
 
-    def add(self, offsets: Ints) -> None:
-        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    def add(self, offsets: Ints, numbers: Ints) -> None:
+        """Both rise."""
+        breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(numbers) != 1)) + 1
         edges = [0, *breaks.tolist(), len(offsets)]
         for first, last in pairwise(edges):
-            offset, count = int(offsets[first]), last - first
+            number, offset, count = int(numbers[first]), int(offsets[first]), last - first
             end = self.stretches[-1] if self.stretches else None
-            if end is not None and end.offset + end.messages == offset:
+            if end is not None and (end.number + end.messages, end.offset + end.messages) == (number, offset):
                 self.stretches[-1] = end._replace(messages=end.messages + count)
             else:
-                self.stretches.append(Numbered(self.count, count, offset))
-            self.count += count
+                self.stretches.append(Numbered(number, count, offset))
 
 
 def joined(numbered: Iterable[Numbered], placed: Iterable[Placed]) -> Iterator[Run]:

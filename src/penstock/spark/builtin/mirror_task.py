@@ -2,8 +2,8 @@
 
 A task has one partition of one topic, in its order. What it writes is known by an identity made of the mirror, the
 batch and the partition, which every frame in the log carries: done again, it finds there what it has stored, and goes
-on behind it. Unlike the sink's, the identity does not depend on how many partitions the target has: no message goes by
-its key.
+on behind it, also if the source was compacted in between (`mirror_again.py`). Unlike the sink's, the identity does not
+depend on how many partitions the target has: no message goes by its key.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.blocking import IdentifiedWriter
+from penstock.client.comparing import Given
 from penstock.client.identified import Identity
 from penstock.durations import duration_text
 from penstock.errors import DataLost, PenstockError, ProducerFenced
+from penstock.spark.builtin.mirror_again import Again
 from penstock.spark.builtin.mirror_runs import Numbering, Run, joined
 from penstock.spark.connecting import Connecting
 from penstock.spark.sink_rows import Rows, batch_of
@@ -77,13 +79,17 @@ class Errand(NamedTuple):
         return Identity(number, self.batch & 0xFFFF)
 
 
-class _Lane(NamedTuple):
-    """To one partition. `stored` is how many messages an earlier attempt has written."""
+class _Lane:
+    """To one partition, behind what an earlier attempt has written."""
 
-    route: Route
-    writer: IdentifiedWriter
-    numbering: Numbering
-    stored: int
+    def __init__(self, route: Route, writer: IdentifiedWriter, partition: int) -> None:
+        self.route = route
+        self.writer = writer
+        self.numbering = Numbering()
+        since = route.ends[partition][1]
+        self.next_number = writer.recover(partition, since)
+        places = writer.places(partition, since) if self.next_number else []
+        self.again = Again(writer, partition, places, self.next_number)
 
 
 @telling
@@ -117,8 +123,7 @@ def _mirrored(errand: Errand, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.R
                     compression=errand.compression,
                     retry_for=duration_text(errand.retry_us),
                 )
-                stored = stack.enter_context(writer).recover(partition, route.ends[partition][1])
-                lane = lanes[topic, partition] = _Lane(route, writer, Numbering(), stored)
+                lane = lanes[topic, partition] = _Lane(route, stack.enter_context(writer), partition)
             _put(lane, partition, table)
         for (topic, partition), lane in lanes.items():
             lane.writer.finish()
@@ -131,25 +136,25 @@ def _put(lane: _Lane, partition: int, table: pa.RecordBatch) -> None:
     table = table.slice(
         int(np.searchsorted(table["offset"].to_numpy(zero_copy_only=False), lane.route.ends[partition][0]))
     )
-    past = max(0, lane.stored - lane.numbering.count)
-    if table.num_rows:
-        lane.numbering.add(table["offset"].to_numpy(zero_copy_only=False))
-    table = table.slice(past)
     if not table.num_rows:
         return
     columns = dict(zip(table.schema.names, table.columns, strict=True))
     offsets = columns.pop("offset").to_numpy(zero_copy_only=False)
     rows = Rows({name: columns[name] for name in columns if name not in ("topic", "partition")}, offsets, partition)
+    now_us = lane.writer.now_us()
     try:
-        batch = batch_of(
-            rows, now_us=lane.writer.now_us(), max_delay_us=lane.route.max_delay_us, limits=lane.writer.limits
-        )
+        batch = batch_of(rows, now_us=now_us, max_delay_us=lane.route.max_delay_us, limits=lane.writer.limits)
     except PenstockError as error:
         # Rows are numbered by their offsets here.
         at = error.details.get("row", offsets[0])
         where = f"{lane.route.target} can't take the message at offset {at} of partition {partition}"
         raise type(error)(f"{where}: {error.message.partition(': ')[2]}", **error.details) from error
-    lane.writer.put(partition, batch)
+    numbers = lane.again.numbers(Given(batch, now_us))
+    new = batch.count - len(numbers)
+    lane.numbering.add(offsets, np.concatenate([numbers, lane.next_number + np.arange(new)]))
+    if new:
+        lane.writer.put(partition, batch.slice(len(numbers), batch.count), now_us=now_us)
+        lane.next_number += new
 
 
 def _parts(tables: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.RecordBatch]]:
