@@ -165,6 +165,24 @@ def test_a_batch_has_a_result_for_each_message(serve: Any) -> None:
     serve(work)
 
 
+def test_all_partitions_are_read_in_pages_to_the_end(serve: Any) -> None:
+    async def work(here: Any) -> None:
+        await here.ok("POST", "/v1/topics", {"name": "many", "partitions": 3})
+        for number in range(9):
+            await here.ok("POST", "/v1/topics/many/publish", {"text": str(number), "partition": (0, 0, 2)[number % 3]})
+        seen, goes_on = [], ""
+        while goes_on is not None:
+            page = await here.ok("GET", f"/v1/topics/many/messages?limit=4&as=text{goes_on and f'&next={goes_on}'}")
+            seen += [one["id"] for one in page["messages"]]
+            goes_on = page["next"]
+        assert seen == [f"many:0:{offset}" for offset in range(6)] + [f"many:2:{offset}" for offset in range(3)]
+        for query in ("next=x", "next=0:0&partition=0", "next=0:0&offset=0"):
+            assert await here.fails("GET", f"/v1/topics/many/messages?{query}") == (400, "invalid_input")
+        assert await here.fails("GET", "/v1/topics/many/messages?next=7:0") == (404, "partition_not_found")
+
+    serve(work)
+
+
 def test_the_log_is_read_in_pages_and_by_time(serve: Any) -> None:
     async def work(here: Any) -> None:
         await here.published("t", *(str(number) for number in range(10)))

@@ -99,6 +99,26 @@ def test_json_becomes_rows_for_sql_and_bad_rows_go_to_their_own_topic_once(q: Cl
     assert headers["penstock-error"] == b"not JSON of the schema"
 
 
+def test_counts_that_change_are_written_as_they_do(q: Client, run: Run) -> None:
+    q.create_topic("visits", 1)
+    q.create_topic("counts", 1)
+    for page in ("a", "b", "a"):
+        q.publish("visits", page)
+    ran = run("""
+        name: counting
+        source: {topics: visits, decode: text}
+        transform:
+          sql: SELECT value AS _key, count(*) AS visits FROM visits GROUP BY value
+        sink: {topic: counts, mode: update}
+        spark: {spark.sql.shuffle.partitions: 1}
+    """)
+    assert ran.error is None
+    assert {each.key: json.loads(each.value or b"") for each in q.reader("counts")} == {
+        b"a": {"visits": 2},
+        b"b": {"visits": 1},
+    }
+
+
 def test_a_bad_row_fails_the_query_unless_told_otherwise_and_is_named(q: Client, run: Run) -> None:
     q.create_topic("texts", 1)
     q.create_topic("copies", 1)

@@ -234,9 +234,15 @@ class Received(Message, kw_only=True):
     receipt: Annotated[str, Meta(description="To answer for it with.")]
 
 
+Next = Annotated[
+    str, Meta(pattern=r"^[0-9]{1,5}:[0-9]{1,18}$", description="That of the last reply, to go on from there.")
+]
+
+
 class Log(_Out):
     messages: list[Message]
     next_offset: Annotated[int | None, Meta(description="Where to go on, if a partition was named.")]
+    next: Annotated[str | None, Meta(description="Where to go on, as `next`, if none was. None: that was all of it.")]
 
 
 class ReadQuery(Shown):
@@ -244,6 +250,7 @@ class ReadQuery(Shown):
         None
     )
     offset: Offset | None = None
+    next: Next | None = None
     from_time: TimeAsked | None = None
     to_time: TimeAsked | None = None
     include_deleted: Annotated[

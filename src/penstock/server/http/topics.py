@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from penstock.client.reader import Reader
-from penstock.client.requests import FindArchive, TopicInfo
+from penstock.client.requests import FindArchive, FindOffsets, TopicInfo
+from penstock.client.rows import StoredMessage
 from penstock.clock import rfc3339
 from penstock.errors import (
     AlreadyExists,
@@ -136,33 +139,51 @@ async def _published_one(site: Guarded, topic: str, raw: Raw) -> shapes.Result:
 
 async def read(desk: Desk, asked: Asked[None, shapes.ReadQuery]) -> shapes.Log:
     query = asked.query
-    bounds: dict[str, Any] = {
-        "from_time": time_in(query.from_time),
-        "to_time": time_in(query.to_time),
-        "from_offset": query.offset,
-        "partitions": None if query.partition is None else [query.partition],
-    }
+    if query.offset is not None and query.partition is None:
+        raise InvalidInput("an offset is one of a partition; say which")
+    if query.next is not None and query.partition is not None:
+        raise InvalidInput("next goes on in all partitions; one that is named goes on at its offset")
+    readers = await _readers(desk, asked)
+    # Where it ends without a single message, if nothing is there.
+    next_offset = None if query.partition is None else (await readers[0].offsets())[query.partition][0]
+    messages: list[shapes.Message] = []
+    size = 0
+    async for message in _one_after_the_other(readers):
+        messages.append(stored(message, query.as_))
+        size += message.message.size
+        if query.partition is not None:
+            next_offset = message.offset + 1
+        if len(messages) >= query.limit or size >= READ_BYTES_MAX:
+            goes_on = f"{message.partition}:{message.offset + 1}" if query.partition is None else None
+            return shapes.Log(messages=messages, next_offset=next_offset, next=goes_on)
+    return shapes.Log(messages=messages, next_offset=next_offset, next=None)
+
+
+async def _readers(desk: Desk, asked: Asked[None, shapes.ReadQuery]) -> list[Reader]:
+    """One; with `next`, one for the rest of the partition that was left in the middle, and one for those behind it."""
+    query, topic = asked.query, asked.path["topic"]
+    from_time, to_time = time_in(query.from_time), time_in(query.to_time)
     if query.include_deleted:
         from penstock.client.replay import Replay
 
         # Whether there is an archive is for those to know who may read the topic.
-        await asked.site.call(FindArchive(asked.path["topic"]))
-        reader: Reader = Replay(asked.site, asked.path["topic"], archive=await desk.archive(), **bounds)
+        await asked.site.call(FindArchive(topic))
+        make: Callable[..., Reader] = partial(Replay, asked.site, topic, archive=await desk.archive(), to_time=to_time)
     else:
-        reader = Reader(asked.site, asked.path["topic"], **bounds)
-    if query.offset is not None and query.partition is None:
-        raise InvalidInput("an offset is one of a partition; say which")
-    # Where it ends without a single message, if nothing is there.
-    next_offset = None if query.partition is None else (await reader.offsets())[query.partition][0]
-    messages: list[shapes.Message] = []
-    size = 0
-    async for message in reader:
-        messages.append(stored(message, query.as_))
-        size += message.message.size
-        next_offset = None if query.partition is None else message.offset + 1
-        if len(messages) >= query.limit or size >= READ_BYTES_MAX:
-            break
-    return shapes.Log(messages=messages, next_offset=next_offset)
+        make = partial(Reader, asked.site, topic, to_time=to_time)
+    if query.next is None:
+        partitions = None if query.partition is None else [query.partition]
+        return [make(from_time=from_time, from_offset=query.offset, partitions=partitions)]
+    at, offset = map(int, query.next.split(":"))
+    count = len(await asked.site.call(FindOffsets(topic, "earliest")))
+    rest = make(from_offset={at: offset}, partitions=[at])
+    return [rest, make(from_time=from_time, partitions=range(at + 1, count))] if at + 1 < count else [rest]
+
+
+async def _one_after_the_other(readers: Sequence[Reader]) -> AsyncIterator[StoredMessage]:
+    for reader in readers:
+        async for message in reader:
+            yield message
 
 
 _TOPIC_EXAMPLE = {
@@ -277,6 +298,6 @@ ROUTES = (
         query=shapes.ReadQuery,
         reply=shapes.Log,
         errors=(TopicNotFound, PartitionNotFound, OffsetOutOfRange, ArchiveNotFound, MessagesMissing, ArchiveCorrupt),
-        reply_example={"messages": [_MESSAGE_EXAMPLE], "next_offset": 42},
+        reply_example={"messages": [_MESSAGE_EXAMPLE], "next_offset": 42, "next": None},
     ),
 )

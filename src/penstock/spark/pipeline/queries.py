@@ -71,7 +71,17 @@ def main(pipeline: Pipeline, frame: DataFrame, checkpoint: str) -> DataStreamWri
                 f"sink.partition_by has {', '.join(missing)}; the columns are {', '.join(frame.columns)}"
             )
         return writer.format(sink.kind).option("path", sink.path).partitionBy(*sink.partition_by)
-    return writer.format("penstock").options(**pipeline.broker.options(), topic=sink.topic)
+    options = {**pipeline.broker.options(), "topic": sink.topic}
+    if sink.mode == "append":
+        return writer.format("penstock").options(**options)
+
+    def write(rows: DataFrame, _batch: int) -> None:
+        # Sorted, so that a batch that is done again has its rows in the same places: see the guide to Spark.
+        ordered = rows.sortWithinPartitions(*[name for name in ("key", "value") if name in rows.columns])
+        ordered.write.format("penstock").options(**options, writeId=pipeline.name).mode("append").save()
+
+    # Spark has no update mode for data sources in Python.
+    return writer.foreachBatch(write)
 
 
 def _dead_letters(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> Iterator[tuple[DataStreamWriter, bool]]:

@@ -85,6 +85,10 @@ def run(job: Job, store: Store, view: View, spark: SparkSession | None = None) -
             # Whoever read what we print has stopped.
             _end(store, view, state, "stopped")
             raise
+        except KeyboardInterrupt:
+            # While Spark starts, Ctrl-C is its own.
+            _end(store, view, state, "stopped")
+            return state
         except BaseException as error:
             told = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
             _end(store, view, state, "failed", told)
