@@ -104,8 +104,8 @@ def test_without_a_group_it_reads_by_time(topic: str, q: Client, run: Run) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "consume takes a --group, or --from-time, --from-snapshot and --to-time without one"),
-        (["--group", "g", "--from-time", "1h"], "consume takes a --group, or"),
+        ([], "consume takes either a --group, or --from-time, --from-snapshot and --to-time, and not both"),
+        (["--group", "g", "--from-time", "1h"], "consume takes either a --group, or"),
         (["--group", "g", "--until-idle", "5"], "until_idle: duration '5': a number has no unit"),
         (["--group", "g", "--set", "colour=red"], "there is no group setting 'colour'"),
         (["--group", "a b"], "a group name is made of"),

@@ -83,7 +83,7 @@ def test_every_mistake_is_told_with_its_line_and_what_is_allowed(run: Run, tmp_p
         "12": "source[1].schema: there is no type 'BIGNT'; did you mean BIGINT?",
         "13": "source[1].rows_per_batch: is a whole number from 1 on, not '0'",
         "14": "source[1].options.subscribe: is not for options",
-        "15": "source[1].watermark.delay: is a duration, as in 10s, not '10': put it in quotes",
+        "15": "source[1].watermark.delay: is a duration, as in 10s, not '10'",
         "16": "source[2].assign.orders[1]: is a whole number from 0 on, not 'x'",
         "19": "source[2].schema: is for decode: json or avro, not text",
         "20": "source[2].columns[1]: is id, topic, partition, offset,",

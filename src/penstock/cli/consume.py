@@ -72,7 +72,8 @@ def consume(
     is_by_time = from_time is not None or to_time is not None or from_snapshot is not None
     if (group is None) != is_by_time:
         raise InvalidInput(
-            "consume takes a --group, or --from-time, --from-snapshot and --to-time without one (see `penstock read`)"
+            "consume takes either a --group, or --from-time, --from-snapshot and --to-time, and not both: "
+            "what is read by time is nobody's work (see `penstock read`)"
         )
     if group is not None and (include_deleted or archive is not None):
         raise InvalidInput("a group gets what the log has: --include-deleted and --archive go without one")

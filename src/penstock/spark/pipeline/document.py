@@ -137,7 +137,8 @@ class Field:
     def text(self, what: str = "a text") -> str | None:
         if not isinstance(self._node, yaml.ScalarNode) or self._node.tag not in _TEXTS or not self._node.value.strip():
             told = "nothing" if self.is_nothing else self.raw
-            hint = ": put it in quotes" if self._node.tag in (_WHOLE, _FLAG) else ""
+            is_other = self._node.tag in (_WHOLE, _FLAG) and "duration" not in what
+            hint = ": put it in quotes" if is_other else ""
             self.wrong(f"is {what}, not {told}{hint}")
             return None
         return self._substituted(str(self._node.value))
