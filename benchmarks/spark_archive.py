@@ -83,7 +83,9 @@ def archived(running: Broker, run: Run, spark: SparkSession, count: int) -> tupl
     with penstock.connect(running.address) as q, run.folder() as folder:
         connecting = Connecting(running.address)
         name = f"bench-{uuid4().hex[:8]}"
-        what = Archiving(name, connecting, str(folder / "archive"), TOPIC, offsets_max=count // BATCHES)
+        # Each time into an archive of its own, which the broker has not been told of.
+        place = str(folder / "archive")
+        what = Archiving(name, connecting, place, TOPIC, offsets_max=count // BATCHES, refills=True)
         archive = prepared(what, q)
         (query,) = start(spark, what, archive, q, str(folder / "checkpoint"))
         query.awaitTermination()
