@@ -76,7 +76,7 @@ def retention_given(age: str | None, size: str | None) -> dict[str, Any]:
 
 
 def _hours(age: str) -> float | int:
-    age_us = _duration("--retention", age)
+    age_us = duration_given("--retention", age)
     return age_us // _HOUR_US if age_us % _HOUR_US == 0 else age_us / _HOUR_US
 
 
@@ -87,18 +87,25 @@ def size_given(name: str, text: str) -> int:
     return int(match[1]) * _SIZES[match[2]]
 
 
-def _duration(name: str, text: str) -> int:
+def duration_given(name: str, text: str) -> int:
     try:
         return duration_us(text)
     except InvalidInput as error:
         raise InvalidInput(f"{name}: {error.message}", argument=name) from error
 
 
+def names_given(option: str, text: str | None) -> list[str]:
+    names = [] if text is None else [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InvalidInput(f"{option} is names with commas between them, as in a,b, not {text!r}", argument=option)
+    return names
+
+
 def past_given(name: str, text: str) -> str | int:
     """A time, or a duration for so long ago."""
     if not text[:1].isdigit() or "-" in text:
         return text
-    return SystemClock().now_us() - _duration(name, text)
+    return SystemClock().now_us() - duration_given(name, text)
 
 
 def maybe_past_given(name: str, text: str | None) -> str | int | None:

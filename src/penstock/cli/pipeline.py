@@ -17,6 +17,7 @@ from penstock.clock import SystemClock
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.document import Problem
+    from penstock.spark.pipeline.running import Job
     from penstock.spark.pipeline.spec import Pipeline
     from penstock.spark.pipeline.state import State, Store
 
@@ -77,10 +78,8 @@ def run(
     Ctrl-C or SIGTERM end it after the batch it is in; a second one ends it at once. Nothing is lost or done twice in
     either case. Exit code 0: finished or stopped; 1: it failed, and why; 2: it could not begin.
     """
-    from penstock.errors import PipelineFailed
     from penstock.spark.pipeline.reading import read
     from penstock.spark.pipeline.running import Job
-    from penstock.spark.pipeline.running import run as run_job
     from penstock.spark.pipeline.session import check_spark
     from penstock.spark.pipeline.spec import Trigger
     from penstock.spark.pipeline.topics import check_topics
@@ -91,7 +90,6 @@ def run(
         pipeline = replace(pipeline, trigger=Trigger(available_now=True))
     check_spark()
     check_topics(pipeline)
-    from penstock.cli.pipeline_view import view_for
     from penstock.spark.pipeline.queries import start
 
     job = Job(
@@ -104,6 +102,15 @@ def run(
         needs_avro=pipeline.needs_avro,
         needs_delta=pipeline.needs_delta,
     )
+    run_shown(job, state_directory, output)
+
+
+def run_shown(job: Job, state_directory: Path | None, output: Output) -> None:
+    """Until it ends. Exit code 1 if it fails."""
+    from penstock.cli.pipeline_view import view_for
+    from penstock.errors import PipelineFailed
+    from penstock.spark.pipeline.running import run as run_job
+
     with view_for(output) as view:
         try:
             run_job(job, _store(state_directory), view)

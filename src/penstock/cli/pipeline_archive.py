@@ -11,11 +11,10 @@ from typing import Annotated
 import typer
 
 from penstock.cli.broker import ADDRESS
-from penstock.cli.given import pairs_given
+from penstock.cli.given import duration_given, pairs_given
 from penstock.cli.options import OutputOption
-from penstock.cli.output import EXIT_BAD_NEWS, Output, print_error
-from penstock.cli.pipeline import LOCAL, Conf, Master, StateDirectory
-from penstock.durations import duration_us
+from penstock.cli.output import Output
+from penstock.cli.pipeline import LOCAL, Conf, Master, StateDirectory, run_shown
 from penstock.errors import InvalidInput
 
 _SECOND_US = 1_000_000
@@ -83,13 +82,10 @@ def archive(
     once. Nothing is lost or doubled in either case. Exit code 0: finished or stopped; 1: it failed, and why; 2: it
     could not begin.
     """
-    from penstock.errors import PipelineFailed
     from penstock.spark.connecting import Connecting
     from penstock.spark.pipeline.running import Job
-    from penstock.spark.pipeline.running import run as run_job
     from penstock.spark.pipeline.session import check_spark
     from penstock.spark.pipeline.spec import Trigger
-    from penstock.spark.pipeline.state import Store, default_directory
 
     settings = dict(pairs_given("--conf", conf))
     if (topics is None) == (pattern is None):
@@ -103,7 +99,6 @@ def archive(
     )
     connecting.check()
     check_spark()
-    from penstock.cli.pipeline_view import view_for
     from penstock.spark.builtin.archive import Archiving, prepared, start
 
     what = Archiving(
@@ -128,20 +123,11 @@ def archive(
             settings,
             kind="archive",
         )
-        with view_for(output) as view:
-            try:
-                run_job(job, Store(default_directory() if state_directory is None else state_directory), view)
-            except PipelineFailed as error:
-                view.close()
-                print_error(error)
-                raise typer.Exit(EXIT_BAD_NEWS) from error
+        run_shown(job, state_directory, output)
 
 
 def _every_us(text: str) -> int:
-    try:
-        every_us = duration_us(text)
-    except InvalidInput as error:
-        raise InvalidInput(f"--every: {error.message}", argument="--every") from error
+    every_us = duration_given("--every", text)
     if every_us < _SECOND_US:
         raise InvalidInput(f"--every is 1s or longer, not {text}: each batch is a file or more", argument="--every")
     return every_us

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.given import pairs_given
+from penstock.cli.given import duration_given, names_given, pairs_given
 from penstock.cli.options import OutputOption
-from penstock.cli.output import EXIT_BAD_NEWS, Column, Output, print_error, print_one, print_rows
-from penstock.cli.pipeline import LOCAL, Conf, Master, StateDirectory
-from penstock.durations import duration_us
+from penstock.cli.output import Column, Output, print_one, print_rows
+from penstock.cli.pipeline import LOCAL, Conf, Master, StateDirectory, run_shown
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -109,22 +108,18 @@ def mirror(
     could not begin.
     """
     from penstock.codec import CODECS
-    from penstock.errors import PipelineFailed
     from penstock.spark.builtin.mirror_topics import Selection
     from penstock.spark.pipeline.running import Job
-    from penstock.spark.pipeline.running import run as run_job
     from penstock.spark.pipeline.session import check_spark
     from penstock.spark.pipeline.spec import Trigger
-    from penstock.spark.pipeline.state import Store, default_directory
 
     settings = dict(pairs_given("--conf", conf))
     _check_choice("--starting", starting, ("earliest", "latest"))
     _check_choice("--compression", compression, tuple(CODECS))
-    named = tuple(dict.fromkeys(_names("--topics", topics)))
-    trigger = Trigger(available_now=True) if once else Trigger(every_us=_every_us(every))
+    named = tuple(dict.fromkeys(names_given("--topics", topics)))
+    trigger = Trigger(available_now=True) if once else Trigger(every_us=duration_given("--every", every))
     ends = _connecting(source, source_key, source_ca), _connecting(target, target_key, target_ca)
     check_spark()
-    from penstock.cli.pipeline_view import view_for
     from penstock.spark.builtin.mirror import Mirror, check, start
 
     what = Mirror(
@@ -141,13 +136,7 @@ def mirror(
         checkpoint,
         kind="mirror",
     )
-    with view_for(output) as view:
-        try:
-            run_job(job, Store(default_directory() if state_directory is None else state_directory), view)
-        except PipelineFailed as error:
-            view.close()
-            print_error(error)
-            raise typer.Exit(EXIT_BAD_NEWS) from error
+    run_shown(job, state_directory, output)
 
 
 def translate(
@@ -206,7 +195,7 @@ def mirror_groups(
     """
     from penstock.spark.builtin.mirror_groups import check_missing, move, moves
 
-    names = _names("--groups", groups)
+    names = names_given("--groups", groups)
     here, there = _connecting(source, source_key, source_ca), _connecting(target, target_key, target_ca)
     with here.open() as source_client, there.open() as target_client:
         found = {name: moves(source_client, target_client, name, prefix) for name in names}
@@ -219,23 +208,9 @@ def mirror_groups(
     print_rows(output, rows, _moved_json, _MOVED_COLUMNS, _moved_cells, "nothing is to be moved")
 
 
-def _names(option: str, text: str | None) -> list[str]:
-    names = [] if text is None else [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise InvalidInput(f"{option} is names with commas between them, not {text!r}", argument=option)
-    return names
-
-
 def _check_choice(option: str, given: str, allowed: tuple[str, ...]) -> None:
     if given not in allowed:
         raise InvalidInput(f"{option} is {' or '.join(allowed)}, not {given!r}", argument=option)
-
-
-def _every_us(text: str) -> int:
-    try:
-        return duration_us(text)
-    except InvalidInput as error:
-        raise InvalidInput(f"--every: {error.message}", argument="--every") from error
 
 
 def _connecting(url: str, key: str | None, ca: str | None) -> Connecting:

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from penstock.cli.broker import ADDRESS
-from penstock.cli.given import maybe_past_given, pairs_given
+from penstock.cli.given import maybe_past_given, names_given, pairs_given
 from penstock.cli.options import FromTime, OutputOption, ToTime
 from penstock.cli.output import Column, Output, console, note, print_json, print_table
 from penstock.cli.pipeline import LOCAL, Conf, Master
@@ -118,7 +118,7 @@ def report(
     settings = dict(pairs_given("--conf", conf))
     asked = Asked(
         Connecting(url or os.environ.get("PENSTOCK_SERVER") or ADDRESS, key or os.environ.get("PENSTOCK_KEY") or None),
-        _names(topics),
+        names_given("--topics", topics),
         pattern,
         _time_us("--from-time", from_time),
         _time_us("--to-time", to_time),
@@ -142,13 +142,6 @@ def report(
         print_report(made)
     for written in filter(None, (html, parquet)):
         note(f"written: {written}")
-
-
-def _names(topics: str | None) -> list[str]:
-    names = [] if topics is None else [name.strip() for name in topics.split(",")]
-    if not all(names):
-        raise InvalidInput(f"--topics is names with commas between them, as in orders,payments, not {topics!r}")
-    return names
 
 
 def _time_us(option: str, text: str | None) -> int | None:

@@ -10,13 +10,13 @@ from functools import partial
 from threading import get_ident
 
 from penstock.client.outbox import Added, Lane, Outbox, Parcel
+from penstock.client.patience import patiently
 from penstock.client.transport import UNKNOWN, Stored, Transport
 from penstock.errors import LogClosed, PenstockError
 from penstock.frame import Frame, Producer
 from penstock.message import Message
 
 _SEQUENCE_MAX = (1 << 31) - 1
-_PAUSE_S, _PAUSE_S_MAX = 0.01, 1.0
 _FAILED_MAX = 1_000
 _UNHEARD_MAX = 64
 
@@ -72,10 +72,13 @@ class Sender:
         if get_ident() == self._thread:
             self._note(added)
         elif added.is_new or added.starts_sending:
-            try:
-                self._loop.call_soon_threadsafe(self._note, added)
-            except RuntimeError as error:
-                raise LogClosed("the client is closed") from error
+            self._on_the_loop(self._note, added)
+
+    def _on_the_loop(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError as error:
+            raise LogClosed("the client is closed") from error
 
     def _note(self, added: Added) -> None:
         if added.starts_sending:
@@ -192,7 +195,8 @@ class Sender:
 
     async def _until_stored(self, partition: int, lane: Lane, frame: Frame) -> Stored:
         try:
-            stored = await self._tried(partition, frame)
+            send = partial(self._transport.publish_frame, self._topic, partition, frame)
+            stored = await patiently(self._retry_s, send)
         except BaseException:
             # Whether it was stored is not known for sure; also if whoever waited has given up.
             lane.start_anew(self._new_identity)
@@ -203,17 +207,6 @@ class Sender:
     def _stored(self, lane: Lane, frame: Frame, stored: Stored) -> None:
         lane.sequence += frame.count
         self._outbox.grow(stored.partitions)
-
-    async def _tried(self, partition: int, frame: Frame) -> Stored:
-        give_up, pause = self._loop.time() + self._retry_s, _PAUSE_S
-        while True:
-            try:
-                return await self._transport.publish_frame(self._topic, partition, frame)
-            except PenstockError as error:
-                if not error.retriable or self._loop.time() + pause > give_up:
-                    raise
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _PAUSE_S_MAX)
 
     async def send_alone(self, message: Message, partition: int) -> Stored:
         """For a partition that was reserved for it: the shortest way there is for whoever waits for one message."""
@@ -243,16 +236,14 @@ class Sender:
             if stored is None:
                 # It may be stored already: it keeps its sequence, and the partition, also if the caller gives up.
                 outcome = _promise()
-                self._loop.call_soon_threadsafe(self._take_over, partition, lane, frame, outcome)
+                self._on_the_loop(self._take_over, partition, lane, frame, outcome)
                 is_over = False
                 return outcome
             self._stored(lane, frame, stored)
             return stored
-        except BaseException as error:
+        except BaseException:
             if is_over:
                 lane.start_anew(self._new_identity)
-            if isinstance(error, RuntimeError):
-                raise LogClosed("the client is closed") from error
             raise
         finally:
             if is_over:
