@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import penstock
+from broker_process import PENSTOCK, broker_process
 from penstock.client.blocking import Client
 from penstock.errors import MirrorConflict
 from penstock.spark.builtin.mirror_groups import move, moves, translate
@@ -62,6 +66,34 @@ def test_what_a_group_would_never_get_is_counted_and_it_is_not_moved(
     with far.consumer("billing", "jobs", until_idle="1ms") as consumer:
         got = [int(message.value or b"") for message in consumer if message.ack() is None]
     assert got == [offset for offset in offsets if offset >= 2]
+
+
+def test_the_command_moves_only_what_it_was_told_to(tmp_path: Path) -> None:
+    with (
+        broker_process(tmp_path / "near") as source,
+        broker_process(tmp_path / "far") as target,
+        penstock.connect(source.address) as near,
+        penstock.connect(target.address) as far,
+    ):
+        for q in (near, far):
+            q.create_topic("jobs", 1)
+        near.create_group("billing")
+        for number in range(4):
+            near.publish("jobs", f"{number}")
+        near.seek("billing", "jobs", "earliest")
+        far.create_topic(TABLE, 1, cleanup="compact", retention=None)
+        mirrored(near, far, 2, 3)
+        command = [PENSTOCK, "pipeline", "mirror-groups", "--groups", "billing"]
+        command += ["--from", source.address, "--to", target.address]
+        refused = subprocess.run(command, capture_output=True, text=True)
+        assert refused.returncode
+        assert "2 messages of partition 0 of jobs" in refused.stderr
+        assert "[mirror_conflict]" in refused.stderr
+        assert not far.groups()
+        subprocess.run([*command, "--allow-missing", "--dry-run"], check=True, capture_output=True)
+        assert not far.groups()
+        subprocess.run([*command, "--allow-missing"], check=True, capture_output=True)
+        assert far.lag("billing") == {"jobs": [2]}
 
 
 def test_what_it_has_done_or_the_source_has_not_either_is_not_missing(near: VirtualQueue, far: Client) -> None:

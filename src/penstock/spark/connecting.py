@@ -39,6 +39,11 @@ class Connecting(NamedTuple):
         if self.tls_key and not self.tls_cert:
             raise InvalidSetting("tls.key is the key of a certificate: name that as tls.cert")
 
+    def options(self) -> dict[str, str]:
+        """As `format("penstock")` takes them."""
+        names = ("url", "key", "tls.ca", "tls.cert", "tls.key")
+        return {name: value for name, value in zip(names, self, strict=True) if value is not None}
+
     def __repr__(self) -> str:
         """Without the key: this ends up in logs."""
         return f"<{type(self).__name__} to {self.url}>"

@@ -61,13 +61,8 @@ class Archiving:
 
     def options(self) -> dict[str, str]:
         """Of the source."""
-        to = self.connecting
         found = {
-            "url": to.url,
-            "key": to.key,
-            "tls.ca": to.tls_ca,
-            "tls.cert": to.tls_cert,
-            "tls.key": to.tls_key,
+            **self.connecting.options(),
             "subscribe": self.topics,
             "subscribePattern": self.pattern,
             "failOnDataLoss": str(self.fails_on_loss).lower(),

@@ -25,6 +25,7 @@ from penstock.spark.builtin.mirror_table import TABLE, VERSION, Course, MirrorRe
 from penstock.spark.builtin.mirror_task import READ, TOLD, Errand, Route, mirror_task
 from penstock.spark.builtin.mirror_topics import Pair, Pairs, Selection, check_partitions, made, make_table, paired
 from penstock.spark.connecting import Connecting
+from penstock.spark.pipeline.queries import triggered
 from penstock.spark.pipeline.spec import Trigger
 from penstock.spark.reading import PATIENCE_S
 from penstock.spark.telling import telling
@@ -61,7 +62,7 @@ def check(mirror: Mirror) -> None:
 
 
 def start(spark: SparkSession, mirror: Mirror, checkpoint: str, name: str) -> list[StreamingQuery]:
-    reader = spark.readStream.format("penstock").schema(READ).options(**_options(mirror.source))
+    reader = spark.readStream.format("penstock").schema(READ).options(**mirror.source.options())
     frame = reader.options(
         **mirror.selection.options(),
         startingOffsets=mirror.starting,
@@ -69,16 +70,7 @@ def start(spark: SparkSession, mirror: Mirror, checkpoint: str, name: str) -> li
         failOnDataLoss=str(mirror.fails_on_loss).lower(),
     ).load()
     writer = frame.writeStream.foreachBatch(Batches(mirror)).queryName(name)
-    if mirror.trigger.available_now:
-        writer = writer.trigger(availableNow=True)
-    elif mirror.trigger.every_us is not None:
-        writer = writer.trigger(processingTime=f"{mirror.trigger.every_us} microseconds")
-    return [writer.option("checkpointLocation", f"{checkpoint}/query").start()]
-
-
-def _options(to: Connecting) -> dict[str, str]:
-    names = ("url", "key", "tls.ca", "tls.cert", "tls.key")
-    return {name: value for name, value in zip(names, to, strict=True) if value is not None}
+    return [triggered(writer, mirror.trigger).option("checkpointLocation", f"{checkpoint}/query").start()]
 
 
 class Ready(NamedTuple):

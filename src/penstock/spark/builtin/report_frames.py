@@ -45,10 +45,8 @@ def events_of(spark: SparkSession, asked: Asked, scope: Scope) -> DataFrame:
 
 
 def _read(spark: SparkSession, asked: Asked, scope: Scope, table: str, schema: str) -> DataFrame:
-    to = asked.connecting
-    connection = {"url": to.url, "key": to.key, "tls.ca": to.tls_ca, "tls.cert": to.tls_cert, "tls.key": to.tls_key}
-    given = {name: value for name, value in connection.items() if value is not None}
-    return spark.read.format("penstock").schema(schema).options(**given, **scope.options(table)).load()
+    options = {**asked.connecting.options(), **scope.options(table)}
+    return spark.read.format("penstock").schema(schema).options(**options).load()
 
 
 def moves_of(events: DataFrame) -> DataFrame:
