@@ -8,9 +8,10 @@
         for message in q.consumer("billing", "orders", until_idle="1s"):
             message.ack()                                                 # or nack("10s"), reject("bad"), extend("1m")
 
-`help(q)` tells what else there is. `penstock.aio` is the same with `await`, `penstock.errors` has everything that can
-go wrong, `penstock.testing` a queue in memory whose time moves when told. Durations are text ("30s", "1h30m"); times
-are text ("2026-01-14T15:00:00Z"), datetimes with a zone, or numbers of microseconds since 1970 as they are given out.
+`help(q)` tells what else there is. `penstock.aio` is the same with `await`, `penstock.Ring` a queue of jobs within one
+process, `penstock.errors` has everything that can go wrong, `penstock.testing` a queue in memory whose time moves when
+told. Durations are text ("30s", "1h30m"); times are text ("2026-01-14T15:00:00Z"), datetimes with a zone, or numbers
+of microseconds since 1970 as they are given out.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
     from penstock import aio as aio
     from penstock.client.blocking import Client
+    from penstock.ring import Ring as Ring
 
 __version__: str
-__all__ = ["Message", "PenstockError", "Priority", "__version__", "aio", "connect", "errors", "open"]
+__all__ = ["Message", "PenstockError", "Priority", "Ring", "__version__", "aio", "connect", "errors", "open"]
 
 
 def open(path: str | os.PathLike[str], *, limits: Mapping[str, int] | None = None) -> Client:
@@ -66,6 +68,10 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         return import_module("penstock.aio")
+    if name == "Ring":
+        from penstock.ring import Ring
+
+        return Ring
     if name == "__version__":
         from importlib.metadata import version
 

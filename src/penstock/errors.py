@@ -38,6 +38,8 @@
     ├── BrokerError                     of a kind that this version does not know; `details` has the broker's code
     ├── Unsupported                     not built yet
     ├── Overloaded                      retriable: more is waiting than may wait
+    │   └── RingFull                    there is no room for another job, and the ring was told not to wait for it
+    ├── RingClosed                      a ring takes and gives no jobs any more
     ├── AlreadyExists                   a topic, or a live consumer, of that name is there
     ├── SettingsConflict                a group of that name is there, with other settings
     ├── ArchiveConflict                 a commit to an archive, or what is told of one, does not go with what is there
@@ -241,6 +243,16 @@ class Unsupported(PenstockError):
 class Overloaded(PenstockError):
     code = "overloaded"
     retriable = True
+
+
+class RingFull(Overloaded):
+    """`details`: how many jobs of those given were `put` all the same, and the `capacity`."""
+
+    code = "ring_full"
+
+
+class RingClosed(PenstockError):
+    code = "ring_closed"
 
 
 class AlreadyExists(PenstockError):

@@ -1,0 +1,146 @@
+"""Jobs that were taken together. Each is answered for once: acknowledged, to be tried again, or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.errors import InvalidInput, NotLeased
+from penstock.ring.settings import Duration
+
+if TYPE_CHECKING:
+    from penstock.ring.jobs import Jobs
+
+# Numbers that follow each other: the first, and how many.
+Run = tuple[int, int]
+
+
+class JobBatch(msgspec.Struct, eq=False):
+    """What `Ring.take` returns; empty, and false, if there was nothing in time.
+
+        with ring.take(100) as batch:           # acknowledges at the end, tries again after an error
+            for job in batch:
+                ...
+
+    Or by hand: `ack()`, `retry(some, "5s")`, `fail(some, "reason")`; without `some` they speak of all that were not
+    answered for yet. One thread at a time.
+    """
+
+    _ring: Jobs
+    jobs: list[Any]
+    # How often each has been handed out, this time included; None if for all it is the first.
+    _attempts: list[int] | None = None
+    # Their numbers in the journal, in the order of `jobs`; None without a journal.
+    _runs: list[Run] | None = None
+    # Positions that are answered for, once it is some and not all.
+    _settled: set[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.jobs)
+
+    def __getitem__(self, at: int) -> Any:
+        return self.jobs[at]
+
+    @property
+    def attempts(self) -> list[int]:
+        """For each job, how often it has been handed out: 1 at first."""
+        return [1] * len(self.jobs) if self._attempts is None else list(self._attempts)
+
+    def ack(self, jobs: Sequence[Any] | None = None) -> None:
+        """They are done. NotLeased if they were answered for already."""
+        ring = self._ring
+        if jobs is None and self._settled is None and self._runs is None:
+            # The usual way, without a lock: taking it out of the set happens once, whoever else tries.
+            try:
+                ring._in_flight.remove(self)
+            except KeyError:
+                if self.jobs:
+                    raise _answered() from None
+                return
+            ring._acked += len(self.jobs)
+            if ring._joiners.waiters:
+                ring._wake_joiners()
+            return
+        ring._ack(self, self._positions(jobs))
+
+    def retry(self, jobs: Sequence[Any] | None = None, delay: Duration | None = None, *, reason: str = "") -> None:
+        """They come again after `delay`, or after what the ring's `backoff` says; or, tried often enough, fail."""
+        self._ring._retry(self, self._positions(jobs), delay, reason)
+
+    def fail(self, jobs: Sequence[Any] | None = None, reason: str = "") -> None:
+        """They will not be tried again: `Ring.failed` has them."""
+        self._ring._fail(self, self._positions(jobs), reason)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all are answered for."""
+        return self not in self._ring._in_flight
+
+    def __enter__(self) -> JobBatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.is_settled:
+            return
+        if error is None:
+            self.ack()
+        else:
+            self.retry(reason=f"{type(error).__name__}: {error}")
+
+    # --- for the ring --------------------------------------------------------------------------------------
+
+    def _positions(self, jobs: Sequence[Any] | None) -> list[int]:
+        settled = self._settled or ()
+        left = [at for at in range(len(self.jobs)) if at not in settled]
+        if jobs is None:
+            if self.jobs and (not left or self.is_settled):
+                raise _answered()
+            return left
+        if isinstance(jobs, str | bytes) or not isinstance(jobs, Sequence):
+            raise InvalidInput(f"jobs are given as a list of some of the batch's, not as {type(jobs).__name__}")
+        if self.is_settled:
+            raise _answered()
+        return self._matching(jobs, left)
+
+    def _matching(self, jobs: Sequence[Any], left: list[int]) -> list[int]:
+        """A position for each of them: that very object if it can be found, else an equal one."""
+        by_identity: dict[int, list[int]] = {}
+        for at in reversed(left):
+            by_identity.setdefault(id(self.jobs[at]), []).append(at)
+        found: list[int] = []
+        for job in jobs:
+            places = by_identity.get(id(job))
+            if places:
+                found.append(places.pop())
+                continue
+            taken = set(found)
+            equal = next((at for at in left if at not in taken and self.jobs[at] == job), None)
+            if equal is None:
+                raise NotLeased("a job is not of this batch, or was answered for already")
+            by_identity[id(self.jobs[equal])].remove(equal)
+            found.append(equal)
+        return found
+
+    def _sequences(self) -> list[int]:
+        if self._runs is None:
+            return [0] * len(self.jobs)
+        return [number for first, count in self._runs for number in range(first, first + count)]
+
+    def _note_settled(self, positions: Sequence[int]) -> bool:
+        """Whether all are answered for now."""
+        if self._settled is None:
+            self._settled = set()
+        self._settled.update(positions)
+        return len(self._settled) == len(self.jobs)
+
+
+def _answered() -> NotLeased:
+    return NotLeased("the jobs of this batch were answered for already")

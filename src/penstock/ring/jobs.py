@@ -1,0 +1,338 @@
+"""The jobs of a ring: where each is, who waits for it, and what becomes of it.
+
+    put ─► waiting ─ take ─► in flight ─ ack ─► gone
+              ▲                  │
+              └── retries ◄──────┼─ retry, if attempts are left
+                                 └─ fail, or none left ─► failed
+
+Bounds: waiting + retries ≤ capacity, and one more for each thread that puts at the same moment; in flight, what takers
+asked for; failed ≤ failed_max. An empty ring holds nothing but itself.
+
+What is shared and touched without the lock is one deque (`_waiting`) and one set (`_in_flight`), by operations that
+each happen as a whole: append, popleft, add, remove. A batch is in flight before its job leaves `_waiting`, so a job is
+always in one of them. All else, and everything with a journal, is under the lock. The counters of the quick way are
+for people: `join` and the bounds do not go by them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import repeat, starmap
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from penstock.clock import Clock
+from penstock.errors import RingClosed, RingFull
+from penstock.ring.batch import JobBatch
+from penstock.ring.failed import FailedJob, FailedJobs
+from penstock.ring.retries import Retries
+from penstock.ring.runs import Runs
+from penstock.ring.settings import Duration, RingSettings, seconds, whole
+from penstock.ring.waiting import Line, Waiter, Waiting, leave, pause
+
+if TYPE_CHECKING:
+    from penstock.ring.journal import Journal
+    from penstock.ring.records import Piece
+    from penstock.ring.workers import Work
+
+TAKE_MAX = 1 << 24
+
+
+class Jobs:
+    """What `Ring`, its batches and its workers share; not for users."""
+
+    def __init__(self, settings: RingSettings, clock: Clock, steady: Callable[[], float], *, is_plain: bool) -> None:
+        """`steady` are seconds that only go forward."""
+        self._settings = settings
+        self._clock = clock
+        self._steady = steady
+        self._capacity = settings.capacity
+        self._lock = Lock()
+        self._waiting: deque[Any] = deque()
+        self._append = self._waiting.append
+        self._popleft = self._waiting.popleft
+        self._in_flight: set[JobBatch] = set()
+        self._retries = Retries()
+        self._heap = self._retries.heap
+        self._failed = FailedJobs(settings.failed_max)
+        self._takers, self._putters, self._joiners = Line(), Line(), Line()
+        # Looked at by everybody who puts or takes.
+        self._takers_waiting = self._takers.waiters
+        self._putters_waiting = self._putters.waiters
+        self._journal: Journal | None = None
+        self._numbers = Runs()
+        # Open and without a journal: the quick way is free.
+        self._is_plain = is_plain
+        self._is_closed = False
+        self._put = self._taken = self._acked = 0
+        self._retried = self._rejected = self._dropped = 0
+        self._put_waited_s = self._take_waited_s = 0.0
+        self._last_error: str | None = None
+
+    # --- putting -------------------------------------------------------------------------------------------
+
+    def _putting(self, jobs: list[Any], wait: Duration | None, waiter: Callable[[], Waiter]) -> Waiting:
+        until_s = None if wait is None else self._steady() + seconds(wait)
+        encoded = self._journal.encode(jobs) if self._journal is not None else []
+        done = self._put_now(jobs, 0, encoded)
+        while done < len(jobs):
+            waiting = waiter()
+            self._putters.join(waiting)
+            done += self._put_now(jobs, done, encoded)
+            if done == len(jobs):
+                leave(self._putters, waiting)
+                break
+            began_s = self._steady()
+            left_s = None if until_s is None else until_s - began_s
+            was_woken = (left_s is None or left_s > 0) and (yield from pause(self._putters, waiting, left_s))
+            self._put_waited_s += self._steady() - began_s
+            if not was_woken:
+                leave(self._putters, waiting)
+                done += self._put_now(jobs, done, encoded)
+                if done < len(jobs):
+                    raise self._full(done)
+        if self._putters_waiting and self._room() > 0:
+            self._putters.wake_one()
+
+    def _put_now(self, jobs: list[Any], done: int, encoded: list[Piece]) -> int:
+        """How many more of them went in."""
+        with self._lock:
+            self._check_open()
+            wanted = len(jobs) - done
+            room = self._room()
+            if room < wanted and self._settings.when_full != "block":
+                if self._settings.when_full == "reject" or self._is_behind():
+                    self._rejected += wanted
+                    raise self._full(0)
+                count = self._put_over(jobs)
+            else:
+                count = max(min(room, wanted), 0)
+                if count:
+                    is_all = count == len(jobs)
+                    self._add(jobs if is_all else jobs[done : done + count], encoded if is_all else None)
+        if count and self._takers_waiting:
+            self._takers.wake_one()
+        return count
+
+    def _put_over(self, jobs: list[Any]) -> int:
+        """All of them, in the place of the oldest ones; of more than there is room for, the last."""
+        kept = jobs[-self._capacity :]
+        self._dropped += len(jobs) - len(kept)
+        while self._room() < len(kept):
+            self._drop_oldest()
+        self._add(kept, None)
+        return len(jobs)
+
+    def _drop_oldest(self) -> None:
+        try:
+            self._popleft()
+        except IndexError:
+            sequence = self._retries.drop_oldest().sequence
+        else:
+            sequence = self._numbers.pop(1)[0][0] if self._journal is not None else 0
+        self._dropped += 1
+        if self._journal is not None:
+            self._journal.done([(sequence, 1)])
+
+    def _add(self, jobs: list[Any], encoded: list[Piece] | None) -> None:
+        if self._journal is not None:
+            self._numbers.push(*self._journal.put(self._journal.encode(jobs) if encoded is None else encoded))
+        self._waiting.extend(jobs)
+        self._put += len(jobs)
+
+    def _room(self) -> int:
+        if self._is_behind():
+            return 0
+        return self._capacity - len(self._waiting) - len(self._heap)
+
+    def _is_behind(self) -> bool:
+        return self._journal is not None and self._journal.is_behind
+
+    def _full(self, put: int) -> RingFull:
+        if self._is_behind():
+            return RingFull("the journal can't be written as fast as jobs come", put=put, capacity=self._capacity)
+        return RingFull(
+            f"{len(self._waiting):,} jobs wait, and {len(self._heap):,} for another attempt; "
+            f"there is room for {self._capacity:,}",
+            put=put,
+            capacity=self._capacity,
+        )
+
+    # --- taking --------------------------------------------------------------------------------------------
+
+    def _taking(
+        self, count_max: int, wait: Duration | None, waiter: Callable[[], Waiter], work: Work | None = None
+    ) -> Waiting:
+        whole("max", count_max, 1, TAKE_MAX)
+        until_s = None if wait is None else self._steady() + seconds(wait)
+        batch = self._take_now(count_max)
+        while not batch:
+            waiting = waiter()
+            self._takers.join(waiting)
+            batch = self._take_now(count_max)
+            if batch:
+                leave(self._takers, waiting)
+                break
+            began_s = self._steady()
+            if (until_s is not None and began_s >= until_s) or (work is not None and work.is_over):
+                leave(self._takers, waiting)
+                break
+            was_woken = yield from pause(self._takers, waiting, self._until_due(began_s, until_s))
+            self._take_waited_s += self._steady() - began_s
+            if not was_woken:
+                leave(self._takers, waiting)
+            batch = self._take_now(count_max)
+        self._after_taking()
+        return batch
+
+    def _until_due(self, now_s: float, until_s: float | None) -> float | None:
+        due_s = self._retries.next_due_s()
+        if due_s is None:
+            return None if until_s is None else until_s - now_s
+        return (due_s if until_s is None else min(due_s, until_s)) - now_s
+
+    def _take_now(self, count_max: int) -> JobBatch:
+        with self._lock:
+            self._check_open()
+            batch = JobBatch(self, [])
+            self._in_flight.add(batch)
+            tried = self._retries.due(self._steady(), count_max) if self._heap else []
+            jobs = batch.jobs
+            if tried:
+                jobs += [retry.job for retry in tried]
+            wanted = min(count_max - len(jobs), len(self._waiting))
+            try:
+                # What was popped is kept in the list also if others were quicker with the rest.
+                jobs.extend(starmap(self._popleft, repeat((), wanted)))
+            except IndexError:
+                pass
+            if not jobs:
+                self._discard(batch)
+                return batch
+            if tried:
+                batch._attempts = [retry.attempts + 1 for retry in tried] + [1] * (len(jobs) - len(tried))
+            if self._journal is not None:
+                batch._runs = [(retry.sequence, 1) for retry in tried] + self._numbers.pop(len(jobs) - len(tried))
+                self._journal.taken(batch._runs, batch._attempts)
+            self._taken += len(jobs)
+            return batch
+
+    def _discard(self, batch: JobBatch) -> None:
+        """Of a batch that nothing came into. Who joins may have seen it, and thought that there was something."""
+        self._in_flight.discard(batch)
+        if self._joiners.waiters:
+            self._wake_joiners()
+
+    def _after_taking(self) -> None:
+        """Whoever is next in either line has a turn, if there is something for it."""
+        if self._putters_waiting and self._room() > 0:
+            self._putters.wake_one()
+        if self._takers_waiting and self._waiting:
+            self._takers.wake_one()
+
+    # --- answers -------------------------------------------------------------------------------------------
+
+    def _ack(self, batch: JobBatch, positions: Sequence[int]) -> None:
+        with self._lock:
+            self._check_answerable()
+            self._acked += len(positions)
+            self._forget(batch, positions)
+            self._settle(batch, positions)
+        self._wake_joiners()
+
+    def _retry(self, batch: JobBatch, positions: Sequence[int], delay: Duration | None, reason: str) -> None:
+        delay_s = None if delay is None else seconds(delay)
+        attempts, sequences = batch.attempts, batch._sequences()
+        is_first = False
+        with self._lock:
+            self._check_answerable()
+            now_s = self._steady()
+            for at in positions:
+                tries, sequence, job = attempts[at], sequences[at], batch.jobs[at]
+                if tries >= self._settings.max_attempts:
+                    self._give_up(job, sequence, tries, reason or f"tried {tries} times")
+                    continue
+                self._retried += 1
+                later_s = self._settings.backoff.delay_us(tries) / 1e6 if delay_s is None else delay_s
+                is_first |= self._retries.add(job, sequence, tries, now_s + later_s)
+                if self._journal is not None:
+                    self._journal.retried(sequence, tries, self._clock.now_us() + int(later_s * 1e6))
+            if reason:
+                self._last_error = reason
+            self._settle(batch, positions)
+        if is_first:
+            # Somebody who sleeps may have to wake up earlier than it meant to.
+            self._takers.wake_one()
+        self._wake_joiners()
+
+    def _fail(self, batch: JobBatch, positions: Sequence[int], reason: str) -> None:
+        attempts, sequences = batch.attempts, batch._sequences()
+        with self._lock:
+            self._check_answerable()
+            for at in positions:
+                self._give_up(batch.jobs[at], sequences[at], attempts[at], reason)
+            if reason:
+                self._last_error = reason
+            self._settle(batch, positions)
+        self._wake_joiners()
+
+    def _check_answerable(self) -> None:
+        if self._journal is not None and self._journal.is_closed:
+            raise RingClosed(
+                "the ring is closed, and its journal with it: the jobs will be there when it is opened again"
+            )
+
+    def _settle(self, batch: JobBatch, positions: Sequence[int]) -> None:
+        if batch._note_settled(positions):
+            self._in_flight.discard(batch)
+
+    def _forget(self, batch: JobBatch, positions: Sequence[int]) -> None:
+        if self._journal is None:
+            return
+        assert batch._runs is not None
+        if len(positions) == len(batch.jobs):
+            self._journal.done(batch._runs)
+        else:
+            sequences = batch._sequences()
+            self._journal.done([(sequences[at], 1) for at in positions])
+
+    def _give_up(self, job: Any, sequence: int, attempts: int, reason: str) -> None:
+        failed = FailedJob(job, attempts, reason, self._clock.now_us(), sequence)
+        if self._journal is not None:
+            self._journal.failed(sequence, attempts, failed.failed_at, reason)
+        self._keep_failed(failed)
+
+    def _keep_failed(self, failed: FailedJob) -> None:
+        gone = self._failed.add(failed)
+        if gone is not None and self._journal is not None:
+            self._journal.done([(gone.sequence, 1)])
+
+    # --- joining -------------------------------------------------------------------------------------------
+
+    def _joining(self, wait: Duration | None, waiter: Callable[[], Waiter]) -> Waiting:
+        until_s = None if wait is None else self._steady() + seconds(wait)
+        while True:
+            waiting = waiter()
+            self._joiners.join(waiting)
+            if self._is_idle():
+                self._joiners.leave(waiting)
+                return True
+            self._check_open()
+            left_s = None if until_s is None else until_s - self._steady()
+            is_late = left_s is not None and left_s <= 0
+            if is_late or not (yield from pause(self._joiners, waiting, left_s)):
+                self._joiners.leave(waiting)
+                return self._is_idle()
+
+    def _is_idle(self) -> bool:
+        # In this order: a job that moves on while we look is seen where it goes to.
+        return not self._waiting and not self._heap and not self._in_flight and not self._waiting and not self._heap
+
+    def _wake_joiners(self) -> None:
+        if self._joiners.waiters and self._is_idle():
+            self._joiners.wake_all()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RingClosed("the ring is closed")

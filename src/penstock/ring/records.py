@@ -1,0 +1,165 @@
+"""The bytes of the journal: records, each a message of a log (`penstock.storage.log`) with its kind as the key.
+
+    P  u64 first number, msgpack array of jobs            jobs that were put; their numbers follow each other
+    S  u32 count, count × u64 numbers, msgpack array      the same of jobs that were moved out of an old segment
+    T  Roaring bitmap of numbers                          handed out for the first time, and held since
+    H  msgpack [[number, attempts]]                       handed out again, and held since
+    R  msgpack [[number, attempts, due µs]]               to be tried again
+    F  msgpack [[number, attempts, failed at µs, reason]] failed
+    D  Roaring bitmap of numbers                          acknowledged, dropped, or forgotten: the job is gone
+
+All are absolute: replaying one twice changes nothing. D is for ever, whatever comes before or behind it. Of T, H, R and
+F the last one of a number counts. What a flush writes is one or more frames, each with a checksum, appended and synced
+together; numbers are never used again as long as a record speaks of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Any
+
+import msgspec
+import numpy as np
+from pyroaring import BitMap64
+
+from penstock.errors import BatchTooLarge, InvalidInput, UnknownFormat
+from penstock.frame import Frame
+from penstock.limits import MIB
+from penstock.message import Message
+
+PUT, MOVED, HELD, HELD_AGAIN, RETRY, FAILED, DONE = b"P", b"S", b"T", b"H", b"R", b"F", b"D"
+JOB_BYTES_MAX = 1 * MIB
+RECORD_BYTES_MAX = 4 * MIB
+# Jobs encoded together: what is put at once and done before the next flush is left out piece by piece.
+PIECE_JOBS = 1_000
+
+_FIRST = Struct("<Q")
+_COUNT = Struct("<I")
+_ARRAY = Struct(">BI")
+
+# Jobs as they follow each other in an array, and how many.
+Piece = tuple[int, bytes]
+
+
+class JobCodec:
+    """Jobs as msgpack; `job_type` is what they are turned back into."""
+
+    def __init__(self, job_type: Any) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        try:
+            self._decoder = msgspec.msgpack.Decoder(list[job_type])
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"jobs can't be read back as {job_type!r}: {error}") from error
+
+    def pieces(self, jobs: list[Any]) -> list[Piece]:
+        """InvalidInput if one of them can't be written."""
+        if len(jobs) <= PIECE_JOBS:
+            return self._piece(jobs)
+        found: list[Piece] = []
+        for at in range(0, len(jobs), PIECE_JOBS):
+            found += self._piece(jobs[at : at + PIECE_JOBS])
+        return found
+
+    def _piece(self, jobs: list[Any]) -> list[Piece]:
+        try:
+            encoded = self._encoder.encode(jobs)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidInput(f"a job can't be written to the journal: {error}") from error
+        if len(encoded) <= JOB_BYTES_MAX:
+            return [(len(jobs), encoded[_header_bytes(encoded) :])]
+        if len(jobs) == 1:
+            raise BatchTooLarge(f"a job of {len(encoded):,} bytes; the journal takes {JOB_BYTES_MAX:,}")
+        middle = len(jobs) // 2
+        return self._piece(jobs[:middle]) + self._piece(jobs[middle:])
+
+    def jobs(self, array: bytes | memoryview) -> list[Any]:
+        try:
+            found: list[Any] = self._decoder.decode(array)
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(f"jobs of the journal are not of the type that was given: {error}") from error
+        return found
+
+
+def _header_bytes(array: bytes) -> int:
+    return {0xDC: 3, 0xDD: 5}.get(array[0], 1)
+
+
+def array_of(pieces: Iterable[bytes], count: int) -> bytes:
+    return b"".join((_ARRAY.pack(0xDD, count), *pieces))
+
+
+def put_record(first: int, count: int, pieces: Iterable[bytes]) -> Message:
+    return Message(_FIRST.pack(first) + array_of(pieces, count), key=PUT)
+
+
+def read_put(value: bytes) -> tuple[int, int, memoryview]:
+    """The first number, how many, and the array."""
+    (first,) = _FIRST.unpack_from(value)
+    _, count = _ARRAY.unpack_from(value, _FIRST.size)
+    return first, count, memoryview(value)[_FIRST.size :]
+
+
+def _moved_record(numbers: Sequence[int], jobs: Sequence[bytes]) -> Message:
+    head = _COUNT.pack(len(numbers)) + np.asarray(numbers, "<u8").tobytes()
+    return Message(head + array_of(jobs, len(jobs)), key=MOVED)
+
+
+def read_moved(value: bytes) -> tuple[list[int], memoryview]:
+    (count,) = _COUNT.unpack_from(value)
+    end = _COUNT.size + 8 * count
+    numbers: list[int] = np.frombuffer(value, "<u8", count, _COUNT.size).tolist()
+    return numbers, memoryview(value)[end:]
+
+
+def bitmap_record(kind: bytes, numbers: BitMap64) -> Message:
+    numbers.run_optimize()
+    return Message(numbers.serialize(), key=kind)
+
+
+def rows_record(kind: bytes, rows: list[Any]) -> Message:
+    return Message(msgspec.msgpack.encode(rows), key=kind)
+
+
+def raw_jobs(array: memoryview) -> list[bytes]:
+    """Each as it was encoded."""
+    return [bytes(job) for job in msgspec.msgpack.decode(array, type=list[msgspec.Raw])]
+
+
+def moved_records(numbers: Sequence[int], jobs: Sequence[bytes]) -> list[Message]:
+    found: list[Message] = []
+    start = size = 0
+    for at, job in enumerate(jobs):
+        if size and size + len(job) > RECORD_BYTES_MAX // 2:
+            found.append(_moved_record(numbers[start:at], jobs[start:at]))
+            start, size = at, 0
+        size += len(job) + 8
+    if start < len(jobs):
+        found.append(_moved_record(numbers[start:], jobs[start:]))
+    return found
+
+
+def framed(records: Sequence[Message], now_us: int) -> list[tuple[Frame, list[Message]]]:
+    """As few frames as hold them, each with its records."""
+    groups: list[list[Message]] = []
+    size = 0
+    for record in records:
+        if not groups or size + record.size > RECORD_BYTES_MAX:
+            groups.append([])
+            size = 0
+        groups[-1].append(record)
+        size += record.size
+    return [(Frame.of_messages(group, now_us=now_us), group) for group in groups]
+
+
+def records_of(frame: Frame) -> list[tuple[int, bytes, bytes]]:
+    """The offset, kind and bytes of each."""
+    batch = frame.batch()
+    found = []
+    for at, (kind, value) in enumerate(zip(batch.keys(), batch.values(), strict=True)):
+        if kind is None or value is None or kind not in (PUT, MOVED, HELD, HELD_AGAIN, RETRY, FAILED, DONE):
+            raise UnknownFormat(
+                f"the log has a record of kind {kind!r}: it is no journal of a ring, or of a later version"
+            )
+        found.append((frame.base_offset + at, kind, value))
+    return found

@@ -1,0 +1,136 @@
+"""From the records of a journal to the jobs that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+from pyroaring import BitMap64
+
+from penstock.ring import records
+from penstock.ring.batch import Run
+from penstock.ring.failed import FailedJob
+from penstock.ring.records import JobCodec
+from penstock.storage.log import Log
+
+
+class Tried(NamedTuple):
+    """`was_held`: it was being worked on when the process ended."""
+
+    job: Any
+    sequence: int
+    attempts: int
+    due_us: int
+    was_held: bool
+
+
+class State(NamedTuple):
+    """What there is to know of a job that is not fresh. Either due again, held since its last attempt, or failed."""
+
+    attempts: int
+    due_us: int = 0
+    is_held: bool = False
+    failed_at: int = 0
+    reason: str = ""
+
+
+class Stored(NamedTuple):
+    """A record with jobs: where it is, and their numbers."""
+
+    offset: int
+    numbers: BitMap64
+
+
+@dataclass
+class Replayed:
+    """All of it, still encoded."""
+
+    stored: list[Stored] = field(default_factory=list)
+    arrays: list[memoryview] = field(default_factory=list)
+    held: BitMap64 = field(default_factory=BitMap64)
+    states: dict[int, State] = field(default_factory=dict)
+    done: BitMap64 = field(default_factory=BitMap64)
+    next_number: int = 1
+
+    def apply(self, offset: int, kind: bytes, value: bytes) -> None:
+        if kind == records.PUT:
+            first, count, array = records.read_put(value)
+            self._jobs(offset, BitMap64(range(first, first + count)), array)
+        elif kind == records.MOVED:
+            numbers, array = records.read_moved(value)
+            self._jobs(offset, BitMap64(numbers), array)
+        elif kind == records.DONE:
+            done = BitMap64.deserialize(value)
+            self.done |= done
+            self.next_number = max(self.next_number, done.max() + 1)
+        elif kind == records.HELD:
+            self.held |= BitMap64.deserialize(value)
+        else:
+            for number, *rest in msgspec.msgpack.decode(value):
+                self.held.discard(number)
+                self.states[number] = _state(kind, rest)
+
+    def _jobs(self, offset: int, numbers: BitMap64, array: memoryview) -> None:
+        self.stored.append(Stored(offset, numbers))
+        self.arrays.append(array)
+        self.next_number = max(self.next_number, numbers.max() + 1)
+
+    def found(self, codec: JobCodec) -> Found:
+        found = Found()
+        special = self.held | BitMap64(self.states)
+        seen = BitMap64()
+        for (_, numbers), array in zip(self.stored, self.arrays, strict=True):
+            # A job that was moved may be there twice, if its old place could not be cleared.
+            left = numbers - self.done - seen
+            seen |= left
+            if not left:
+                continue
+            jobs = codec.jobs(array)
+            if len(left) == len(jobs) and left.isdisjoint(special) and left.max() - left.min() + 1 == len(left):
+                found.fresh.append(((left.min(), len(left)), jobs))
+                continue
+            for number, job in zip(numbers, jobs, strict=True):
+                if number in left:
+                    self._sort(found, number, job)
+        found.fresh.sort(key=lambda fresh: fresh[0][0])
+        found.tried.sort(key=lambda tried: (tried.due_us, tried.sequence))
+        found.failed.sort(key=lambda failed: (failed.failed_at, failed.sequence))
+        return found
+
+    def _sort(self, found: Found, number: int, job: Any) -> None:
+        state = State(1, is_held=True) if number in self.held else self.states.get(number)
+        if state is None:
+            found.fresh.append(((number, 1), [job]))
+        elif state.failed_at:
+            found.failed.append(FailedJob(job, state.attempts, state.reason, state.failed_at, number))
+        else:
+            found.tried.append(Tried(job, number, state.attempts, state.due_us, state.is_held))
+
+
+@dataclass
+class Found:
+    fresh: list[tuple[Run, list[Any]]] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
+    failed: list[FailedJob] = field(default_factory=list)
+
+
+def _state(kind: bytes, row: list[Any]) -> State:
+    if kind == records.HELD_AGAIN:
+        return State(row[0], is_held=True)
+    if kind == records.RETRY:
+        return State(row[0], due_us=row[1])
+    return State(row[0], failed_at=row[1], reason=row[2])
+
+
+def replay(log: Log) -> Replayed:
+    replayed = Replayed()
+    for record in _records(log):
+        replayed.apply(*record)
+    return replayed
+
+
+def _records(log: Log) -> Iterator[tuple[int, bytes, bytes]]:
+    for frame in log.frames(log.start_offset):
+        yield from records.records_of(frame)

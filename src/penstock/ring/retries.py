@@ -1,0 +1,55 @@
+"""The delayed-retry channel: jobs that have been tried, by when they are due again."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+
+class Retry(NamedTuple):
+    """`order` is that in which they came, so that jobs themselves are never compared."""
+
+    due_s: float
+    order: int
+    job: Any
+    sequence: int
+    attempts: int
+
+
+class Retries:
+    """Under the ring's lock, all but `len`."""
+
+    def __init__(self) -> None:
+        # Read without the lock: empty means that nothing can be due.
+        self.heap: list[Retry] = []
+        self._came = 0
+
+    def __len__(self) -> int:
+        return len(self.heap)
+
+    def add(self, job: Any, sequence: int, attempts: int, due_s: float) -> bool:
+        """Whether it is due before all others."""
+        self._came += 1
+        retry = Retry(due_s, self._came, job, sequence, attempts)
+        heappush(self.heap, retry)
+        return self.heap[0] is retry
+
+    def due(self, now_s: float, count_max: int) -> list[Retry]:
+        found: list[Retry] = []
+        while self.heap and len(found) < count_max and self.heap[0].due_s <= now_s:
+            found.append(heappop(self.heap))
+        return found
+
+    def next_due_s(self) -> float | None:
+        heap = self.heap
+        try:
+            return heap[0].due_s
+        except IndexError:
+            return None
+
+    def drop_oldest(self) -> Retry:
+        """The one that came first, wherever it stands."""
+        oldest = min(self.heap, key=lambda retry: retry.order)
+        self.heap.remove(oldest)
+        heapify(self.heap)
+        return oldest

@@ -1,0 +1,121 @@
+"""One place to see how a ring is doing: what is in it, how fast it goes, and what it waits for."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.durations import duration_text
+
+# Rates are those of about so long.
+RATE_WINDOW_S = 10.0
+
+
+class Counts(NamedTuple):
+    """Since the ring was made. Of a moment: others go on counting meanwhile."""
+
+    put: int
+    taken: int
+    acked: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStats:
+    """`unflushed_s`: how old the oldest job or answer is that a kill would undo; `error`: why it can't be written."""
+
+    bytes_on_disk: int
+    unflushed_bytes: int
+    unflushed_s: float
+    flushes: int
+    flush_s_last: float
+    flush_s_max: float
+    compactions: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RingStats:
+    capacity: int
+    waiting: int
+    in_flight: int
+    delayed: int
+    failed: int
+    put: int
+    taken: int
+    acked: int
+    retried: int
+    rejected: int
+    dropped: int
+    failed_dropped: int
+    put_per_s: float
+    acked_per_s: float
+    # Of all threads and tasks together.
+    put_waited_s: float
+    take_waited_s: float
+    handled_s: float
+    handled_batches: int
+    workers: int
+    # How long the handler that is at it longest has been.
+    handling_s_max: float
+    journal: JournalStats | None
+    last_error: str | None
+    why_slow: str
+
+
+class Rates:
+    """From what `stats` saw the times before. Under the ring's lock."""
+
+    def __init__(self, now_s: float) -> None:
+        self._seen: deque[tuple[float, Counts]] = deque([(now_s, Counts(0, 0, 0))])
+
+    def per_second(self, now_s: float, counts: Counts) -> tuple[float, float]:
+        """Puts and acknowledgements."""
+        while len(self._seen) > 1 and self._seen[1][0] <= now_s - RATE_WINDOW_S:
+            self._seen.popleft()
+        then_s, then = self._seen[0]
+        passed_s = max(now_s - then_s, 1e-9)
+        # So that whoever looks all the time does not fill the memory.
+        if now_s - self._seen[-1][0] >= RATE_WINDOW_S / 100:
+            self._seen.append((now_s, counts))
+        return (counts.put - then.put) / passed_s, (counts.acked - then.acked) / passed_s
+
+
+def why_slow(stats: RingStats, alive_s: float) -> str:
+    """A sentence for people: the first thing to look at."""
+    journal = stats.journal
+    if journal is not None and journal.error is not None:
+        return f"the journal can't be written: {journal.error}"
+    if stats.waiting + stats.delayed >= stats.capacity:
+        return f"it is full: {_workers(stats)}"
+    if journal is not None and journal.flush_s_last > 1:
+        return f"the disk is slow: the last flush of the journal took {_shown(journal.flush_s_last)}"
+    if stats.put_waited_s > 0.05 * alive_s:
+        return f"producers have waited {_shown(stats.put_waited_s)} for room: {_workers(stats)}"
+    if stats.delayed and not stats.waiting:
+        return f"{stats.delayed:,} jobs wait for their next attempt, and no others are there"
+    if stats.in_flight and not stats.waiting:
+        return f"{stats.in_flight:,} jobs are being worked on, and no others are there{_longest(stats)}"
+    if not stats.waiting:
+        return "it is not: nothing is waiting"
+    return f"{stats.waiting:,} jobs wait: {_workers(stats)}"
+
+
+def _workers(stats: RingStats) -> str:
+    if stats.handled_batches:
+        each = stats.handled_s / stats.handled_batches
+        return f"{stats.workers} workers take {_shown(each)} for a batch"
+    if stats.in_flight:
+        return f"{stats.in_flight:,} are being worked on{_longest(stats)}"
+    return "nobody takes any"
+
+
+def _longest(stats: RingStats) -> str:
+    return f", a handler for {_shown(stats.handling_s_max)}" if stats.handling_s_max else ""
+
+
+def _shown(seconds: float) -> str:
+    micros = int(seconds * 1e6)
+    # Three digits are enough to judge by.
+    scale = 10 ** max(len(str(micros)) - 3, 0)
+    return duration_text(micros // scale * scale)

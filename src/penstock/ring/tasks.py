@@ -1,0 +1,85 @@
+"""The same as `workers`, with `await`: as many tasks as there are workers, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from threading import Thread, current_thread
+from typing import Any
+
+from penstock.errors import RingClosed
+from penstock.ring.batch import JobBatch
+from penstock.ring.settings import Duration, seconds
+from penstock.ring.workers import Work
+
+AsyncHandler = Callable[[JobBatch], Awaitable[Any]]
+
+
+async def run_tasks(work: Work, handler: AsyncHandler) -> None:
+    """Until all have ended. If this is cancelled they are too, and what they held is tried again."""
+    async with asyncio.TaskGroup() as group:
+        for _ in range(work.count):
+            group.create_task(_run(work, handler))
+
+
+async def _run(work: Work, handler: AsyncHandler) -> None:
+    try:
+        while True:
+            batch = await work.ring.aio._take_for(work)
+            if batch:
+                await _handle(work, handler, batch)
+            elif work.is_idle(batch):
+                return
+    except RingClosed:
+        return
+    except BaseException:
+        work.stop_soon()
+        raise
+
+
+async def _handle(work: Work, handler: AsyncHandler, batch: JobBatch) -> None:
+    work.begin(batch)
+    try:
+        await handler(batch)
+    except Exception as error:
+        work.end(batch, error)
+    except BaseException as error:
+        work.end(batch, error)
+        raise
+    else:
+        work.end(batch, None)
+
+
+class LoopThread:
+    """An event loop with its tasks in a thread of its own, for whoever has none."""
+
+    def __init__(self, work: Work, handler: AsyncHandler) -> None:
+        self._work = work
+        self._handler = handler
+        self.count = work.count
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._run, name="penstock-ring-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(run_tasks(self._work, self._handler))
+        except BaseExceptionGroup as errors:
+            self._error = errors.exceptions[0]
+        except BaseException as error:
+            self._error = error
+
+    def began_s(self) -> Iterable[float]:
+        return self._work.began_s()
+
+    def stop(self, wait: Duration | None = None) -> bool:
+        self._work.stop_soon()
+        if self._thread is current_thread():
+            return True
+        self._thread.join(None if wait is None else seconds(wait))
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error

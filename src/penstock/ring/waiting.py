@@ -1,0 +1,140 @@
+"""Those who wait for a turn: threads, and tasks of an event loop. Each is woken once, in the order they came.
+
+Nothing here is under a lock, so that a `put` which nobody waits for pays for one look at an empty deque. This is how no
+wake-up is lost: whoever waits stands in line first, looks again, and only then sleeps; whoever brings something puts it
+down first, and then looks whether somebody stands in line. Between the two at least one sees the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Generator
+from threading import Lock
+from typing import Any, Protocol
+
+# Something that may have to wait: yields who waits and how long at most, and is sent whether it was woken.
+Waiting = Generator[tuple[Any, float | None], bool, Any]
+
+
+class Waiter(Protocol):
+    def wake(self) -> None:
+        """From any thread, at most once."""
+
+
+class WaitingThread:
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        self._lock.release()
+
+    def sleep(self, seconds: float | None) -> bool:
+        """Whether it was woken."""
+        return self._lock.acquire(timeout=-1 if seconds is None else max(seconds, 0))
+
+
+class WaitingTask:
+    __slots__ = ("_future", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._woken)
+        except RuntimeError:
+            # Its loop is closed, and the task with it.
+            pass
+
+    def _woken(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def sleep(self, seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._future
+        except TimeoutError:
+            return False
+        return True
+
+
+class Line:
+    """Who stands in line. Whether anybody does is to be seen from `waiters` itself, without a call."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        self.waiters: deque[Waiter] = deque()
+
+    def join(self, waiter: Waiter) -> None:
+        self.waiters.append(waiter)
+
+    def leave(self, waiter: Waiter) -> bool:
+        """False if it has been woken meanwhile, or is just being."""
+        try:
+            self.waiters.remove(waiter)
+        except ValueError:
+            return False
+        return True
+
+    def wake_one(self) -> None:
+        try:
+            waiter = self.waiters.popleft()
+        except IndexError:
+            return
+        waiter.wake()
+
+    def wake_all(self) -> None:
+        while self.waiters:
+            self.wake_one()
+
+
+def pause(line: Line, waiting: Waiter, most_s: float | None) -> Waiting:
+    """Whether it was woken. Whoever is interrupted or cancelled leaves the line."""
+    try:
+        return (yield waiting, most_s)
+    except BaseException:
+        leave(line, waiting)
+        raise
+
+
+def leave(line: Line, waiting: Waiter) -> None:
+    """Out of the line; a call that came meanwhile is for the next one."""
+    if not line.leave(waiting):
+        line.wake_one()
+
+
+def drive(waiting: Waiting) -> Any:
+    """In a thread."""
+    try:
+        waiter, most_s = next(waiting)
+        while True:
+            try:
+                was_woken = waiter.sleep(most_s)
+            except BaseException as error:
+                waiting.throw(error)
+                raise
+            waiter, most_s = waiting.send(was_woken)
+    except StopIteration as finished:
+        return finished.value
+
+
+async def drive_async(waiting: Waiting) -> Any:
+    """In a task."""
+    try:
+        waiter, most_s = next(waiting)
+        while True:
+            try:
+                was_woken = await waiter.sleep(most_s)
+            except BaseException as error:
+                waiting.throw(error)
+                raise
+            waiter, most_s = waiting.send(was_woken)
+    except StopIteration as finished:
+        return finished.value

@@ -1,0 +1,136 @@
+"""Threads that take jobs and hand them to a handler, until they are told to stop or the ring is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import Thread, current_thread
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.errors import InvalidInput, RingClosed
+from penstock.ring.batch import JobBatch
+from penstock.ring.settings import Duration, seconds, whole
+
+if TYPE_CHECKING:
+    from penstock.ring.ring import Ring
+
+WORKERS_MAX = 1_000
+# What comes of it does not matter: what was not answered for is acknowledged.
+Handler = Callable[[JobBatch], Any]
+
+
+class Workers(Protocol):
+    """Started by `Ring.start`; each has `count` of them at work."""
+
+    count: int
+
+    def stop(self, wait: Duration | None = None) -> bool:
+        """They finish what they hold, and end; False if they have not after `wait`."""
+
+    def join(self) -> None:
+        """Until all have ended; raises what one of them could not go on after."""
+
+    def began_s(self) -> Iterable[float]:
+        """When those began that are at work on a batch, by the ring's own seconds."""
+
+
+class Work:
+    """What threads and tasks have in common: what is done with a batch, and with what comes of it."""
+
+    def __init__(self, ring: Ring, count: int, batch: int, until_idle: Duration | None) -> None:
+        self.ring = ring
+        self.count = whole("workers", count, 1, WORKERS_MAX)
+        self.batch_max = whole("batch", batch, 1, 1 << 24)
+        self.until_idle = until_idle
+        if until_idle is not None:
+            seconds(until_idle)
+        self.is_over = False
+        self._began_s: dict[int, float] = {}
+
+    def began_s(self) -> Iterable[float]:
+        return list(self._began_s.values())
+
+    def is_idle(self, batch: JobBatch) -> bool:
+        """Whether a take that brought this is the last one."""
+        return self.is_over or (self.until_idle is not None and not batch and self.ring._is_idle())
+
+    def begin(self, batch: JobBatch) -> None:
+        self._began_s[id(batch)] = self.ring._steady()
+
+    def end(self, batch: JobBatch, error: BaseException | None) -> None:
+        """Answers for what the handler did not."""
+        began_s = self._began_s.pop(id(batch))
+        self.ring._note_handled(self.ring._steady() - began_s)
+        if batch.is_settled:
+            return
+        if error is None:
+            batch.ack()
+        else:
+            batch.retry(reason=f"{type(error).__name__}: {error}")
+
+    def stop_soon(self) -> None:
+        self.is_over = True
+        self.ring._takers.wake_all()
+
+
+class Threads:
+    """A thread each."""
+
+    def __init__(self, work: Work, handler: Handler) -> None:
+        self._work = work
+        self._handler = handler
+        self.count = work.count
+        self._error: BaseException | None = None
+        self._threads = [
+            Thread(target=self._run, name=f"penstock-ring-{number}", daemon=True) for number in range(work.count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                batch = self._work.ring._take_for(self._work)
+                if batch:
+                    self._handle(batch)
+                elif self._work.is_idle(batch):
+                    return
+        except RingClosed:
+            return
+        except BaseException as error:
+            self._error = error
+            self._work.stop_soon()
+
+    def _handle(self, batch: JobBatch) -> None:
+        self._work.begin(batch)
+        try:
+            self._handler(batch)
+        except Exception as error:
+            self._work.end(batch, error)
+        except BaseException as error:
+            self._work.end(batch, error)
+            raise
+        else:
+            self._work.end(batch, None)
+
+    def began_s(self) -> Iterable[float]:
+        return self._work.began_s()
+
+    def stop(self, wait: Duration | None = None) -> bool:
+        self._work.stop_soon()
+        until_s = None if wait is None else self._work.ring._steady() + seconds(wait)
+        for thread in self._threads:
+            # A handler may be the one who stops them all.
+            if thread is not current_thread():
+                thread.join(None if until_s is None else max(until_s - self._work.ring._steady(), 0))
+        return not any(thread.is_alive() for thread in self._threads if thread is not current_thread())
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+def check_handler(handler: object) -> None:
+    if not callable(handler):
+        raise InvalidInput(f"a handler is a function that takes a batch, not a value of type {type(handler).__name__}")
