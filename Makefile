@@ -8,10 +8,10 @@ BENCH_STAMP := $(VENV)/.bench-installed
 IN_PARALLEL := --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo examples test check format bench clean
+.PHONY: help setup run demo examples test check format bench bench-report clean
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## build .venv with everything the project needs
 
@@ -24,11 +24,14 @@ test-tools:
 .PHONY: bench-tools
 bench-tools: $(BENCH_STAMP)
 	@tools/system-packages redis-server || echo "The benchmarks will leave Redis Streams out." >&2
+	@command -v rabbitmq-server >/dev/null || if tools/system-packages rabbitmq-server; then \
+	  { systemctl disable --now rabbitmq-server || service rabbitmq-server stop; epmd -kill; } >/dev/null 2>&1 || true; \
+	else echo "The benchmarks will leave RabbitMQ out." >&2; fi
 	@tools/system-packages java=openjdk-17-jre-headless || echo "The benchmarks will leave Spark out." >&2
 
 $(BENCH_STAMP): $(STAMP)
 	@$(BIN)/pip install --quiet --editable '.[bench]' --constraint constraints.txt && touch $@ || \
-	  echo "The clients of Redis and NATS could not be installed: the benchmarks will leave them out." >&2
+	  echo "The clients of other brokers could not be installed: the benchmarks will leave them out." >&2
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -60,8 +63,11 @@ format: setup  ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup bench-tools  ## the benchmarks, each figure beside its physical limit, or beside Redis and NATS
+bench: setup bench-tools  ## the benchmarks, each figure beside its physical limit, or beside other brokers
 	$(BIN)/python benchmarks/run.py
+
+bench-report: setup $(BENCH_STAMP)  ## docs/benchmarks.md and its plots, from what `make bench` left in bench-results
+	$(BIN)/python benchmarks/report.py
 
 clean:  ## remove .venv and everything generated
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache bench-results

@@ -4,6 +4,9 @@ In one process, messages of 100 B in frames of 1,000, one partition. Publishing 
 without delays. Memory is that of a fresh process, with the messages pending minus without delays. Lateness is from the
 due time of a message to the moment it is in the hands of a consumer that waits for it: once by a virtual clock that
 moves a millisecond at a time, once in real time, with a million pending of which 20,000 become due within ten seconds.
+
+Then the same through a broker process and a client over TCP: a million scheduled with `send_batch`, and 10,000 that
+become due within five seconds while a blocking consumer waits for them.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import asyncio
 import multiprocessing
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,9 +24,11 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+import pyarrow as pa
 import uvloop
 
 import harness
+import penstock
 from harness import Figure, HandClock, Run, info
 from penstock.batch import Batch
 from penstock.broker.broker import Broker
@@ -31,6 +37,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.storage.files import DiskFiles
+from serving import broker
 
 A_FRAME = 1_000
 UNDER_WAY = 16
@@ -191,6 +198,44 @@ async def _late(path: Path, count: int, soon: int, within_us: int) -> list[float
     return sorted(late)
 
 
+# --- over TCP -----------------------------------------------------------------------------------------------
+
+
+def over_tcp(run: Run, tables: int, soon: int, within_us: int) -> tuple[float, list[float]]:
+    """Seconds to schedule a message, among so many; and milliseconds by which those that are due soon come late."""
+    dice, values = np.random.default_rng(harness.SEED), harness.values(10 * A_FRAME)
+    kind = pa.timestamp("us", "UTC")
+    with broker(run) as running, penstock.connect(running.address) as q:
+        q.create_topic("t", partitions=1)
+        first = SystemClock().now_us() + HOUR_US
+        some = [
+            pa.table(
+                {"value": values, "deliver_at": pa.array(dice.integers(first, first + HOUR_US, len(values)), kind)}
+            )
+            for _ in range(tables)
+        ]
+        with q.producer("t", batch_messages=len(values), batch_bytes=4 * MIB) as producer:
+            started = time.perf_counter()
+            for table in some:
+                producer.send_batch(table, wait=False)
+            producer.flush()
+            spent = (time.perf_counter() - started) / (tables * len(values))
+            first = SystemClock().now_us() + 1_000_000
+            dues = dice.integers(first, first + within_us, soon)
+            texts = [b"%d" % due for due in dues.tolist()]
+            producer.send_batch(pa.table({"value": texts, "deliver_at": pa.array(dues, kind)}))
+        late: list[float] = []
+        with q.consumer("g", "t", ack_linger="5ms", until_idle="10s") as consumer:
+            for message in consumer:
+                assert message.value is not None
+                late.append((SystemClock().now_us() - int(message.value)) / 1_000)
+                message.ack()
+                if len(late) == soon:
+                    break
+    assert len(late) == soon
+    return spent, sorted(late)
+
+
 def measure(run: Run) -> Iterator[Figure]:
     count = run.pick(1_000, 16)
     taken = harness.interleave(
@@ -220,6 +265,11 @@ def measure(run: Run) -> Iterator[Figure]:
     assert late[0] >= 0, "early"
     yield harness.at_most("p99 lateness in real time", harness.percentile(late, 0.99), "ms", 20)
     yield info("p99.9 lateness in real time", harness.percentile(late, 0.999), "ms")
+    spent, late = over_tcp(run, run.pick(100, 1), run.pick(10_000, 100), run.pick(5_000_000, 200_000))
+    assert late[0] >= 0, "early"
+    yield info("scheduled over TCP, a million", 1e-3 / spent, "k messages/s")
+    yield info("p50 lateness over TCP", harness.percentile(late, 0.5), "ms")
+    yield info("p99 lateness over TCP", harness.percentile(late, 0.99), "ms")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,13 @@ A broker process and client processes on this machine, over TCP; messages of 100
 
     publish one     wait for its answer, again, with the blocking client and with the async one; beside a TCP round trip
                     plus write and fdatasync of as many bytes, each on its own; and beside a bare server that writes
-                    and syncs what it gets before it answers, which no broker can be faster than
+                    and syncs what it gets before it answers, which no broker can be faster than; and beside others
     pushed          10,000 a second from a producer in a process of its own to a consumer that waits for them and
-                    acknowledges each, from due to received; with the producer's usual linger of 3 ms, and with 1 ms
+                    acknowledges each, from due to received; with the producer's usual linger of 3 ms, and with 1 ms;
+                    and through others, at the same rate or at the highest of some whose pace they keep
+
+The others have their own Python clients, and a fresh server for each turn where that does not take seconds. There is a
+bar against Redis and NATS where they sync before they answer, as we do: not to be behind them.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -24,12 +28,15 @@ import uvloop
 
 import harness
 import penstock
+from beside import RIVALS, Servers, present
 from harness import Figure, Run, info
 from pacing import under_way
+from peers import Peer, arrivals, new_name
 from penstock.client.blocking import Client
 from serving import PARTITIONS, Broker, broker
 
 RATE = 10_000
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 # Of a frame with one message of 100 B.
 FRAME_BYTES = 208
 _ECHO = """
@@ -100,7 +107,12 @@ def p50_of_sync(run: Run, count: int) -> float:
     return found
 
 
-def publish_one(run: Run, address: str, q: Client) -> Iterator[Figure]:
+def p50_of_peer(run: Run, servers: Servers, peer: Peer) -> float:
+    with servers.of(peer) as address:
+        return median(peer.publish(address, [b"x" * harness.VALUE_BYTES], 1, 0.02 if run.quick else 0.5).each_s)
+
+
+def publish_one(run: Run, address: str, q: Client, servers: Servers, peers: Sequence[Peer]) -> Iterator[Figure]:
     count = run.pick(500, 20)
     q.create_topic("one", partitions=1)
     contenders: dict[str, harness.Contender] = {
@@ -110,6 +122,7 @@ def publish_one(run: Run, address: str, q: Client) -> Iterator[Figure]:
         "round trip": partial(p50_of_round_trip, count),
         "sync": partial(p50_of_sync, run, count),
     }
+    contenders |= {peer.name: partial(p50_of_peer, run, servers, peer) for peer in peers}
     taken = harness.interleave(run.rounds, contenders)
     limit = [trip + sync for trip, sync in zip(taken["round trip"], taken["sync"], strict=True)]
     ratio = harness.ratio(taken["publish"], limit)
@@ -126,35 +139,69 @@ def publish_one(run: Run, address: str, q: Client) -> Iterator[Figure]:
     ):
         yield info(f"{what}, p50", 1e6 * median(taken[name]), "µs")
     yield info("write + fdatasync: slowest round / fastest", harness.unrest(taken["sync"]), "×")
+    for peer in peers:
+        ratio, name = harness.ratio(taken["publish"], taken[peer.name]), f"publish one / {peer.name}, p50"
+        has_bar = peer.is_durable and peer.product in RIVALS
+        yield harness.at_most(name, ratio, "×", 1) if has_bar else info(name, ratio, "×")
+        ratio = harness.ratio(taken["async"], taken[peer.name])
+        yield info(f"publish one, async / {peer.name}, p50", ratio, "×")
+        yield info(f"publish one: {peer.name}, p50", 1e6 * median(taken[peer.name]), "µs")
 
 
 # --- pushed -------------------------------------------------------------------------------------------------
 
 
-def pushed(run: Run, running: Broker, q: Client) -> Iterator[Figure]:
-    count = run.pick(2 * RATE, RATE // 10)
-    turns = iter(range(1_000))
+def push(run: Run, running: Broker, q: Client, linger: str) -> arrivals.UnderWay:
+    topic = new_name()
+    q.create_topic(topic, partitions=PARTITIONS)
+    try:
+        count = int(RATE * seconds(run))
+        return arrivals.UnderWay(RATE, under_way(q, running.address, topic, rate=RATE, count=count, linger=linger))
+    finally:
+        q.delete_topic(topic)
 
-    def push(linger: str) -> list[float]:
-        topic = f"pushed-{next(turns)}"
-        q.create_topic(topic, partitions=PARTITIONS)
-        try:
-            return under_way(q, running.address, topic, rate=RATE, count=count, linger=linger)
-        finally:
-            q.delete_topic(topic)
 
-    taken = harness.interleave(run.rounds, {linger: partial(push, linger) for linger in ("3ms", "1ms")})
-    for linger, rounds in taken.items():
-        p50, p99 = (1e3 * median(harness.percentile(one, share) for one in rounds) for share in (0.5, 0.99))
-        name = f"pushed at 10,000/s, linger {linger}"
-        yield harness.at_most(f"{name}, p99", p99, "ms", 10) if linger == "3ms" else info(f"{name}, p99", p99, "ms")
-        yield info(f"{name}, p50", p50, "ms")
+class Pushed:
+    """Through another broker; once it has not kept a pace, it is not asked to again."""
+
+    def __init__(self, run: Run, servers: Servers, peer: Peer) -> None:
+        self._run = run
+        self._servers = servers
+        self._peer = peer
+        self._rate = RATE
+
+    def __call__(self) -> arrivals.UnderWay:
+        with self._servers.of(self._peer) as address:
+            found = arrivals.under_way(self._peer, address, self._rate, seconds(self._run))
+        self._rate = found.rate
+        return found
+
+
+def seconds(run: Run) -> float:
+    return 0.1 if run.quick else 2.0
+
+
+def pushed(run: Run, running: Broker, q: Client, servers: Servers, peers: Sequence[Peer]) -> Iterator[Figure]:
+    contenders: dict[str, Callable[[], arrivals.UnderWay]] = {
+        f"linger {linger}": partial(push, run, running, q, linger) for linger in ("3ms", "1ms")
+    }
+    # Each starts a process in each turn, so a quick run has fewer of them.
+    contenders |= {peer.name: Pushed(run, servers, peer) for peer in peers if peer.is_durable or not run.quick}
+    for name, rounds in harness.interleave(run.rounds, contenders).items():
+        rate = min(one.rate for one in rounds)
+        kept = [one.taken_s for one in rounds if one.rate == rate]
+        for percentile, share in PERCENTILES.items():
+            told = f"pushed at {rate:,}/s, {name}, {percentile}"
+            value = 1e3 * median(harness.percentile(taken, share) for taken in kept)
+            has_bar = name == "linger 3ms" and percentile == "p99"
+            yield harness.at_most(told, value, "ms", 10) if has_bar else info(told, value, "ms")
 
 
 def measure(run: Run) -> Iterator[Figure]:
-    with broker(run) as running, penstock.connect(running.address) as q:
-        yield from publish_one(run, running.address, q)
-        yield from pushed(run, running, q)
+    peers = present()
+    with broker(run) as running, penstock.connect(running.address) as q, Servers(run) as servers:
+        yield from publish_one(run, running.address, q, servers, peers)
+        yield from pushed(run, running, q, servers, peers)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing.connection import Connection
+from uuid import uuid4
 
+import harness
 import penstock
 from harness import VALUE_BYTES
 from penstock.client.blocking import Client
+from penstock.client.sending import Sending
 
 PROCESSES = multiprocessing.get_context("spawn")
 STAMP_DIGITS = 20
@@ -20,16 +26,22 @@ TICK_S = 0.001
 WARM_UP = 0.1
 
 
+def due(rate: int, count: int) -> Iterator[list[bytes]]:
+    """`rate` messages a second: at each asking those that have become due, perhaps none, until there were `count`."""
+    filler = b"x" * (VALUE_BYTES - STAMP_DIGITS)
+    started_ns, sent = time.monotonic_ns(), 0
+    while sent < count:
+        by_now = min((time.monotonic_ns() - started_ns) * rate // 1_000_000_000 + 1, count)
+        yield [b"%020d" % (started_ns + number * 1_000_000_000 // rate) + filler for number in range(sent, by_now)]
+        sent = by_now
+
+
 def produce(address: str, topic: str, rate: int, count: int, linger: str) -> None:
     """`rate` messages a second, looking at the clock every millisecond."""
-    filler = b"x" * (VALUE_BYTES - STAMP_DIGITS)
     with penstock.connect(address) as q, q.producer(topic, linger=linger) as producer:
-        started_ns, sent = time.monotonic_ns(), 0
-        while sent < count:
-            due = min((time.monotonic_ns() - started_ns) * rate // 1_000_000_000 + 1, count)
-            for number in range(sent, due):
-                producer.send(b"%020d" % (started_ns + number * 1_000_000_000 // rate) + filler)
-            sent = due
+        for values in due(rate, count):
+            for value in values:
+                producer.send(value)
             time.sleep(TICK_S)
 
 
@@ -48,3 +60,40 @@ def under_way(q: Client, address: str, topic: str, *, rate: int, count: int, lin
     producer.join()
     assert len(taken_ns) == count
     return sorted(ns / 1e9 for ns in taken_ns[int(count * WARM_UP) :])
+
+
+# --- until it is stored -------------------------------------------------------------------------------------
+
+
+def publish(address: str, topic: str, rate: int, seconds: float, here: Connection) -> None:
+    """Sends back how long each message took from due to stored."""
+    taken: list[float] = []
+
+    def note(due: float, sending: Sending) -> None:
+        sending.result()
+        taken.append(time.monotonic() - due)
+
+    with penstock.connect(address) as q, q.producer(topic) as producer:
+        producer.send(b"x" * VALUE_BYTES).result()
+        started, sent = time.monotonic(), 0
+        while time.monotonic() - started < seconds:
+            for number in range(sent, int((time.monotonic() - started) * rate)):
+                producer.send(b"x" * VALUE_BYTES).add_done_callback(partial(note, started + number / rate))
+                sent = number + 1
+            time.sleep(TICK_S)
+    here.send(sorted(taken))
+
+
+def p99_until_stored(q: Client, address: str, *, rate: int, seconds: float, partitions: int) -> float:
+    """In seconds, from due to stored, of a producer with default settings and a topic of its own."""
+    topic = f"live-{uuid4().hex[:8]}"
+    q.create_topic(topic, partitions=partitions)
+    here, there = PROCESSES.Pipe()
+    publisher = PROCESSES.Process(target=publish, args=(address, topic, rate, seconds, there))
+    publisher.start()
+    there.close()
+    taken = here.recv()
+    publisher.join()
+    here.close()
+    q.delete_topic(topic)
+    return float(harness.percentile(taken, 0.99))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing.connection import Connection
 from statistics import median
 from threading import Event, Thread
 from uuid import uuid4
@@ -24,9 +23,8 @@ from pyspark.sql import SparkSession
 import harness
 import penstock
 from harness import Figure, Run, at_most, info
-from pacing import PROCESSES, TICK_S
+from pacing import p99_until_stored
 from penstock.client.blocking import Client
-from penstock.client.sending import Sending
 from serving import PARTITIONS, Broker, broker
 from spark_scan import ROWS, fill, memory, scan, session
 
@@ -78,34 +76,7 @@ def of_rate(run: Run, spark: SparkSession, batches: int) -> float:
 # --- beside a scan ------------------------------------------------------------------------------------------
 
 
-def publish(address: str, topic: str, seconds: float, here: Connection) -> None:
-    """Sends back how long each message took from due to stored."""
-    taken: list[float] = []
-
-    def note(due: float, sending: Sending) -> None:
-        sending.result()
-        taken.append(time.monotonic() - due)
-
-    with penstock.connect(address) as q, q.producer(topic) as producer:
-        producer.send(b"x" * 100).result()
-        here.send("ready")
-        here.recv()
-        started, sent = time.monotonic(), 0
-        while time.monotonic() - started < seconds:
-            for number in range(sent, int((time.monotonic() - started) * RATE)):
-                producer.send(b"x" * 100).add_done_callback(partial(note, started + number / RATE))
-                sent = number + 1
-            time.sleep(TICK_S)
-    here.send(sorted(taken))
-
-
 def p99_of_publish(q: Client, address: str, seconds: float, beside: Callable[[], object] | None) -> float:
-    topic = f"live-{uuid4().hex[:8]}"
-    q.create_topic(topic, partitions=PARTITIONS)
-    here, there = PROCESSES.Pipe()
-    publisher = PROCESSES.Process(target=publish, args=(address, topic, seconds, there))
-    publisher.start()
-    assert here.recv() == "ready"
     is_over = Event()
 
     def repeat() -> None:
@@ -114,13 +85,11 @@ def p99_of_publish(q: Client, address: str, seconds: float, beside: Callable[[],
 
     scanning = Thread(target=repeat)
     scanning.start()
-    here.send("go")
-    taken = here.recv()
-    is_over.set()
-    scanning.join()
-    publisher.join()
-    q.delete_topic(topic)
-    return float(harness.percentile(taken, 0.99))
+    try:
+        return p99_until_stored(q, address, rate=RATE, seconds=seconds, partitions=PARTITIONS)
+    finally:
+        is_over.set()
+        scanning.join()
 
 
 def disturbed(run: Run, spark: SparkSession, q: Client, running: Broker) -> Iterator[Figure]:

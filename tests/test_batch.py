@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -200,3 +203,46 @@ def test_arrow_tables_without_values_are_refused() -> None:
 def test_a_message_out_of_range_is_refused(message: Message) -> None:
     with pytest.raises(InvalidMessage):
         Batch.from_messages([message], now_us=1)
+
+
+# Below and above what Python counts by itself.
+@pytest.mark.parametrize("count", [1, 64, 65, 1_000])
+def test_a_list_of_bytes_becomes_the_same_column_with_and_without_arrow(count: int) -> None:
+    for values in (
+        [b"%d" % row for row in range(count)],
+        [b"" for _ in range(count)],
+        [None if row % 3 == 1 else b"x" * row for row in range(count)],
+    ):
+        plain = Batch.from_columns(values, keys=[None] * count, now_us=1).to_arrow()
+        arrow = Batch.from_columns(
+            pa.array(values, pa.binary()), keys=pa.nulls(count, pa.binary()), now_us=1
+        ).to_arrow()
+        assert plain.equals(arrow)
+        assert plain.column("value").to_pylist() == values
+
+
+def test_text_among_bytes_is_left_to_arrow_in_a_list_of_any_length() -> None:
+    for count in (1, 100):
+        batch = Batch.from_columns([b"bytes"] * count + ["text"], now_us=1)
+        assert batch.to_arrow().column("value").to_pylist() == [b"bytes"] * count + [b"text"]
+        with pytest.raises(InvalidMessage):
+            Batch.from_columns([b"bytes"] * count + [7], now_us=1)
+
+
+def test_sending_many_messages_does_not_import_pandas(tmp_path: Path) -> None:
+    """It takes up to half a second, and would hold up whatever is being published."""
+    script = """
+import sys
+import penstock
+
+with penstock.open(sys.argv[1]) as q:
+    q.create_topic("orders", partitions=1)
+    with q.producer("orders") as producer:
+        for sending in [producer.send(b"x", key=b"k" if row % 2 else None) for row in range(500)]:
+            sending.result()
+    assert sum(partition.end_offset for partition in q.topic("orders").partitions) == 500
+print("pandas" in sys.modules)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")

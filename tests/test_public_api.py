@@ -82,6 +82,7 @@ def test_error_codes_never_change() -> None:
         "Overloaded": "overloaded",
         "RingFull": "ring_full",
         "RingClosed": "ring_closed",
+        "WorkerFailed": "worker_failed",
         "ProtocolError": "protocol_error",
         "PacketTooLarge": "packet_too_large",
         "VersionMismatch": "version_mismatch",

@@ -312,7 +312,7 @@ class Batch:
         if self.headers is None:
             offsets = np.zeros(self.count + 1, np.int32)
             return pa.Array.from_buffers(
-                HEADERS, self.count, [None, pa.py_buffer(offsets)], children=[pa.array([], HEADERS.value_type)]
+                HEADERS, self.count, [None, pa.py_buffer(offsets)], children=[pa.nulls(0, HEADERS.value_type)]
             )
         offsets, names, values = self.headers
         pairs = len(names.offsets) - 1
@@ -339,8 +339,10 @@ class Batch:
 
     def _priority_array(self) -> pa.Array:
         if self.priority is None:
-            return pa.array(np.zeros(self.count, np.int8))
-        return pa.array(self.priority[self.start : self.start + self.count])
+            priority = np.zeros(self.count, np.int8)
+        else:
+            priority = np.ascontiguousarray(self.priority[self.start : self.start + self.count])
+        return pa.Array.from_buffers(pa.int8(), self.count, [None, pa.py_buffer(priority)])
 
     def without_log_columns(self) -> Batch:
         """The same messages, for a place of their own: offsets and append times are those of the log they came from."""
@@ -362,7 +364,11 @@ class Batch:
             "priority": self.priority,
         }
         present = ["value", *(name for name, column in others.items() if column is not None)]
-        return Batch.from_arrow(self.to_arrow().select(present).take(pa.array(rows)), now_us=self.timestamp)
+        fields = [SCHEMA.field(name) for name in present]
+        table = pa.RecordBatch.from_arrays([self.column(name) for name in present], schema=pa.schema(fields))
+        # Not `pa.array`, here and above: it looks whether what it is given is of pandas, and imports that to know.
+        indices = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
+        return Batch.from_arrow(table.take(indices), now_us=self.timestamp)
 
     # --- rearranged (only by the log, in sealed segments) ------------------------------------------------
 

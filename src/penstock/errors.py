@@ -40,6 +40,7 @@
     ├── Overloaded                      retriable: more is waiting than may wait
     │   └── RingFull                    there is no room for another job, and the ring was told not to wait for it
     ├── RingClosed                      a ring takes and gives no jobs any more
+    ├── WorkerFailed                    a process for a ring's handler can't be started, or can't load the handler
     ├── AlreadyExists                   a topic, or a live consumer, of that name is there
     ├── SettingsConflict                a group of that name is there, with other settings
     ├── ArchiveConflict                 a commit to an archive, or what is told of one, does not go with what is there
@@ -253,6 +254,10 @@ class RingFull(Overloaded):
 
 class RingClosed(PenstockError):
     code = "ring_closed"
+
+
+class WorkerFailed(PenstockError):
+    code = "worker_failed"
 
 
 class AlreadyExists(PenstockError):

@@ -13,7 +13,7 @@
       32    4    body CRC-32C      of bytes 36 to the end
       36    4    body length       as stored, without padding
       40    4    raw length        of the body when decompressed
-      44    4    count             messages in the body
+      44    4    count             messages in the body; 0 in a control frame that stands for offsets nobody has
       48    4    span              offsets covered; more than count once compaction removed messages
       52    2    flags             see below
       54    1    codec             0 none, 1 lz4 (frame format), 2 zstd
@@ -382,6 +382,11 @@ def rewrite(frame: Frame, batch: Batch, span: int, append_time: int, seed: int) 
     )
     head = stamp(built, frame.base_offset, append_time, frame.leader_epoch, 0, seed)
     return Frame(memoryview(head + payload(built)))
+
+
+def hole(span: int, now_us: int) -> Frame:
+    """No messages, over `span` offsets that shall not be given out: for a log's own use."""
+    return _build(encode(Batch(0, timestamp=now_us)), 0, span, CONTROL, (now_us, now_us), NONE, NO_PRODUCER)
 
 
 def cut(frame: Frame, batch: Batch, start: int, stop: int, seed: int = 0) -> Frame:

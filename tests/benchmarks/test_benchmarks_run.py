@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,19 +19,40 @@ SCRIPTS = (
     "delays",
     "doors",
     "encode",
+    "fan_out",
     "groups",
+    "key_order",
+    "lanes",
     "latency",
     "leases",
+    "memory",
     "neighbours",
     "open",
     "point_read",
+    "publish",
     "read",
+    "restart",
+    "ring",
+    "scaling",
+    "scan_beside",
     "start",
     "throughput",
 )
 # Each takes Spark half a minute to begin with: too long for every run of the tests.
 SPARK = {"spark_archive", "spark_scan", "spark_sink", "spark_stream"}
-HELPERS = {"harness", "pacing", "run", "serving"}
+HELPERS = {
+    "beside",
+    "crowd",
+    "harness",
+    "loads",
+    "pacing",
+    "report",
+    "ring_killed",
+    "ring_memory",
+    "ring_processes",
+    "run",
+    "serving",
+}
 
 
 def run(name: str, *arguments: str) -> str:
@@ -44,6 +66,18 @@ def finished(name: str, *arguments: str, **environment: str) -> subprocess.Compl
     )
     assert done.returncode == 0, done.stderr
     return done
+
+
+def processes_with(path: Path) -> list[str]:
+    """What still runs of those that were started with it: in their command, or in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        # Some have ended meanwhile, and some belong to others.
+        with suppress(OSError):
+            started_with = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            if str(path).encode() in started_with:
+                found.append(started_with.decode(errors="replace"))
+    return found
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -63,6 +97,7 @@ def test_every_line_of_a_benchmark_is_a_figure_and_nothing_is_left_behind(script
             assert isinstance(figure["holds"], bool)
     assert len({figure["name"] for figure in figures}) == len(figures)
     assert list(tmp_path.iterdir()) == []
+    assert processes_with(tmp_path) == []
 
 
 def test_the_runner_knows_every_script_and_keeps_the_figures(tmp_path: Path) -> None:
@@ -74,13 +109,18 @@ def test_the_runner_knows_every_script_and_keeps_the_figures(tmp_path: Path) -> 
     kept = json.loads((results / "encode.json").read_text())
     assert kept["script"] == "encode"
     assert kept["figures"]
+    assert kept["is_quick"] is True
+    assert kept["exit_code"] == 0
     assert kept["figures"][0]["name"] in shown
+    assert "encode" in (results / "report.html").read_text()
 
 
 def test_a_peer_that_is_not_there_is_skipped_with_a_line_that_says_so(tmp_path: Path) -> None:
-    done = finished("throughput", "--json", "--dir", str(tmp_path), PATH="/nowhere")
+    done = finished("throughput", "--json", "--dir", str(tmp_path), PATH="/nowhere", KAFKA_BOOTSTRAP="")
 
     names = [json.loads(line)["name"] for line in done.stdout.splitlines()]
     assert {"send", "send_batch", "iterate", "batches"} <= set(names)
     assert not any("Redis" in name for name in names)
     assert "Redis Streams, fsync always: skipped, it needs redis-server" in done.stderr
+    assert "RabbitMQ quorum queues: skipped, it needs" in done.stderr
+    assert "Kafka, default: skipped, it needs KAFKA_BOOTSTRAP" in done.stderr

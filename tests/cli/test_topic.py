@@ -71,6 +71,9 @@ def test_settings_are_given_by_flags_or_by_name(server: str, run: Run) -> None:
     made = run.ok("topic", "create", "by-name", *settings, "-o", "json").json["settings"]
     assert (made["dead_letters"], made["cleanup"], made["tombstone_age"]) == (False, "compact", "2h")
     assert made["retention"]["hours"] == 1.5
+    lazy = ["--durability", "interval", "--set", "sync_interval=250ms"]
+    changed = run.ok("topic", "set", "by-name", *lazy, "-o", "json").json["settings"]
+    assert (changed["durability"], changed["sync_interval"]) == ("interval", "250ms")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,8 @@ def test_settings_are_given_by_flags_or_by_name(server: str, run: Run) -> None:
         (["create", "a b"], "a topic name is made of"),
         (["create", "t", "--retention", "soon"], "--retention: a duration is written as"),
         (["create", "t", "--retention-bytes", "lots"], "--retention-bytes is a number of bytes, or as in 500MB"),
+        (["create", "t", "--durability", "maybe"], "durability is fsync or interval, not 'maybe'"),
+        (["create", "t", "--set", "sync_interval=0s"], "sync_interval is 1ms to 10m, not 0s"),
         (["create", "t", "--set", "colour"], "--set is name=value, not 'colour'"),
         (["create", "t", "--set", "colour=red"], "there is no topic setting 'colour'"),
         (["create", "t", "--max-delay", "1d", "--set", "max_delay=2d"], "max_delay is set twice"),

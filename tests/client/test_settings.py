@@ -86,7 +86,7 @@ def test_topic_settings_are_written_with_hours_and_bytes(given: dict[str, Any], 
         (topic_settings, {"retention": {"hours": 0}}, "retention.hours", "retention.hours is a number of hours"),
         (topic_settings, {"retention": {"hours": float("nan")}}, "retention.hours", "is a number of hours"),
         (topic_settings, {"dead_letters": 1}, "dead_letters", "dead_letters is True or False, not 1"),
-        (topic_settings, {"durability": "none"}, "durability", "there is no topic setting 'durability'"),
+        (topic_settings, {"compression": "none"}, "compression", "there is no topic setting 'compression'"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_its_name(
@@ -132,7 +132,11 @@ def test_settings_reach_the_broker_and_come_back(queue: VirtualQueue) -> None:
         "max_delay": "1d",
         "dead_letters": True,
         "archive": "none",
+        "durability": "fsync",
+        "sync_interval": "1s",
     }
+    changed = queue.change_topic("events", durability="interval", sync_interval="250ms")
+    assert (changed.settings["durability"], changed.settings["sync_interval"]) == ("interval", "250ms")
     changed = queue.change_topic("events", retention={"bytes": 1 << 20}, partitions=3)
     assert changed.settings["retention"] == {"hours": 1, "bytes": 1 << 20}
     assert len(changed.partitions) == 3
@@ -177,6 +181,11 @@ def test_ranges_of_topics_are_told_too(queue: VirtualQueue) -> None:
         ({"max_delay": "0s"}, "max_delay is at least 1us, not 0s"),
         ({"tombstone_age": 0}, "tombstone_age is at least 1us, not 0s"),
         ({"retention": {"bytes": 0}}, "retention.bytes is at least 1, not 0"),
+        ({"durability": "maybe"}, "durability is fsync or interval, not 'maybe'"),
+        ({"durability": None}, "durability is fsync or interval, not None"),
+        ({"sync_interval": "soon"}, "sync_interval: a duration is written as"),
+        ({"sync_interval": "999us"}, "sync_interval is 1ms to 10m, not 999us"),
+        ({"sync_interval": "11m"}, "sync_interval is 1ms to 10m, not 11m"),
     ):
         with pytest.raises(InvalidSetting, match=sentence):
             queue.create_topic("t", **settings)

@@ -12,6 +12,7 @@ PAGES = [
     "start.md",
     "concepts.md",
     "guides/worker.md",
+    "guides/ring.md",
     "guides/scheduler.md",
     "guides/http.md",
     "guides/migrate-from-sqs.md",

@@ -45,6 +45,11 @@ def test_topics_are_made_listed_changed_and_deleted(tmp_path: Path) -> None:
         assert len(changed.partitions) == 3
         assert (changed.settings.retention_age_us, changed.settings.retention_bytes) == (-1, 1_000_000)
         assert (changed.settings.cleanup, changed.settings.dead_letters) == ("compact", False)
+        assert (changed.settings.durability, changed.settings.sync_interval_us) == ("fsync", 1_000_000)
+        lazy = pb.TopicSettings(durability="interval", sync_interval_us=5_000)
+        changed = await q.UpdateTopic(pb.UpdateTopicRequest(name="a", settings=lazy))
+        assert (changed.settings.durability, changed.settings.sync_interval_us) == ("interval", 5_000)
+        assert here.site.broker.topic("a").partition(0).messages.sync_within_us == 5_000
         assert [one.name for one in (await q.ListTopics(pb.ListTopicsRequest())).topics] == ["a", "b"]
         await q.DeleteTopic(pb.DeleteTopicRequest(name="a"))
         assert await failure(q.GetTopic(pb.GetTopicRequest(name="a"))) == NO_TOPIC
@@ -63,6 +68,8 @@ def test_topics_are_made_listed_changed_and_deleted(tmp_path: Path) -> None:
         pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(cleanup="burn")),
         pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(retention_bytes=0)),
         pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(max_delay_us=-1)),
+        pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(durability="maybe")),
+        pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(sync_interval_us=0)),
         pb.CreateGroupRequest(name="g", settings=pb.GroupSettings(ordering="up")),
         pb.CreateGroupRequest(name="g", settings=pb.GroupSettings(backoff_factor=float("nan"))),
         pb.CreateGroupRequest(name="g", settings=pb.GroupSettings(session_us=-1)),

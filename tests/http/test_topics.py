@@ -24,6 +24,11 @@ def test_a_topic_is_made_changed_and_deleted(serve: Any) -> None:
         assert len(changed["partitions"]) == 3
         assert changed["settings"]["retention"] == {"hours": 1, "bytes": None}
         assert changed == await here.ok("GET", "/v1/topics/orders")
+        assert (changed["settings"]["durability"], changed["settings"]["sync_interval"]) == ("fsync", "1s")
+        lazy = {"durability": "interval", "sync_interval": "250ms"}
+        changed = await here.ok("PATCH", "/v1/topics/orders", {"config": lazy})
+        assert changed["settings"].items() >= lazy.items()
+        assert here.site.broker.topic("orders").partition(0).messages.sync_within_us == 250_000
         listed = await here.ok("GET", "/v1/topics")
         assert [topic["name"] for topic in listed["topics"]] == ["orders", "t"]
         await here.ok("DELETE", "/v1/topics/orders")
@@ -37,6 +42,10 @@ def test_a_topic_is_made_changed_and_deleted(serve: Any) -> None:
     [
         ({"name": "x", "max_delay": "5"}, "invalid_setting"),
         ({"name": "x", "cleanup": "burn"}, "invalid_setting"),
+        ({"name": "x", "durability": "maybe"}, "invalid_setting"),
+        ({"name": "x", "durability": None}, "invalid_input"),
+        ({"name": "x", "durability": "interval", "sync_interval": "0s"}, "invalid_setting"),
+        ({"name": "x", "durability": "interval", "sync_interval": "often"}, "invalid_setting"),
         ({"name": "x", "retention": {"hours": -1}}, "invalid_setting"),
         ({"name": "x", "partitions": 0}, "invalid_input"),
         ({"name": "x", "partitions": "2"}, "invalid_input"),

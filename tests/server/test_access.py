@@ -205,6 +205,26 @@ def test_without_a_key_or_with_a_wrong_one_nobody_comes_in(tmp_path: Path) -> No
     serve(tmp_path / "data", work, access=access)
 
 
+def test_a_consumer_is_held_to_rules_that_change_between_its_polls(tmp_path: Path) -> None:
+    key, kept = make("root")
+    access = written(tmp_path, [kept], None)
+
+    async def work(here: Served) -> None:
+        async with here.client(key) as q:
+            await q.create_topic("t")
+            async with q.consumer("g", "t") as consumer:
+                assert await consumer.poll(1) == []
+                written(tmp_path, [kept], [])
+                here.door.gate.refresh()
+                with pytest.raises(Forbidden):
+                    await consumer.poll(1)
+                written(tmp_path, [kept], None)
+                here.door.gate.refresh()
+                assert await consumer.poll(1) == []
+
+    serve(tmp_path / "data", work, access=access)
+
+
 def test_keys_are_replaced_and_rules_changed_while_it_runs(tmp_path: Path) -> None:
     (old, old_kept), (new, new_kept) = make("root"), make("root")
     access = written(tmp_path, [old_kept], None)

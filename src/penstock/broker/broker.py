@@ -105,6 +105,7 @@ class Broker:
         *,
         clock: Clock,
         executor: Executor,
+        readers: Executor | None = None,
         limits: Limits = DEFAULT_LIMITS,
         new_id: Callable[[], bytes] = random_id,
         log_settings: LogSettings | None = None,
@@ -114,9 +115,9 @@ class Broker:
     ) -> Broker:
         """Opens the data directory, or makes one; it is this process's until `close`.
 
-        `dice` are numbers from 0 to 1, for the jitter of retries. For `lone_writes` see `Disk`.
+        `dice` are numbers from 0 to 1, for the jitter of retries. For `lone_writes` see `Disk`, for `readers` `Work`.
         """
-        work, disk = Work(executor), Disk(executor, lone_writes=lone_writes)
+        work, disk = Work(executor, readers), Disk(executor, lone_writes=lone_writes)
 
         def opened() -> Broker:
             catalog, directory = _locked(files, clock, new_id)
@@ -318,6 +319,7 @@ class Broker:
             for partition in self._topics.partitions:
                 with suppress(PenstockError):
                     await partition.groups.close()
+                await partition.stop()
             await self._work.on_a_thread(self._close)
 
     def _close(self) -> None:

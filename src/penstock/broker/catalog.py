@@ -97,7 +97,7 @@ class Catalog:
         self._files = files
         self._clock = clock
         self._new_id = new_id
-        self._contents = contents
+        self._hold(contents)
 
     @classmethod
     def open(cls, files: Files, *, clock: Clock, new_id: Callable[[], bytes]) -> Catalog:
@@ -126,14 +126,13 @@ class Catalog:
         return self._contents.removing
 
     def topic(self, name: str) -> TopicRecord:
-        check_name("topic", name)
-        for record in self._contents.topics:
-            if record.name == name:
-                return record
-        raise TopicNotFound(f"there is no topic {name}", topic=name)
+        record = self._topics.get(check_name("topic", name))
+        if record is None:
+            raise TopicNotFound(f"there is no topic {name}", topic=name)
+        return record
 
     def has_topic(self, name: str) -> bool:
-        return any(record.name == name for record in self._contents.topics)
+        return isinstance(name, str) and name in self._topics
 
     # --- topics ------------------------------------------------------------------------------------------
 
@@ -207,14 +206,13 @@ class Catalog:
     # --- groups ------------------------------------------------------------------------------------------
 
     def group(self, name: str) -> GroupRecord:
-        check_name("group", name)
-        for record in self._contents.groups:
-            if record.name == name:
-                return record
-        raise GroupNotFound(f"there is no group {name}", group=name)
+        record = self._groups.get(check_name("group", name))
+        if record is None:
+            raise GroupNotFound(f"there is no group {name}", group=name)
+        return record
 
     def has_group(self, name: str) -> bool:
-        return any(record.name == name for record in self._contents.groups)
+        return isinstance(name, str) and name in self._groups
 
     def put_group(self, name: str, settings: GroupSettings, replay: ReplayRecord | None = None) -> GroupRecord:
         """A new one, or other settings for one that is there."""
@@ -258,7 +256,13 @@ class Catalog:
         """Memory follows the disk, never the other way round."""
         body = msgspec.json.encode(contents)
         replace_file(self._files, NAME, [_MAGIC, crc32c(body).to_bytes(4, "little"), body])
+        self._hold(contents)
+
+    def _hold(self, contents: _Contents) -> None:
         self._contents = contents
+        # Every poll and every answer asks for a group by its name, and there may be thousands.
+        self._topics = {record.name: record for record in contents.topics}
+        self._groups = {record.name: record for record in contents.groups}
 
 
 class _Named(Protocol):

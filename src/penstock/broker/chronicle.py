@@ -86,7 +86,7 @@ class Chronicle:
         """From `offset` on, and where to read on. OffsetOutOfRange if the log does not go back as far."""
         log = partition.deliveries
         known = self._followed.pop((log.log_id, offset), None)
-        follower, columns = await self._work.on_a_thread(partial(_read, log, known, offset, until, bytes_max))
+        follower, columns = await self._work.on_a_reading_thread(partial(_read, log, known, offset, until, bytes_max))
         self._followed[log.log_id, follower.offset] = follower
         while len(self._followed) > _FOLLOWED_MAX:
             self._followed.popitem(last=False)

@@ -386,6 +386,7 @@ class DeadLetters:
             copy, now_us=self._clock.now_us(), producer=self._producer(letter.id), limits=self._limits
         )
         await source.publish_frame(frame, copying.partition)
+        await source.partition(copying.partition).synced()
 
     def _partition_for(self, source: Topic, letter: DeadLetter) -> int:
         """That of its key; without one, where it was."""

@@ -96,8 +96,8 @@ class Deliveries:
         self.delays = Delays(clock.now_us())
         # Where the dead letters of this partition would begin, if they go anywhere; set by whoever knows that.
         self.graveyard: Callable[[], int | None] = lambda: None
-        # Told whenever something may have become ready, and when something was given up.
-        self.wake: Callable[[], None] = lambda: None
+        # Told whenever something may have become ready for a group, or for all (""); and when something was given up.
+        self.wake: Callable[[str], None] = lambda group: None
         self.mourn: Callable[[str], None] = lambda group: None
         # A crash may forget a lease, so ids do not simply go on: each life counts from somewhere else. What a consumer
         # holds from an earlier life is then unknown, and never mistaken for somebody else's.
@@ -129,6 +129,9 @@ class Deliveries:
             self.lanes.add(offsets, batch)
             # A frame that was merged may begin before what the snapshot covers; that part it knows better.
             self._recall_delays(offsets, batch, from_on(bitmap_of(offsets), self.covered) - over)
+        for state in self._states.values():
+            # Delayed messages that were lost with the power have no time any more at which they would be due.
+            state.cancel(state.hidden - self.delays.pending)
 
     def _recall_delays(self, offsets: Ints, batch: Batch, pending: BitMap64) -> None:
         if batch.deliver_at is not None:
@@ -234,7 +237,7 @@ class Deliveries:
             # Refused, because too much is waiting for the disk. They are due the next time as well.
             self.delays.put_back(due, now_us)
             raise
-        self.wake()
+        self.wake("")
 
     def _run_out(self, group: Working, now_us: int) -> None:
         events = group.delivery.due(now_us, group.policy)
@@ -255,6 +258,14 @@ class Deliveries:
         return min((due for due in (self.delays.next_due(), mine) if due is not None), default=None)
 
     # --- what groups do ----------------------------------------------------------------------------------
+
+    def has_nothing(self, name: str, now_us: int) -> bool:
+        """A lease would surely find nothing. Cheap: whoever has many topics asks this of all of them, again and again.
+
+        False if it takes a closer look, or if there is something to be told.
+        """
+        group = self._working.get(name)
+        return group is not None and not self._ledger.is_stopped and group.has_nothing(now_us)
 
     def lease(self, name: str, *, consumer: str, count: int, bytes_max: int, visibility_us: int) -> Taken | None:
         """Up to `count` messages; None if there are none, or too many are out already."""
@@ -289,7 +300,7 @@ class Deliveries:
             look_at = min(4 * look_at, _LOOK_AT_ONCE_MAX)
         # More was passed over than anybody should wait for; there may be something behind it.
         if room > 0:
-            self.wake()
+            self.wake(name)
         return None
 
     async def ack(self, group: str, lease: int, offsets: BitMap64, *, again: bool = False) -> None:
@@ -383,7 +394,8 @@ class Deliveries:
                 # No dead letter before it is written that there will be one.
                 self.giving_up += 1
                 written.add_done_callback(partial(self._gave_up, event.group))
-        self.wake()
+        for group in {event.group for event in events}:
+            self.wake(group)
         self._snapshot_now_and_then()
         return written
 

@@ -196,6 +196,17 @@ class Delivery:
         dues = [heap[0][0] for heap in (self._waiting, self._deadlines) if heap]
         return min(dues, default=None)
 
+    def is_through(self, end_offset: int) -> bool:
+        """It has looked at all normal messages, of which the last is ahead of this offset."""
+        end = end_offset if self.end is None else min(self.end, end_offset)
+        return self.cursors.normal >= end
+
+    def has_returned(self, now_us: int) -> bool:
+        """Something that was looked at before may be leased again by now, or a lease has run out."""
+        if self.ready:
+            return True
+        return any(heap and heap[0][0] <= now_us for heap in (self._waiting, self._deadlines))
+
     # --- decisions ---------------------------------------------------------------------------------------
 
     def due(self, now_us: int, policy: RetryPolicy) -> list[GroupEvent]:

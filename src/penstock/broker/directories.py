@@ -8,6 +8,7 @@ from penstock.broker.bell import Bell
 from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.partition import Partition
+from penstock.broker.settings import TopicSettings
 from penstock.broker.work import Work
 from penstock.clock import Clock
 from penstock.errors import PenstockError
@@ -40,19 +41,19 @@ class Directories:
         self._log_settings = log_settings
         self._cache = SegmentCache()
 
-    def open(self, identities: Iterable[str], bell: Bell) -> list[Partition]:
+    def open(self, identities: Iterable[str], bell: Bell, settings: TopicSettings) -> list[Partition]:
         """All of them, or none."""
         opened: list[Partition] = []
         try:
             for identity in identities:
-                opened.append(self._open(identity, bell))
+                opened.append(self._open(identity, bell, settings))
         except PenstockError:
             for partition in opened:
                 partition.close()
             raise
         return opened
 
-    def _open(self, identity: str, bell: Bell) -> Partition:
+    def _open(self, identity: str, bell: Bell, settings: TopicSettings) -> Partition:
         return Partition.open(
             self._directory.directory(identity),
             clock=self._clock,
@@ -64,6 +65,7 @@ class Directories:
             bell=bell,
             frames=self._frames,
             failed=self._work.could_not_write,
+            sync_within_us=settings.sync_within_us,
             settings=self._log_settings,
         )
 

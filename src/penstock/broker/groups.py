@@ -112,7 +112,7 @@ class Groups:
         if settings.assignment != old.assignment:
             self._consumers.forget(name)
             for topic in self.topics_of(name):
-                self._topics.topic(topic).bell.ring()
+                self._topics.topic(topic).bell.ring(name)
         for (group, _), on_topic in self._on_topics.items():
             if group == name:
                 on_topic.configure(self._held(settings), settings.policy(self._dice))

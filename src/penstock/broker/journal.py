@@ -1,5 +1,7 @@
 """The way into a log for code on an event loop: `await commit(…)`, and it is on disk.
 
+A log that need not be synced at once (`Log.sync_within`) is synced from here in time; "on disk" then means "written".
+
 `async` ends here. Below is plain Python; the disk is written and synced on a thread, and the loop hears of a whole
 group of commits at once. What comes alone is written on the loop: see `Disk`.
 """
@@ -11,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.broker.disk import Disk
 from penstock.clock import Clock
-from penstock.errors import PenstockError
+from penstock.errors import LogClosed, PenstockError
 from penstock.frame import Frame
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.message import Message
@@ -48,6 +50,8 @@ class Journal:
         self._starting: asyncio.Handle | None = None
         # The loop is writing itself.
         self._is_at_it = False
+        self._to_sync: asyncio.TimerHandle | None = None
+        self._syncing: asyncio.Future[None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._commits: GroupCommit[_Waiter | None] = GroupCommit(
             log, clock=clock, run=self._run, tell=self._tell, took=disk.took, limits=limits, is_chained=is_chained
@@ -138,4 +142,38 @@ class Journal:
             _, waiting = self._waiting.pop(0)
             if not waiting.done():
                 waiting.set_result(None)
+        if self._log.sync_within_us is not None:
+            self._sync_later(self._log.sync_within_us)
         self._told()
+
+    # --- a log that is not synced at once ----------------------------------------------------------------
+
+    def _sync_later(self, within_us: int) -> None:
+        due = self._loop.time() + within_us / 1_000_000
+        if self._log.synced_offset == self._log.end_offset or (self._to_sync and self._to_sync.when() <= due):
+            return
+        if self._to_sync is not None:
+            self._to_sync.cancel()
+        self._to_sync = self._loop.call_at(due, self._sync)
+
+    def _sync(self) -> None:
+        self._to_sync = None
+        if self._log.synced_offset < self._log.end_offset:
+            self._syncing = self._loop.run_in_executor(self._disk.executor, self._log.sync)
+            self._syncing.add_done_callback(self._synced)
+
+    def _synced(self, syncing: asyncio.Future[None]) -> None:
+        try:
+            syncing.result()
+        except LogClosed:
+            # Closing it has synced it.
+            pass
+        except PenstockError as error:
+            self._failed(error)
+
+    async def stop(self) -> None:
+        """Nothing more is synced from here: the log is going to be closed."""
+        if self._to_sync is not None:
+            self._to_sync.cancel()
+        if self._syncing is not None and not self._syncing.done():
+            await asyncio.wait([self._syncing])

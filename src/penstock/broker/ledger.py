@@ -45,6 +45,10 @@ class Ledger:
         # Bytes of rows since the last snapshot.
         self.since_snapshot = 0
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped is not None
+
     def check(self) -> None:
         if self._stopped is not None:
             raise self._stopped.again()

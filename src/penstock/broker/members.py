@@ -48,6 +48,7 @@ class _Member:
     deadline_us: int | None
     # Not so: it is known from before a restart, and has not been heard of since.
     joined: bool = True
+    turns: int = 0
 
     def is_silent(self, now_us: int) -> bool:
         return self.deadline_us is not None and self.deadline_us <= now_us
@@ -117,7 +118,8 @@ class Members:
         if known is None and len(self._members) >= MEMBERS_MAX:
             raise Overloaded(f"the group has {MEMBERS_MAX} members already", members_max=MEMBERS_MAX)
         deadline_us = None if session_us is None else now_us + session_us
-        self._members[member] = _Member(topics, session_us, deadline_us)
+        turns = known.turns if known is not None else 0
+        self._members[member] = _Member(topics, session_us, deadline_us, turns=turns)
         learnt = self._learn(partitions)
         if known is None or not known.joined:
             return self._reassign(now_us, f"joined {member}")
@@ -132,6 +134,11 @@ class Members:
             raise MemberNotFound(f"{member} is not a member (any more): join again", member=member)
         if known.session_us is not None:
             known.deadline_us = now_us + known.session_us
+
+    def next_turn(self, member: str) -> int:
+        known = self._members[member]
+        known.turns += 1
+        return known.turns - 1
 
     def leave(self, member: str, now_us: int) -> list[Change]:
         """Nothing happens if it is gone already."""

@@ -57,6 +57,12 @@ class Consumers:
     def heartbeat(self, group: str, member: str) -> None:
         self._known(group).heartbeat(member, self._clock.now_us())
 
+    def next_turn(self, group: str, member: str) -> int:
+        """How often it has asked: each time it begins with another topic. To ask is a sign of life."""
+        members = self._known(group)
+        members.heartbeat(member, self._clock.now_us())
+        return members.next_turn(member)
+
     def leave(self, group: str, settings: GroupSettings, member: str) -> None:
         members = self._groups.get(group)
         if members is None:
@@ -106,7 +112,7 @@ class Consumers:
                 topic.partition(change.part.number).groups.assign(
                     group, change.new, change.generation, change.reason, is_lasting=lasting
                 )
-                topic.bell.ring()
+                topic.bell.ring(group)
 
     def _has_session(self, group: str, member: str) -> bool:
         members = self._groups.get(group)

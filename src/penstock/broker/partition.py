@@ -71,6 +71,7 @@ class Partition:
             messages, clock=clock, disk=disk, loop=loop, limits=limits, told=bell.ring, failed=failed
         )
         self._producers: Producers[_Committing] = Producers()
+        self._disk = disk
         self._loop = loop
         self.groups = Deliveries(deliveries, self.reading, clock=clock, disk=disk, loop=loop, new_id=new_id)
         self.groups.wake = bell.ring
@@ -90,6 +91,7 @@ class Partition:
         bell: Bell,
         frames: FrameCache,
         failed: Callable[[PenstockError], None],
+        sync_within_us: int | None = None,
         settings: LogSettings | None = None,
     ) -> Partition:
         messages = Log.open(files.directory("messages"), clock=clock, settings=settings, cache=cache, new_log_id=new_id)
@@ -105,7 +107,7 @@ class Partition:
             messages.close()
             raise
         try:
-            return cls(
+            partition = cls(
                 messages,
                 deliveries,
                 clock=clock,
@@ -117,6 +119,8 @@ class Partition:
                 frames=frames,
                 failed=failed,
             )
+            messages.sync_within(sync_within_us)
+            return partition
         except PenstockError:
             messages.close()
             deliveries.close()
@@ -211,6 +215,12 @@ class Partition:
         if committing.exception() is not None:
             self._producers.forget(producer)
 
+    async def synced(self) -> None:
+        """What was published so far is on disk, also if the topic's messages need not be: something else is going to be
+        written down that relies on them."""
+        if self.messages.synced_offset < self.messages.end_offset:
+            await self._loop.run_in_executor(self._disk.executor, self.messages.sync)
+
     # --- upkeep ------------------------------------------------------------------------------------------
 
     def protected(self) -> BitMap64:
@@ -272,6 +282,10 @@ class Partition:
         for name in self.groups.groups:
             state = self.groups.state(name)
             state.forget_dead_below(min(self.messages.start_offset, state.floor))
+
+    async def stop(self) -> None:
+        """Ahead of `close`, on the loop."""
+        await self._journal.stop()
 
     def close(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -37,11 +38,23 @@ class Polling:
         self._clock = clock
         self._timers = timers
 
+    def _names(self, topics: Iterable[str]) -> list[str]:
+        if isinstance(topics, str) or not isinstance(topics, Iterable):
+            raise InvalidInput(f"topics are a list of names, not {topics!r}")
+        names = list(dict.fromkeys(map(self._checked, topics)))
+        if not names or len(names) > TOPICS_MAX:
+            raise InvalidInput(f"a consumer has 1 to {TOPICS_MAX} topics, not {len(names)}")
+        return names
+
+    def _checked(self, topic: str) -> str:
+        # What is there has a name that could be given.
+        return topic if isinstance(topic, str) and topic in self._topics.open else check_name("topic", topic)
+
     async def join(
         self, group: str, consumer: str, topics: Iterable[str], session_us: int | None, given: Mapping[str, Any]
     ) -> GroupRecord:
         check_name("consumer", consumer)
-        names = _names(topics)
+        names = self._names(topics)
         if session_us is not None and not (is_int(session_us) and 1 <= session_us <= TIME_MAX_US):
             raise InvalidInput(f"a session is a positive number of microseconds, not {session_us!r}")
         for name in names:
@@ -69,29 +82,43 @@ class Polling:
     ) -> list[Polled]:
         if not is_int(wait_us) or not 0 <= wait_us <= WAIT_US_MAX:
             raise InvalidInput(f"wait is 0 to {WAIT_US_MAX} microseconds, not {wait_us!r}")
-        names = _names(topics)
+        names = self._names(topics)
         check_name("group", group)
         check_name("consumer", consumer)
         deadline_us = self._clock.now_us() + wait_us
-        while True:
+        polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
+        # Whoever finds something at once, as most do under load, need not wait for bells.
+        while not polled and self._clock.now_us() < deadline_us:
+            ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             bells = [self._topics.topic(name).bell for name in names]
-            rings = [bell.wait() for bell in bells]
+            for bell in bells:
+                bell.wait(group, ring)
             try:
                 polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
                 if polled or self._clock.now_us() >= deadline_us:
                     return polled
-                if not await self._timers.wait(rings, min(deadline_us, self._next_due(group, consumer, names))):
+                if not await self._timers.wait([ring], min(deadline_us, self._next_due(group, consumer, names))):
                     return []
             finally:
-                for bell, ring in zip(bells, rings, strict=True):
-                    bell.leave(ring)
+                for bell in bells:
+                    bell.leave(group, ring)
+        return polled
 
     async def _lease(
-        self, group: str, consumer: str, topics: list[str], count: int, bytes_max: int, visibility_us: int | None
+        self, group: str, consumer: str, names: list[str], count: int, bytes_max: int, visibility_us: int | None
     ) -> list[Polled]:
+        topics = [self._topics.topic(name) for name in names]
+        # Another one first each time, as with partitions: a busy topic does not keep the others waiting for ever.
+        turn = self._consumers.next_turn(group, consumer) % len(topics)
+        topics = topics[turn:] + topics[:turn]
         polled: list[Polled] = []
         failure: PenstockError | None = None
-        for name in topics:
+        now, is_asked = self._clock.now_us(), False
+        for topic in topics:
+            # One is asked in any case: it says what is wrong with the question.
+            if (is_asked or topic is not topics[-1]) and topic.has_nothing(group, now):
+                continue
+            is_asked, name = True, topic.name
             partitions = self._consumers.leasable(group, consumer, name)
             try:
                 handed = await self._groups.on(group, name).lease(
@@ -120,12 +147,3 @@ class Polling:
                 dues.append(partitions[number].groups.next_due_of(group))
         # What is overdue stays in: its time may have come while we were asking.
         return min((due for due in dues if due is not None), default=1 << 62)
-
-
-def _names(topics: Iterable[str]) -> list[str]:
-    if isinstance(topics, str) or not isinstance(topics, Iterable):
-        raise InvalidInput(f"topics are a list of names, not {topics!r}")
-    names = list(dict.fromkeys(check_name("topic", topic) for topic in topics))
-    if not names or len(names) > TOPICS_MAX:
-        raise InvalidInput(f"a consumer has 1 to {TOPICS_MAX} topics, not {len(names)}")
-    return names

@@ -52,7 +52,7 @@ class Reading:
 
     @property
     def visible_offset(self) -> int:
-        return self._visible if self._coming else self.log.synced_offset
+        return self._visible if self._coming else self.log.committed_offset
 
     def forget(self) -> None:
         """What was read; some of it may not be in the log any more. On the event loop, as everything with the cache."""
@@ -60,7 +60,7 @@ class Reading:
 
     def special_comes(self) -> None:
         if not self._coming:
-            self._visible = self.log.synced_offset
+            self._visible = self.log.committed_offset
         self._coming += 1
 
     def special_came(self, next_offset: int | None) -> None:

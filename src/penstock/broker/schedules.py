@@ -146,6 +146,7 @@ class Schedules:
                 message = _numbered(record.message, record.producer, record.published)
                 message = msgspec.structs.replace(message, timestamp=now, deliver_at=due)
                 found = ((await topic.publish(message, record.partition)).offset, due)
+                await partition.synced()
             offset, due = found
             changed = msgspec.structs.replace(
                 record,

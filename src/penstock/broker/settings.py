@@ -23,6 +23,9 @@ Ordering = Literal["none", "key", "partition"]
 OnPoison = Literal["park", "skip", "block"]
 Assignment = Literal["sticky", "shared"]
 Archiving = Literal["none", "required"]
+Durability = Literal["fsync", "interval"]
+# Redis's appendfsync everysec; NATS syncs every two minutes by default.
+SYNC_INTERVAL_US = 1 * SECOND_US
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,12 +77,22 @@ class TopicSettings(_Settings, frozen=True, forbid_unknown_fields=True):
     dead_letters: bool = True
     # With "required", nothing is deleted before somebody has said that it is archived.
     archive: Archiving = "none"
+    # With "interval", a publish is answered once it is written, and synced within `sync_interval_us`.
+    durability: Durability = "fsync"
+    sync_interval_us: int = SYNC_INTERVAL_US
 
     def __post_init__(self) -> None:
         self._check_types()
         self._check_one_of("cleanup", ("delete", "compact"))
+        self._check_one_of("durability", get_args(Durability))
+        self._check_within(1_000, 600 * SECOND_US, "sync_interval_us")
         self._check_one_of("archive", get_args(Archiving))
         self._check_within(1, TIME_MAX_US, "retention_age_us", "retention_bytes", "tombstone_age_us", "max_delay_us")
+
+    @property
+    def sync_within_us(self) -> int | None:
+        """None: before anybody is told of a message."""
+        return None if self.durability == "fsync" else self.sync_interval_us
 
 
 class GroupSettings(_Settings, frozen=True, forbid_unknown_fields=True):

@@ -70,6 +70,10 @@ class Topic:
             )
         return self.partitions[number]
 
+    def has_nothing(self, group: str, now_us: int) -> bool:
+        """A lease would surely find nothing here."""
+        return all(partition.groups.has_nothing(group, now_us) for partition in self.partitions)
+
     async def publish(self, message: Message, partition: int | None = None) -> Published:
         """One message. Those that come at the same time are written together."""
         if not isinstance(message, Message):

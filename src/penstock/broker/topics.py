@@ -78,7 +78,7 @@ class Topics:
 
     def _open(self, record: TopicRecord) -> Topic:
         bell = Bell()
-        partitions = self._directories.open(record.partitions, bell)
+        partitions = self._directories.open(record.partitions, bell, record.settings)
         topic = Topic(record, partitions, bell=bell, limits=self._limits, clock=self._clock, room=self._room)
         self.open[record.name] = topic
         self.opened(topic)
@@ -120,7 +120,8 @@ class Topics:
         identities: tuple[str, ...] = ()
         if partitions is not None:
             identities = self._catalog.new_partitions(name, partitions)
-        added = await self._work.on_a_thread(partial(self._directories.open, identities, topic.bell))
+        opening = partial(self._directories.open, identities, topic.bell, settings or topic.settings)
+        added = await self._work.on_a_thread(opening)
         # A group that is there already misses nothing of what comes to the new ones: it is there before they are.
         for partition in added:
             for group in topic.partitions[0].groups.groups:
@@ -133,7 +134,10 @@ class Topics:
             for partition in added:
                 partition.close()
             raise
+        before = topic.settings
         topic.change(record, [*topic.partitions, *added])
+        if record.settings.sync_within_us != before.sync_within_us:
+            await self._change_durability(topic)
         self.opened(topic)
         for partition in added:
             # Those that started meanwhile.
@@ -142,6 +146,19 @@ class Topics:
                     await partition.groups.start(group, 0)
         self.changed(name, len(topic.partitions))
         return topic
+
+    async def _change_durability(self, topic: Topic) -> None:
+        """What was written before is on disk when this returns."""
+
+        def change() -> None:
+            for partition in topic.partitions:
+                partition.messages.sync_within(topic.settings.sync_within_us)
+
+        try:
+            await self._work.on_a_thread(change)
+        except PenstockError as error:
+            self._work.could_not_write(error)
+            raise
 
     async def archived(self, name: str, topic_id: str | None, offsets: Mapping[int, int], *, lowers: bool) -> Topic:
         return await self._work.alone(self._archived(name, topic_id, offsets, lowers))
@@ -187,6 +204,11 @@ class Topics:
 def _check_settings(name: str, settings: object) -> None:
     if not isinstance(settings, TopicSettings):
         raise InvalidSetting(f"settings of a topic are TopicSettings, not {type(settings).__name__}")
+    if name.endswith(DEAD_LETTERS) and settings.durability != "fsync":
+        raise InvalidSetting(
+            f"{name} is for dead letters, which are all that is left of their messages: its durability is fsync",
+            setting="durability",
+        )
     if not settings.dead_letters:
         return
     if name.endswith(DEAD_LETTERS):

@@ -15,9 +15,11 @@ T = TypeVar("T")
 class Work:
     """Belongs to the event loop it is made on."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, readers: Executor | None = None) -> None:
+        """Whoever scans a log does so on `readers`; without, as everything else."""
         self.loop = asyncio.get_running_loop()
         self._executor = executor
+        self._readers = readers or executor
         # Whoever holds it changes the catalog.
         self.changing = asyncio.Lock()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -30,6 +32,10 @@ class Work:
 
     async def on_a_thread(self, work: Callable[[], T]) -> T:
         return await self.loop.run_in_executor(self._executor, work)
+
+    async def on_a_reading_thread(self, work: Callable[[], T]) -> T:
+        """For pages of a log, of which many may be asked for at once: nothing that is to be written waits for them."""
+        return await self.loop.run_in_executor(self._readers, work)
 
     # --- one after the other -----------------------------------------------------------------------------
 

@@ -77,6 +77,9 @@ class Working:
         """How many more may be in flight."""
         return self.settings.max_in_flight - self.delivery.in_flight
 
+    def has_nothing(self, now_us: int) -> bool:
+        return self._leasing.has_nothing(self._messages.visible_offset, now_us)
+
     def next_lease(
         self, *, count: int, look_at: int, bytes_max: int, now_us: int, consumer: str, identity: int, deadline_us: int
     ) -> Decision | None:

@@ -61,11 +61,18 @@ class Wanted(Bundle):
     archive: Annotated[
         str | None, typer.Option(metavar="none|required", help="Whether messages must be archived to be deleted.")
     ] = None
+    durability: Annotated[
+        str | None, typer.Option(metavar="fsync|interval", help="Answer when on disk, or sync every sync_interval.")
+    ] = None
     settings: Settings = None
 
     def given(self) -> dict[str, Any]:
         flags = flags_given(
-            cleanup=self.cleanup, max_delay=self.max_delay, dead_letters=self.dead_letters, archive=self.archive
+            cleanup=self.cleanup,
+            max_delay=self.max_delay,
+            dead_letters=self.dead_letters,
+            archive=self.archive,
+            durability=self.durability,
         )
         return settings_given(self.settings, flags | retention_given(self.retention, self.retention_bytes))
 

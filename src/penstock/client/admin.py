@@ -49,7 +49,8 @@ class Admin:
         """With 6 partitions unless told otherwise. With `exist_ok`, one that is there is left as it is.
 
         Settings: retention={"hours", "bytes"}, max_delay, cleanup ("delete" or "compact"), tombstone_age, dead_letters,
-        archive ("none" or "required").
+        archive ("none" or "required"), durability ("fsync", or "interval" with sync_interval: a power loss may then
+        take what was published within that time).
         """
         flag_of("exist_ok", exist_ok)
         request = CreateTopic(name, partitions, topic_settings(settings))

@@ -99,6 +99,8 @@ TOPIC: Mapping[str, _Setting] = {
     "max_delay": _duration("max_delay_us"),
     "dead_letters": _typed("dead_letters", bool, "True or False"),
     "archive": _one_of("archive", "none", "required"),
+    "durability": _one_of("durability", "fsync", "interval"),
+    "sync_interval": _duration("sync_interval_us"),
 }
 
 

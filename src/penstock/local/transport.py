@@ -36,6 +36,9 @@ T = TypeVar("T")
 _ANSWERING = (topics, group_handlers, history)
 # Group commits of several partitions at the same time, a look into the log, and something that takes longer.
 THREADS = 4
+# Pages for those who scan, one at a time: more threads would not get more of the interpreter lock, and what is being
+# published waits for each that wants it.
+READERS = 1
 
 
 class LocalTransport:
@@ -46,6 +49,7 @@ class LocalTransport:
         broker: Broker,
         clock: Clock,
         executor: Executor,
+        readers: Executor,
         limits: Limits,
         keeper: Keeper | None,
         archive_dir: str | None = None,
@@ -53,6 +57,7 @@ class LocalTransport:
         self.broker = broker
         self._clock = clock
         self._executor = executor
+        self._readers = readers
         self._limits = limits
         self._keeper = keeper
         self.archive_dir = archive_dir
@@ -77,16 +82,18 @@ class LocalTransport:
         `archive_dir` is where readers are told that the archive is.
         """
         executor = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-disk")
+        readers = ThreadPoolExecutor(READERS, thread_name_prefix="penstock-read")
         try:
             loop = asyncio.get_running_loop()
             directory = await loop.run_in_executor(executor, files)
             broker = await Broker.open(
-                directory, clock=clock, executor=executor, limits=limits, timers=timers, dice=dice
+                directory, clock=clock, executor=executor, readers=readers, limits=limits, timers=timers, dice=dice
             )
         except BaseException:
             executor.shutdown(wait=False)
+            readers.shutdown(wait=False)
             raise
-        return cls(broker, clock, executor, limits, Keeper(broker) if is_kept else None, archive_dir)
+        return cls(broker, clock, executor, readers, limits, Keeper(broker) if is_kept else None, archive_dir)
 
     @property
     def limits(self) -> Limits:
@@ -192,10 +199,10 @@ class LocalTransport:
         # What is not on disk may never have been.
         log, until = on.messages, min(until, on.reading.visible_offset)
         if columns is None:
-            run = await self._on_a_thread(partial(log.read, offset, bytes_max=bytes_max, until=until))
+            run = await self._on_a_reading_thread(partial(log.read, offset, bytes_max=bytes_max, until=until))
             return Page(list(run), run.next_offset)
         wanted = check_columns(columns)
-        return Page(*await self._on_a_thread(partial(read_columns, log, offset, until, bytes_max, wanted)))
+        return Page(*await self._on_a_reading_thread(partial(read_columns, log, offset, until, bytes_max, wanted)))
 
     async def call(self, request: Request[R]) -> R:
         self.check()
@@ -212,6 +219,7 @@ class LocalTransport:
             await self.broker.close()
         finally:
             self._executor.shutdown(wait=False)
+            self._readers.shutdown(wait=False)
 
     def check(self) -> None:
         """Raises what makes it useless from now on."""
@@ -222,3 +230,6 @@ class LocalTransport:
 
     async def _on_a_thread(self, work: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._executor, work)
+
+    async def _on_a_reading_thread(self, work: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._readers, work)

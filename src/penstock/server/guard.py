@@ -22,6 +22,8 @@ from penstock.server.access import Kind, Operation, Right, Rules
 from penstock.storage.commit import Committed
 
 R = TypeVar("R")
+# Of a group and its topics that a principal is known to be allowed to consume.
+_ALLOWED_MAX = 64
 _Needs = Callable[[Any], list[Right]]
 
 
@@ -98,6 +100,9 @@ class Guarded:
         self._site = site
         self.principal = principal
         self._rules = rules
+        # By which rules the others are allowed.
+        self._asked: Rules | None = None
+        self._allowed: set[tuple[str, ...]] = set()
 
     def _check(self, *rights: Right) -> None:
         self._rules().check(self.principal, rights)
@@ -145,7 +150,13 @@ class Guarded:
         await self._site.answer(group, receipt, answer)
 
     def check_consuming(self, group: str, topics: Sequence[str] = ()) -> None:
-        self._check(_group(Operation.CONSUME, group), *(_topic(Operation.CONSUME, topic) for topic in topics))
+        rules, wanted = self._rules(), (group, *topics)
+        if rules is not self._asked or len(self._allowed) > _ALLOWED_MAX:
+            self._asked, self._allowed = rules, set()
+        # Every poll says all its topics again, and rules that change are other ones.
+        if wanted not in self._allowed:
+            self._check(_group(Operation.CONSUME, group), *(_topic(Operation.CONSUME, topic) for topic in topics))
+            self._allowed.add(wanted)
 
     async def read(
         self,

@@ -5,7 +5,8 @@
     commit(message) ─► waiting ─┴► append all ─► one fdatasync ─► tell all
 
 Single messages that follow each other become one frame. Nobody waits on a timer: a lone message is written at once,
-and the groups grow by themselves with the load. What is told "committed" is on disk, in the order handed in.
+and the groups grow by themselves with the load. What is told "committed" is on disk, in the order handed in; if the log
+need not be synced at once (`Log.sync_within`), it is written, and whoever has the log sees to the sync.
 """
 
 from __future__ import annotations
@@ -162,8 +163,9 @@ class GroupCommit(Generic[Token]):
             frames = self._frames(group)
             began = self._clock.now_us()
             appended = self._log.append(frames)
-            self._log.sync()
-            self._took(self._clock.now_us() - began)
+            if self._log.sync_within_us is None:
+                self._log.sync()
+                self._took(self._clock.now_us() - began)
         except PenstockError as error:
             return self._failed(group, error)
         except Exception as error:

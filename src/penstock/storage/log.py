@@ -7,8 +7,9 @@
 Knows offsets and bytes; not topics, groups or what a message means. Synchronous. One writer at a time (a lock sees
 to it); readers on any thread, at any time, without a lock: they take the tuple of segments as it is at that moment.
 
-Invariants: start_offset ≤ synced_offset ≤ end_offset; segments cover [first base, end) without overlap; append
-times never run backwards; after a failed sync nothing is written any more.
+Invariants: start_offset ≤ synced_offset ≤ committed_offset ≤ end_offset; segments cover [first base, end) without
+overlap; append times never run backwards; after a failed sync nothing is written any more; an offset below
+committed_offset is never given out again, not even if its message is lost with the power (`sync_within`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from penstock.errors import (
     OffsetOutOfRange,
     StorageError,
 )
-from penstock.frame import MERGED, Frame, FrameInfo, FrameRun, check_appendable, payload, stamp
+from penstock.frame import MERGED, Frame, FrameInfo, FrameRun, check_appendable, hole, payload, stamp
 from penstock.limits import MIB
 from penstock.storage import segment as segments
 from penstock.storage.cache import SegmentCache
@@ -52,6 +53,10 @@ from penstock.storage.rewrite import (
 from penstock.storage.segment import SEGMENT_HEADER_BYTES, Found, Opened, Segment, SegmentHeader
 
 HOUR_US = 3_600_000_000
+# Offsets that are reserved at a time: as many as were given out since the log was opened, within these bounds. So a
+# busy log writes its manifest a few times a second, and after a crash a quiet one has no large hole.
+_RESERVED_MIN = 1_000
+_RESERVED_MAX = 100_000
 
 T = TypeVar("T")
 
@@ -115,6 +120,8 @@ class Log:
         self._mark: MarkFile
         self._synced_position = 0
         self._synced_offset = 0
+        self._sync_within_us: int | None = None
+        self._opened_at = 0
         # Held while something is written.
         self.writing = RLock()
         self._rewriting = Lock()
@@ -163,11 +170,14 @@ class Log:
         if manifest.whole_from > log.end_offset:
             # A truncation was cut short behind its last step but one.
             log._note_whole_from(log.end_offset)
+        if manifest.reserved > log.end_offset:
+            log._skip_reserved()
+        log._opened_at = log.end_offset
         if recovered is None:
             # The last step of making a log: from here on, whatever is missing is damage.
             write_manifest(files, manifest)
             return log
-        log.recovery_notes = recovered.notes
+        log.recovery_notes[:0] = recovered.notes
         log.recovered_cleanly = recovered.is_clean
         return log
 
@@ -200,6 +210,17 @@ class Log:
         return self._synced_offset
 
     @property
+    def committed_offset(self) -> int:
+        """Messages below it are there for everybody: on disk, or merely written where that is enough."""
+        return self._synced_offset if self._sync_within_us is None else self.end_offset
+
+    @property
+    def sync_within_us(self) -> int | None:
+        """None: nobody is told of a message before it is on disk. Otherwise once it is written, and it is to be synced
+        within that time, by whoever writes."""
+        return self._sync_within_us
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """In order, the active one last."""
         return self._segments
@@ -223,22 +244,57 @@ class Log:
             counts = [check_appendable(frame) for frame in frames]
             if not counts:
                 raise InvalidInput("nothing to append")
-            size = sum(len(frame.data) for frame in frames)
-            if self._is_full(size):
+            if self._is_full(sum(len(frame.data) for frame in frames)):
                 self.roll()
-            active = self._segments[-1]
-            offset = active.next_offset
-            append_time = max(self._clock.now_us(), active.last_append_time)
-            buffers: list[Buffer] = []
-            infos: list[FrameInfo] = []
-            for frame, count in zip(frames, counts, strict=True):
-                buffers.append(stamp(frame, offset, append_time, leader_epoch, self._synced_position, active.head_seed))
-                buffers.append(payload(frame))
-                infos.append(FrameInfo(offset, offset + count, append_time, leader_epoch, 0, count, len(frame.data)))
-                offset += count
+            if self._sync_within_us is not None:
+                self._reserve(self.end_offset + sum(counts))
+            return self._append(frames, counts, leader_epoch)
+
+    def _append(self, frames: list[Frame], spans: list[int], leader_epoch: int) -> Appended:
+        active = self._segments[-1]
+        offset = active.next_offset
+        append_time = max(self._clock.now_us(), active.last_append_time)
+        buffers: list[Buffer] = []
+        infos: list[FrameInfo] = []
+        for frame, span in zip(frames, spans, strict=True):
+            buffers.append(stamp(frame, offset, append_time, leader_epoch, self._synced_position, active.head_seed))
+            buffers.append(payload(frame))
+            infos.append(FrameInfo(offset, offset + span, append_time, leader_epoch, 0, span, len(frame.data)))
+            offset += span
+        with self._stops_if_fatal:
+            segments.append(active, buffers, infos)
+        return Appended([info.base_offset for info in infos], offset, append_time)
+
+    def _reserve(self, end_offset: int) -> None:
+        """Before anybody can hear of an offset below `end_offset`."""
+        if end_offset > self._manifest.reserved:
+            more = min(max(end_offset - self._opened_at, _RESERVED_MIN), _RESERVED_MAX)
             with self._stops_if_fatal:
-                segments.append(active, buffers, infos)
-            return Appended([info.base_offset for info in infos], offset, append_time)
+                self._write_manifest(self._manifest._replace(reserved=end_offset + more))
+
+    def _skip_reserved(self) -> None:
+        """Somebody may have been told of messages that are lost. Others must not come under their offsets: whoever has
+        read so far would never see them."""
+        first, until = self.end_offset, self._manifest.reserved
+        self._append([hole(until - first, self._clock.now_us())], [until - first], 0)
+        self.sync()
+        self.recovery_notes.append(f"offsets {first} to {until - 1} may have been given out, and are passed over")
+
+    def sync_within(self, time_us: int | None) -> None:
+        """From now on; what was written before is on disk when this returns."""
+        with self.writing:
+            self.sync()
+            self._sync_within_us = time_us
+            if time_us is None:
+                self._release_reserved()
+
+    def _release_reserved(self) -> None:
+        """All that was ever told is on disk."""
+        assert self._synced_offset == self.end_offset
+        if self._manifest.reserved:
+            with self._stops_if_fatal, suppress(DiskFull):
+                # What stays reserved is passed over by the next start; that does no harm.
+                self._write_manifest(self._manifest._replace(reserved=0))
 
     def _is_full(self, more: int) -> bool:
         active = self._segments[-1]
@@ -474,6 +530,7 @@ class Log:
                         # They can be rebuilt; what they are of is safe.
                         segments.write_indexes(self._files, active, active.opened)
                     self._mark.sync()
+                    self._release_reserved()
             finally:
                 for segment in self._segments:
                     self._cache.forget(segment)
@@ -490,7 +547,7 @@ class Log:
         """Whole frames from `offset` on, as they lie on disk, at least one if there is any below `until`.
 
         The first frame may start before `offset` and the last may end behind `until`; bounds are on whole frames.
-        Without `until`, what is on disk can be read. Headers are checked here, bodies by whoever decodes them.
+        Without `until`, what is committed can be read. Headers are checked here, bodies by whoever decodes them.
         """
         self._check_open()
         self._check_range(offset)
@@ -519,9 +576,9 @@ class Log:
         """Every frame from the one that holds `offset` on, read as they are asked for, bodies checked too.
 
         The first may start before `offset`: `frame.offsets(batch)` tells which messages to skip. Without `until`, ends
-        where the log had been synced to when this was called.
+        where the log was committed to when this was called.
         """
-        end = self._synced_offset if until is None else until
+        end = self.committed_offset if until is None else until
         while offset < end:
             run = self.read(offset, until=end)
             for frame in run:
@@ -541,7 +598,7 @@ class Log:
     def _read(
         self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, until: int | None
     ) -> FrameRun:
-        end = self._synced_offset if until is None else min(until, self.end_offset)
+        end = self.committed_offset if until is None else min(until, self.end_offset)
         first = max(bisect_right(held, offset, key=lambda s: s.base_offset) - 1, 0)
         for segment in held[first:]:
             if segment.base_offset >= end:

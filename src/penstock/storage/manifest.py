@@ -1,4 +1,5 @@
-"""What a log must know before it looks at its segments: who it is, where it starts, and from where on it is whole.
+"""What a log must know before it looks at its segments: who it is, where it starts, from where on it is whole, and
+which offsets it may have given out.
 
     file "manifest", 48 bytes, replaced as a whole (write, sync, rename, sync of the directory)
 
@@ -7,7 +8,8 @@
        8   16   log id          also in every segment and index, so that files of two logs can't be mixed up
       24    8   start offset    nothing below it exists any more; leftovers below it may be removed
       32    8   whole from      retention took nothing out from here on; 0 if it never took out single messages
-      40    8   zero
+      40    8   reserved        offsets below it may have been told of before they were on disk, and are never given
+                                out again; 0 if nothing is told before it is on disk
 
 Beside it lies "manifest.new", 48 zero bytes: the next manifest is written over them and renamed. So a full disk, on
 which no file can be made, can still be freed by deleting the oldest segments.
@@ -29,7 +31,7 @@ from penstock.storage.files import Files
 NAME = "manifest"
 SPARE = "manifest.new"
 _MAGIC = b"PNM\x01"
-_BODY = struct.Struct("<16sqq8x")
+_BODY = struct.Struct("<16sqqq")
 _HEAD = struct.Struct("<4sI")
 _SIZE = _HEAD.size + _BODY.size
 
@@ -38,6 +40,7 @@ class Manifest(NamedTuple):
     log_id: bytes
     start_offset: int
     whole_from: int = 0
+    reserved: int = 0
 
 
 def read_manifest(files: Files) -> Manifest | None:

@@ -13,7 +13,8 @@
       56    8   zero
       64        frames, one after the other
 
-Frames are in offset order. As appended they follow each other without a gap; a rewrite may leave gaps. Every
+Frames are in offset order. As appended they follow each other without a gap, though one of them may stand for offsets
+that nobody has (`frame.hole`), which no reader gets to see; a rewrite may leave gaps. Every
 segment but the last is sealed: wholly synced, never written to again, only replaced.
 """
 
@@ -220,7 +221,9 @@ def read(
         previous = info.next_offset
         if info.base_offset >= until:
             break
-        if info.next_offset <= offset:
+        if info.next_offset <= offset or info.messages == 0:
+            if bounds:
+                break
             at += info.size
             continue
         if not bounds:

@@ -300,7 +300,7 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("retention_age_us", "retention_bytes", "cleanup", "tombstone_age_us", "max_delay_us", "dead_letters", "archive")
+    __slots__ = ("retention_age_us", "retention_bytes", "cleanup", "tombstone_age_us", "max_delay_us", "dead_letters", "archive", "durability", "sync_interval_us")
     RETENTION_AGE_US_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLEANUP_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +308,8 @@ class TopicSettings(_message.Message):
     MAX_DELAY_US_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    SYNC_INTERVAL_US_FIELD_NUMBER: _ClassVar[int]
     retention_age_us: int
     retention_bytes: int
     cleanup: str
@@ -315,7 +317,9 @@ class TopicSettings(_message.Message):
     max_delay_us: int
     dead_letters: bool
     archive: str
-    def __init__(self, retention_age_us: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., cleanup: _Optional[str] = ..., tombstone_age_us: _Optional[int] = ..., max_delay_us: _Optional[int] = ..., dead_letters: _Optional[bool] = ..., archive: _Optional[str] = ...) -> None: ...
+    durability: str
+    sync_interval_us: int
+    def __init__(self, retention_age_us: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., cleanup: _Optional[str] = ..., tombstone_age_us: _Optional[int] = ..., max_delay_us: _Optional[int] = ..., dead_letters: _Optional[bool] = ..., archive: _Optional[str] = ..., durability: _Optional[str] = ..., sync_interval_us: _Optional[int] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("name", "partitions", "settings", "created_us", "scheduled", "id")

@@ -74,6 +74,13 @@ class TopicSettings(_In):
     archive: Annotated[
         str | UnsetType, Meta(description="none, or required: nothing is deleted that is not archived.")
     ] = UNSET
+    durability: Annotated[
+        str | UnsetType,
+        Meta(description="fsync, or interval: answered before it is on disk, and a power loss may take the last ones."),
+    ] = UNSET
+    sync_interval: Annotated[
+        Duration | UnsetType, Meta(description="With interval: so long after a publish, at most, it is synced.")
+    ] = UNSET
 
 
 class CreateTopic(TopicSettings, kw_only=True):

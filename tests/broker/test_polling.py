@@ -1,0 +1,134 @@
+"""Whoever asks for messages of many topics gets what there is, and is not woken by what concerns others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker_support import clock_of, run, values
+from penstock.broker.bell import Bell
+from penstock.broker.broker import Broker
+from penstock.errors import InvalidInput, MemberNotFound, TopicNotFound
+from penstock.message import Message, Priority
+
+TOPICS = ["a", "b", "c"]
+SECOND_US = 1_000_000
+
+
+async def joined(broker: Broker, group: str = "g") -> None:
+    for name in TOPICS:
+        await broker.create_topic(name, 2)
+    await broker.join(group, "ann", TOPICS)
+
+
+async def polled(broker: Broker, count: int = 100) -> list[bytes | None]:
+    return values([one.handed for one in await broker.poll("g", "ann", TOPICS, count=count)])
+
+
+def test_a_busy_topic_does_not_keep_the_others_waiting_for_ever() -> None:
+    async def work(broker: Broker) -> None:
+        await joined(broker)
+        for _ in range(10):
+            await broker.topic("a").publish(Message(b"busy"))
+        await broker.topic("c").publish(Message(b"quiet"))
+
+        found = [value for _ in TOPICS for value in await polled(broker, 1)]
+        assert found.count(b"quiet") == 1
+        assert found.count(b"busy") == 2
+
+    run(work)
+
+
+def test_what_comes_back_by_time_alone_is_found_in_any_topic() -> None:
+    async def work(broker: Broker) -> None:
+        await joined(broker)
+        clock = clock_of(broker)
+        await broker.topic("a").publish(Message(b"nacked"))
+        await broker.topic("b").publish(Message(b"ran out"))
+        await broker.topic("c").publish(Message(b"delayed", deliver_at=clock.now_us() + 90 * SECOND_US))
+        given = await broker.poll("g", "ann", TOPICS)
+        assert values([one.handed for one in given]) == [b"nacked", b"ran out"]
+        for one in given:
+            if one.topic == "a":
+                await broker.group("g", "a").nack(one.handed.receipt, delay_us=60 * SECOND_US)
+
+        assert await polled(broker) == []
+        clock.advance("1m")
+        assert sorted(filter(None, await polled(broker))) == [b"nacked", b"ran out"]
+        clock.advance("30s")
+        assert b"delayed" in await polled(broker)
+        assert await polled(broker) == []
+
+    run(work)
+
+
+def test_a_message_of_another_lane_is_found_in_any_topic() -> None:
+    async def work(broker: Broker) -> None:
+        await joined(broker)
+        for name, priority in zip(TOPICS, (Priority.LOW, Priority.NORMAL, Priority.HIGH), strict=True):
+            await broker.topic(name).publish(Message(name.encode(), priority=priority))
+
+        found: list[bytes | None] = []
+        for _ in TOPICS:
+            found += await polled(broker, 1)
+        assert sorted(filter(None, found)) == [b"a", b"b", b"c"]
+
+    run(work)
+
+
+def test_what_is_wrong_with_a_question_is_told_also_if_no_topic_has_anything() -> None:
+    async def work(broker: Broker) -> None:
+        await joined(broker)
+        assert await polled(broker) == []
+
+        with pytest.raises(InvalidInput, match="count"):
+            await broker.poll("g", "ann", TOPICS, count=0)
+        with pytest.raises(MemberNotFound):
+            await broker.poll("g", "bob", TOPICS)
+        with pytest.raises(TopicNotFound):
+            await broker.poll("g", "ann", [*TOPICS, "nowhere"])
+
+    run(work)
+
+
+def test_what_one_group_does_wakes_nobody_of_another() -> None:
+    async def work(broker: Broker) -> None:
+        await joined(broker)
+        await broker.join("other", "bob", TOPICS)
+        topic = broker.topic("a")
+        await topic.publish(Message(b"1"))
+        (given,) = await broker.poll("g", "ann", TOPICS)
+        loop = asyncio.get_running_loop()
+        mine, theirs = loop.create_future(), loop.create_future()
+        topic.bell.wait("g", mine)
+        topic.bell.wait("other", theirs)
+
+        await broker.group("g", "a").ack(given.handed.receipt)
+        assert (mine.done(), theirs.done()) == (True, False)
+
+        await topic.publish(Message(b"2"))
+        assert theirs.done()
+
+    run(work)
+
+
+def test_one_waiter_may_wait_for_several_bells_and_is_forgotten_when_it_leaves() -> None:
+    async def work() -> None:
+        first, second = Bell(), Bell()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for bell in (first, second):
+            bell.wait("g", waiter)
+        second.wait("g", other)
+
+        first.ring("somebody else")
+        assert not waiter.done()
+        first.ring("g")
+        second.leave("g", waiter)
+        second.ring()
+        assert waiter.done()
+        assert other.done()
+        second.leave("g", waiter)
+
+    asyncio.run(work())

@@ -1,0 +1,299 @@
+"""A log that tells of messages before they are on disk: what it shows, what it reserves, and what a crash leaves."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.errors import DiskFull, LogClosed, SyncFailed
+from penstock.frame import CONTROL
+from penstock.storage.commit import Committed, GroupCommit
+from penstock.storage.compaction import compact
+from penstock.storage.inspect import frames, inspect
+from penstock.storage.log import Log
+from penstock.storage.manifest import read_manifest
+from penstock.storage.merge import merge_small_frames
+from penstock.storage.retention import Retention, apply_retention
+from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
+from support import frame_of, open_log, rows_of, values_of
+
+SECOND_US = 1_000_000
+
+
+def lazy_log(disk: MemoryDisk) -> Log:
+    log = open_log(MemoryFiles(disk))
+    log.sync_within(SECOND_US)
+    return log
+
+
+def nothing_but_what_was_synced(disk: MemoryDisk) -> MemoryDisk:
+    """The worst that a power loss can do."""
+    left = MemoryDisk()
+    for name, inode in disk.durable_names.items():
+        file = MemoryFiles(left).open(name, "create")
+        file.write([inode.durable])
+        file.sync()
+    left.sync_names()
+    return left
+
+
+def reserved(disk: MemoryDisk) -> int:
+    manifest = read_manifest(MemoryFiles(disk.after_kill()))
+    assert manifest is not None
+    return manifest.reserved
+
+
+def test_what_is_written_can_be_read_before_it_is_synced() -> None:
+    log = lazy_log(MemoryDisk())
+    log.append([frame_of(b"a", b"b")])
+    assert (log.synced_offset, log.committed_offset) == (0, 2)
+    assert [frame.count for frame in log.read(0)] == [2]
+    assert [frame.count for frame in log.frames(0)] == [2]
+    log.sync()
+    assert (log.synced_offset, log.committed_offset) == (2, 2)
+
+
+def test_without_it_what_is_not_synced_is_not_there() -> None:
+    log = open_log(MemoryFiles())
+    log.append([frame_of(b"a")])
+    assert log.committed_offset == 0
+    assert not log.read(0)
+
+
+def test_a_kill_loses_nothing() -> None:
+    disk = MemoryDisk()
+    lazy_log(disk).append([frame_of(b"a", b"b")])
+    assert values_of(open_log(MemoryFiles(disk.after_kill()))) == [b"a", b"b"]
+
+
+def test_offsets_that_were_told_of_are_not_given_out_again_after_a_power_loss() -> None:
+    disk = MemoryDisk()
+    log = lazy_log(disk)
+    log.append([frame_of(b"a")])
+    log.sync()
+    log.append([frame_of(b"b", b"c")])
+    again = open_log(MemoryFiles(nothing_but_what_was_synced(disk)))
+    assert values_of(again) == [b"a"]
+    assert again.end_offset >= 3
+    assert any("passed over" in note for note in again.recovery_notes)
+    (offset,) = again.append([frame_of(b"d")]).base_offsets
+    again.sync()
+    assert [(row.offset, row.value) for row in rows_of(again)] == [(0, b"a"), (offset, b"d")]
+    assert offset >= 3
+
+
+def test_a_reader_in_the_middle_of_what_was_lost_goes_on_behind_it() -> None:
+    disk = MemoryDisk()
+    lazy_log(disk).append([frame_of(b"a", b"b", b"c")])
+    log = open_log(MemoryFiles(nothing_but_what_was_synced(disk)))
+    end = log.end_offset
+    assert log.read(2).next_offset == end
+    log.append([frame_of(b"d")])
+    log.sync()
+    assert [row.offset for row in rows_of(log, 2)] == [end]
+    assert log.offset_at(0) == 0
+
+
+def test_a_clean_end_leaves_no_hole_and_reserves_nothing() -> None:
+    disk = MemoryDisk()
+    log = lazy_log(disk)
+    log.append([frame_of(b"a")])
+    assert reserved(disk) > 1
+    log.close()
+    assert reserved(disk) == 0
+    assert open_log(MemoryFiles(disk)).end_offset == 1
+
+
+def test_a_quiet_log_reserves_few_offsets_and_a_busy_one_more() -> None:
+    disk = MemoryDisk()
+    log = lazy_log(disk)
+    log.append([frame_of(b"a")])
+    assert reserved(disk) - log.end_offset <= 1_000
+    writes = 0
+    before = reserved(disk)
+    for _ in range(30):
+        log.append([frame_of(*[b"x"] * 10_000)])
+        writes += reserved(disk) != before
+        before = reserved(disk)
+    assert 10_000 < reserved(disk) - log.end_offset <= 100_000
+    assert writes < 12
+
+
+def test_a_change_syncs_first_in_both_directions() -> None:
+    disk = MemoryDisk()
+    log = lazy_log(disk)
+    log.append([frame_of(b"a")])
+    log.sync_within(None)
+    assert (log.synced_offset, log.committed_offset) == (1, 1)
+    assert reserved(disk) == 0
+    log.append([frame_of(b"b")])
+    assert log.committed_offset == 1
+    log.sync_within(SECOND_US)
+    assert (log.synced_offset, log.committed_offset) == (2, 2), "what is told of now was never reserved"
+
+
+def test_a_roll_syncs_what_it_seals() -> None:
+    log = lazy_log(MemoryDisk())
+    log.append([frame_of(b"a")])
+    log.roll()
+    assert log.synced_offset == 1
+
+
+def test_a_group_is_told_when_it_is_written_and_nothing_was_synced() -> None:
+    kinds: list[Operation] = []
+    log = open_log(FaultyFiles(MemoryFiles(), before=lambda operation: kinds.append(operation)))
+    log.sync_within(SECOND_US)
+    log.append([frame_of(b"a")])
+    kinds.clear()
+    told: list[object] = []
+    took: list[int] = []
+    commits: GroupCommit[str] = GroupCommit(
+        log, clock=ManualClock(), run=lambda work: work(), tell=told.extend, took=took.append
+    )
+    commits.commit("one", frame_of(b"b"))
+    assert told == [("one", Committed(1, log.segments[-1].last_append_time))]
+    assert [operation.kind for operation in kinds] == ["write"]
+    assert took == [], "it says nothing of how long a sync takes"
+
+
+def test_what_can_not_be_reserved_is_not_written() -> None:
+    is_full = False
+
+    def before(operation: Operation) -> Fault | None:
+        return Fault(DiskFull("no space left")) if is_full and operation.name.startswith("manifest") else None
+
+    log = open_log(FaultyFiles(MemoryFiles(), before))
+    log.sync_within(SECOND_US)
+    is_full = True
+    with pytest.raises(DiskFull):
+        log.append([frame_of(b"a")])
+    assert log.end_offset == 0
+    is_full = False
+    log.append([frame_of(b"a")])
+    is_full = True
+    log.sync_within(None)
+    log.close()
+
+
+def test_what_could_not_be_released_is_passed_over_and_does_no_harm() -> None:
+    disk = MemoryDisk()
+    is_full = False
+
+    def before(operation: Operation) -> Fault | None:
+        return Fault(DiskFull("no space left")) if is_full and operation.name.startswith("manifest") else None
+
+    log = open_log(FaultyFiles(MemoryFiles(disk), before))
+    log.sync_within(SECOND_US)
+    log.append([frame_of(b"a")])
+    is_full = True
+    log.close()
+    again = open_log(MemoryFiles(disk.after_kill()))
+    again.append([frame_of(b"b")])
+    again.sync()
+    assert values_of(again) == [b"a", b"b"]
+
+
+def test_a_sync_that_fails_stops_the_log() -> None:
+    is_broken = False
+
+    def before(operation: Operation) -> Fault | None:
+        return Fault(SyncFailed("EIO")) if is_broken and operation.kind == "sync" else None
+
+    log = open_log(FaultyFiles(MemoryFiles(), before))
+    log.sync_within(SECOND_US)
+    log.append([frame_of(b"a")])
+    is_broken = True
+    with pytest.raises(SyncFailed):
+        log.sync()
+    is_broken = False
+    with pytest.raises(SyncFailed):
+        log.append([frame_of(b"b")])
+    log.close()
+    with pytest.raises(LogClosed):
+        log.sync_within(None)
+
+
+def log_with_a_hole(values: int = 3) -> tuple[Log, int]:
+    """Messages on both sides of what was lost, in a sealed segment, and its end."""
+    disk = MemoryDisk()
+    log = lazy_log(disk)
+    for number in range(values):
+        log.append([frame_of(b"%d" % number, keys=[b"k%d" % number])])
+    log.sync()
+    log.append([frame_of(b"lost", keys=[b"k0"])])
+    log = open_log(MemoryFiles(nothing_but_what_was_synced(disk)))
+    first = log.end_offset
+    log.append([frame_of(b"after", keys=[b"k1"])])
+    log.append([frame_of(b"last", keys=[b"z"])])
+    log.roll()
+    return log, first
+
+
+def test_merging_leaves_the_hole_where_it_is() -> None:
+    log, first = log_with_a_hole()
+    before = rows_of(log)
+    assert merge_small_frames(log, log.segments[0])
+    assert rows_of(log) == before
+    assert before[-2].offset == first
+    assert log.end_offset == first + 2
+
+
+def test_compaction_goes_over_the_hole() -> None:
+    log, first = log_with_a_hole()
+    assert compact(log, now_us=2, tombstone_age_us=1) is not None
+    assert [(row.offset, row.value) for row in rows_of(log)] == [
+        (0, b"0"),
+        (2, b"2"),
+        (first, b"after"),
+        (first + 1, b"last"),
+    ]
+
+
+def test_retention_thins_a_segment_with_a_hole() -> None:
+    log, first = log_with_a_hole(9)
+    now = log.segments[0].last_append_time + 1_000
+    apply_retention(
+        log, Retention(age_us_max=1), now_us=now, keep_from=log.end_offset, protected=lambda offsets: offsets == first
+    )
+    assert [(row.offset, row.value) for row in rows_of(log)] == [(first, b"after")]
+
+
+def test_a_truncation_into_the_hole_ends_the_log_there() -> None:
+    log, first = log_with_a_hole()
+    log.truncate(first - 5)
+    assert log.end_offset == first - 5
+    assert values_of(log) == [b"0", b"1", b"2"]
+    assert log.append([frame_of(b"on")]).base_offsets == [first - 5]
+
+
+def test_an_inspection_finds_the_hole_healthy_and_shows_it() -> None:
+    disk = MemoryDisk()
+    lazy_log(disk).append([frame_of(b"a")])
+    left = nothing_but_what_was_synced(disk)
+    open_log(MemoryFiles(left)).close()
+    report = inspect(MemoryFiles(left))
+    assert report is not None
+    assert report.is_healthy
+    (found,) = frames(MemoryFiles(left))
+    assert found.piece.frame is not None
+    assert (found.piece.frame.count, found.piece.frame.flags) == (0, CONTROL)
+
+
+def test_unsynced_frames_that_are_damaged_are_a_torn_tail_and_synced_ones_are_not() -> None:
+    """Of many frames that no sync covers, each says how far the log was synced: not as far as the one before it."""
+    disk = MemoryDisk()
+    log = lazy_log(disk)
+    log.append([frame_of(b"safe")])
+    log.sync()
+    for number in range(20):
+        log.append([frame_of(b"%d" % number * 100)])
+    random = Random(1)
+    found = set()
+    for _ in range(200):
+        again = open_log(MemoryFiles(disk.after_power_loss(random)))
+        values = values_of(again)
+        assert values == [b"safe", *(b"%d" % number * 100 for number in range(20))][: len(values)]
+        found.add(len(values))
+    assert len(found) > 3
+    assert min(found) >= 1
