@@ -246,3 +246,20 @@ print("pandas" in sys.modules)
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_rows_of_a_frame_are_taken_without_importing_pandas() -> None:
+    """A broker does so for each lease of a lane: the first one would wait for the import, and everybody behind it."""
+    messages = [Message(b"%d" % i, key=b"k", headers=(("a", b"x"),), priority=i % 2) for i in range(4)]
+    frame = Frame.of(Batch.from_messages(messages, 1))
+    work = (
+        "import sys; import numpy as np; from penstock.frame import Frame;"
+        "batch = Frame(memoryview(sys.stdin.buffer.read())).batch();"
+        "taken = batch.take(np.array([True, False, False, True]));"
+        "assert taken.count == 2 and taken.priority.tolist() == [0, 1];"
+        "assert 'pandas' not in sys.modules"
+    )
+
+    done = subprocess.run([sys.executable, "-c", work], input=bytes(frame.data), capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stderr.decode()

@@ -355,20 +355,22 @@ class Batch:
     def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
         """These rows, in this order, as a batch of their own."""
         assert len(rows) > 0
-        others = {
-            "key": self.key,
-            "headers": self.headers,
-            "timestamp": self.timestamp_column,
-            "deliver_at": self.deliver_at,
-            "expires_at": self.expires_at,
-            "priority": self.priority,
-        }
-        present = ["value", *(name for name, column in others.items() if column is not None)]
-        fields = [SCHEMA.field(name) for name in present]
-        table = pa.RecordBatch.from_arrays([self.column(name) for name in present], schema=pa.schema(fields))
-        # Not `pa.array`, here and above: it looks whether what it is given is of pandas, and imports that to know.
-        indices = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
-        return Batch.from_arrow(table.take(indices), now_us=self.timestamp)
+        # Numbers by numpy: Arrow, asked to make an array or a scalar, looks whether it is of pandas, and imports that.
+        indices = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
+
+        def taken(column: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+            return None if column is None else column[self.start : self.start + self.count][rows]
+
+        return Batch.from_columns(
+            self._binary_array(self.value).take(indices),
+            keys=None if self.key is None else self._binary_array(self.key).take(indices),
+            headers=None if self.headers is None else self._headers_array().take(indices),
+            timestamps=None if self.timestamp_column is None else self.timestamps[rows],
+            deliver_at=taken(self.deliver_at),
+            expires_at=taken(self.expires_at),
+            priorities=taken(self.priority),
+            now_us=self.timestamp,
+        )
 
     # --- rearranged (only by the log, in sealed segments) ------------------------------------------------
 
