@@ -21,6 +21,7 @@ EXAMPLES = (
     "producers",
     "asynchronous",
     "killed",
+    "ring",
     "durable_log",
 )
 HERE = Path(__file__).parent

@@ -84,7 +84,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_readme_and_start_do_not_share_a_directory_and_leave_nothing_for_git() -> None:
     start = (ROOT / "docs/start.md").read_text(encoding="utf-8")
-    ours, its = re.findall(r'penstock\.open\("(.*?)"\) as', README), re.findall(r"serve --data (\S+)", start)
+    ours = re.findall(r'penstock\.(?:open\(|Ring\(journal=)"(.*?)"\) as', README)
+    its = re.findall(r"serve --data (\S+)", start)
     assert set(ours).isdisjoint(its)
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert {f"/{directory}/" for directory in [*ours, *its]} <= set(ignored)

@@ -142,7 +142,7 @@ SECTIONS = (
     Section(
         "As things grow",
         "More partitions, topics, groups, and messages behind and ahead.",
-        ("scaling", "backlog", "groups", "fan_out", "neighbours"),
+        ("scaling", "backlog", "groups", "fan_out", "neighbours", "scan_beside"),
     ),
     Section(
         "What the queue can do, and its price",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -18,10 +20,15 @@ def jobs_of(*steps: int) -> set[int]:
     return {number for step in steps for number in range(step * A_STEP, (step + 1) * A_STEP)}
 
 
-@pytest.fixture
-def ring_killed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("ring_killed")
+@pytest.fixture(scope="module")
+def ring_killed() -> Iterator[ModuleType]:
+    """Nothing of it is there any more for other tests."""
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield importlib.import_module("ring_killed")
+        for name in {"harness", "ring_killed"} - before:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize(
@@ -51,17 +58,20 @@ def test_a_run_in_which_nothing_was_acknowledged_proves_nothing(ring_killed: Mod
         ring_killed.compared(np.array([[1.0, 2], [0.0, 0]]), 10.0, set())
 
 
-def test_janus_is_left_out_with_a_line_that_says_so(
-    ring_killed: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    ring, harness = importlib.import_module("ring"), importlib.import_module("harness")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    figures = list(ring.measure_tasks(harness.Run(tmp_path, 1, True)))
-    assert [figure.name for figure in figures] == [
+WITHOUT_JANUS = """
+import importlib.util, pathlib
+import harness, ring
+importlib.util.find_spec = lambda name: None
+for figure in ring.measure_tasks(harness.Run(pathlib.Path(), 1, True)):
+    print(figure.name)
+"""
+
+
+def test_janus_is_left_out_with_a_line_that_says_so() -> None:
+    command = [sys.executable, "-W", "error", "-c", WITHOUT_JANUS]
+    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == [
         "from a thread to a task: Ring",
         "from a thread to a task: Ring, take(1000)",
     ]
-    assert "janus: skipped, it is not installed" in capsys.readouterr().err
+    assert done.stderr == "janus: skipped, it is not installed: pip install 'penstock[bench]'\n"

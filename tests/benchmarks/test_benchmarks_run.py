@@ -47,9 +47,9 @@ HELPERS = {
     "loads",
     "pacing",
     "report",
+    "ring_children",
     "ring_killed",
     "ring_memory",
-    "ring_processes",
     "run",
     "serving",
 }

@@ -9,10 +9,17 @@ failed      jobs that nobody could do
 stats       what can be seen of a ring, and why it is slow
 journal     what a restart has to know, written behind
 records     the bytes of the journal
+pending     what was not written to it yet
+flusher     the thread that does
+store       where jobs lie in it, and its compaction
 replay      from those bytes to jobs
+recovery    from those jobs to a ring; its end, if nobody closes it
 workers     threads that take and handle
 tasks       the same with `await`
 processes   handlers in processes of their own
+spawned     one of those, as it is seen from here
+child       and from inside
+exchange    what the two say to each other
 """
 
 from penstock.ring.batch import JobBatch

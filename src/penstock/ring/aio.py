@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.ring.batch import JobBatch
 from penstock.ring.settings import Duration, listed
-from penstock.ring.tasks import AsyncHandler, run_tasks
+from penstock.ring.tasks import AsyncHandler, LoopTasks
 from penstock.ring.waiting import WaitingTask, drive_async
 from penstock.ring.workers import Work, check_handler
 
@@ -44,7 +44,17 @@ class AsyncRing:
     ) -> None:
         """Tasks in this event loop, until the ring is closed, or has had nothing to do for `until_idle`."""
         check_handler(handler)
-        await run_tasks(Work(self._ring, workers, batch, until_idle), handler)
+        self._ring._check_open()
+        tasks = LoopTasks(Work(self._ring, workers, batch, until_idle))
+        self._ring._list(tasks)
+        try:
+            await tasks.run(handler)
+        finally:
+            self._ring._remove(tasks)
 
     async def flush(self) -> None:
         await asyncio.to_thread(self._ring.flush)
+
+    async def close(self, wait: Duration | None = None) -> None:
+        """As `Ring.close`, which would keep the tasks of this loop from finishing what they hold."""
+        await asyncio.to_thread(self._ring.close, wait)

@@ -63,7 +63,9 @@ class JobBatch(msgspec.Struct, eq=False):
                 if self.jobs:
                     raise _answered() from None
                 return
-            ring._acked += len(self.jobs)
+            # Counted first: between reading a number and writing it back nothing may be called.
+            count = len(self.jobs)
+            ring._acked += count
             if ring._joiners.waiters:
                 ring._wake_joiners()
             return
@@ -71,10 +73,12 @@ class JobBatch(msgspec.Struct, eq=False):
 
     def retry(self, jobs: Sequence[Any] | None = None, delay: Duration | None = None, *, reason: str = "") -> None:
         """They come again after `delay`, or after what the ring's `backoff` says; or, tried often enough, fail."""
+        _check_reason(reason)
         self._ring._retry(self, self._positions(jobs), delay, reason)
 
     def fail(self, jobs: Sequence[Any] | None = None, reason: str = "") -> None:
         """They will not be tried again: `Ring.failed` has them."""
+        _check_reason(reason)
         self._ring._fail(self, self._positions(jobs), reason)
 
     @property
@@ -106,6 +110,8 @@ class JobBatch(msgspec.Struct, eq=False):
             return left
         if isinstance(jobs, str | bytes) or not isinstance(jobs, Sequence):
             raise InvalidInput(f"jobs are given as a list of some of the batch's, not as {type(jobs).__name__}")
+        if not jobs:
+            return []
         if self.is_settled:
             raise _answered()
         return self._matching(jobs, left)
@@ -115,19 +121,17 @@ class JobBatch(msgspec.Struct, eq=False):
         by_identity: dict[int, list[int]] = {}
         for at in reversed(left):
             by_identity.setdefault(id(self.jobs[at]), []).append(at)
-        found: list[int] = []
+        found: dict[int, None] = {}
         for job in jobs:
-            places = by_identity.get(id(job))
-            if places:
-                found.append(places.pop())
+            if places := by_identity.get(id(job)):
+                found[places.pop()] = None
                 continue
-            taken = set(found)
-            equal = next((at for at in left if at not in taken and self.jobs[at] == job), None)
+            equal = next((at for at in left if at not in found and self.jobs[at] == job), None)
             if equal is None:
                 raise NotLeased("a job is not of this batch, or was answered for already")
             by_identity[id(self.jobs[equal])].remove(equal)
-            found.append(equal)
-        return found
+            found[equal] = None
+        return list(found)
 
     def _sequences(self) -> list[int]:
         if self._runs is None:
@@ -140,6 +144,11 @@ class JobBatch(msgspec.Struct, eq=False):
             self._settled = set()
         self._settled.update(positions)
         return len(self._settled) == len(self.jobs)
+
+
+def _check_reason(reason: object) -> None:
+    if not isinstance(reason, str):
+        raise InvalidInput(f"a reason is a text, not a value of type {type(reason).__name__}")
 
 
 def _answered() -> NotLeased:

@@ -5,8 +5,10 @@
               └── retries ◄──────┼─ retry, if attempts are left
                                  └─ fail, or none left ─► failed
 
-Bounds: waiting + retries ≤ capacity, and one more for each thread that puts at the same moment; in flight, what takers
-asked for; failed ≤ failed_max. An empty ring holds nothing but itself.
+Bounds: nothing is put while waiting + retries ≥ capacity, but for one more by each thread that puts at the same moment;
+in flight, what takers asked for; failed ≤ failed_max. What is retried or redriven goes back whether there is room or
+not, since it can go nowhere else. So there are never more jobs than capacity + in flight at its most + failed_max + the
+threads that put. An empty ring holds nothing but itself; a journal adds what its own bounds say.
 
 What is shared and touched without the lock is one deque (`_waiting`) and one set (`_in_flight`), by operations that
 each happen as a whole: append, popleft, add, remove. A batch is in flight before its job leaves `_waiting`, so a job is
@@ -23,13 +25,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock
-from penstock.errors import RingClosed, RingFull
+from penstock.errors import PenstockError, RingClosed, RingFull
 from penstock.ring.batch import JobBatch
 from penstock.ring.failed import FailedJob, FailedJobs
 from penstock.ring.retries import Retries
 from penstock.ring.runs import Runs
 from penstock.ring.settings import Duration, RingSettings, seconds, whole
-from penstock.ring.waiting import Line, Waiter, Waiting, leave, pause
+from penstock.ring.waiting import Line, Waiter, Waiting, leave
 
 if TYPE_CHECKING:
     from penstock.ring.journal import Journal
@@ -53,6 +55,7 @@ class Jobs:
         self._append = self._waiting.append
         self._popleft = self._waiting.popleft
         self._in_flight: set[JobBatch] = set()
+        self._hold = self._in_flight.add
         self._retries = Retries()
         self._heap = self._retries.heap
         self._failed = FailedJobs(settings.failed_max)
@@ -76,35 +79,44 @@ class Jobs:
         until_s = None if wait is None else self._steady() + seconds(wait)
         encoded = self._journal.encode(jobs) if self._journal is not None else []
         done = self._put_now(jobs, 0, encoded)
-        while done < len(jobs):
-            waiting = waiter()
-            self._putters.join(waiting)
-            done += self._put_now(jobs, done, encoded)
-            if done == len(jobs):
-                leave(self._putters, waiting)
-                break
-            began_s = self._steady()
-            left_s = None if until_s is None else until_s - began_s
-            was_woken = (left_s is None or left_s > 0) and (yield from pause(self._putters, waiting, left_s))
-            self._put_waited_s += self._steady() - began_s
-            if not was_woken:
-                leave(self._putters, waiting)
-                done += self._put_now(jobs, done, encoded)
-                if done < len(jobs):
-                    raise self._full(done)
-        if self._putters_waiting and self._room() > 0:
-            self._putters.wake_one()
+        try:
+            while done < len(jobs):
+                waiting, was_woken = waiter(), False
+                self._putters.join(waiting)
+                began_s = self._steady()
+                try:
+                    done += self._put_now(jobs, done, encoded)
+                    left_s = None if until_s is None else until_s - began_s
+                    if done < len(jobs) and (left_s is None or left_s > 0):
+                        was_woken = yield waiting, left_s
+                finally:
+                    if not was_woken:
+                        leave(self._putters, waiting)
+                    waited_s = self._steady() - began_s
+                    self._put_waited_s += waited_s
+                if not was_woken:
+                    done += self._put_now(jobs, done, encoded)
+                    if done < len(jobs):
+                        raise self._refused(len(jobs), done)
+        except PenstockError as error:
+            # Whatever went wrong while it waited, some may have gone in before.
+            error.details.setdefault("put", done)
+            raise
+        finally:
+            if self._putters_waiting and self._room() > 0:
+                self._putters.wake_one()
 
     def _put_now(self, jobs: list[Any], done: int, encoded: list[Piece]) -> int:
         """How many more of them went in."""
         with self._lock:
             self._check_open()
+            if self._journal is not None:
+                self._journal.check(can_write=True)
             wanted = len(jobs) - done
             room = self._room()
-            if room < wanted and self._settings.when_full != "block":
+            if wanted > max(room, 0) and self._settings.when_full != "block":
                 if self._settings.when_full == "reject" or self._is_behind():
-                    self._rejected += wanted
-                    raise self._full(0)
+                    raise self._refused(wanted, 0)
                 count = self._put_over(jobs)
             else:
                 count = max(min(room, wanted), 0)
@@ -118,6 +130,7 @@ class Jobs:
     def _put_over(self, jobs: list[Any]) -> int:
         """All of them, in the place of the oldest ones; of more than there is room for, the last."""
         kept = jobs[-self._capacity :]
+        self._put += len(jobs) - len(kept)
         self._dropped += len(jobs) - len(kept)
         while self._room() < len(kept):
             self._drop_oldest()
@@ -128,7 +141,11 @@ class Jobs:
         try:
             self._popleft()
         except IndexError:
-            sequence = self._retries.drop_oldest().sequence
+            retry = self._retries.drop_oldest()
+            if retry is None:
+                # Takers were quicker.
+                return
+            sequence = retry.sequence
         else:
             sequence = self._numbers.pop(1)[0][0] if self._journal is not None else 0
         self._dropped += 1
@@ -149,7 +166,8 @@ class Jobs:
     def _is_behind(self) -> bool:
         return self._journal is not None and self._journal.is_behind
 
-    def _full(self, put: int) -> RingFull:
+    def _refused(self, wanted: int, put: int) -> RingFull:
+        self._rejected += wanted - put
         if self._is_behind():
             return RingFull("the journal can't be written as fast as jobs come", put=put, capacity=self._capacity)
         return RingFull(
@@ -167,23 +185,25 @@ class Jobs:
         whole("max", count_max, 1, TAKE_MAX)
         until_s = None if wait is None else self._steady() + seconds(wait)
         batch = self._take_now(count_max)
-        while not batch:
-            waiting = waiter()
-            self._takers.join(waiting)
-            batch = self._take_now(count_max)
-            if batch:
-                leave(self._takers, waiting)
-                break
-            began_s = self._steady()
-            if (until_s is not None and began_s >= until_s) or (work is not None and work.is_over):
-                leave(self._takers, waiting)
-                break
-            was_woken = yield from pause(self._takers, waiting, self._until_due(began_s, until_s))
-            self._take_waited_s += self._steady() - began_s
-            if not was_woken:
-                leave(self._takers, waiting)
-            batch = self._take_now(count_max)
-        self._after_taking()
+        try:
+            while not batch:
+                waiting, was_woken = waiter(), False
+                self._takers.join(waiting)
+                began_s = self._steady()
+                try:
+                    batch = self._take_now(count_max)
+                    is_late = until_s is not None and began_s >= until_s
+                    if batch or is_late or (work is not None and work.is_over):
+                        break
+                    was_woken = yield waiting, self._until_due(began_s, until_s)
+                finally:
+                    if not was_woken:
+                        leave(self._takers, waiting)
+                    waited_s = self._steady() - began_s
+                    self._take_waited_s += waited_s
+                batch = self._take_now(count_max)
+        finally:
+            self._after_taking()
         return batch
 
     def _until_due(self, now_s: float, until_s: float | None) -> float | None:
@@ -228,7 +248,9 @@ class Jobs:
         """Whoever is next in either line has a turn, if there is something for it."""
         if self._putters_waiting and self._room() > 0:
             self._putters.wake_one()
-        if self._takers_waiting and self._waiting:
+        if self._takers_waiting and (self._waiting or self._heap):
+            # Also for a job that is not due yet: who leaves may have been the only one to sleep no longer than until
+            # then.
             self._takers.wake_one()
 
     # --- answers -------------------------------------------------------------------------------------------
@@ -278,10 +300,8 @@ class Jobs:
         self._wake_joiners()
 
     def _check_answerable(self) -> None:
-        if self._journal is not None and self._journal.is_closed:
-            raise RingClosed(
-                "the ring is closed, and its journal with it: the jobs will be there when it is opened again"
-            )
+        if self._journal is not None:
+            self._journal.check()
 
     def _settle(self, batch: JobBatch, positions: Sequence[int]) -> None:
         if batch._note_settled(positions):
@@ -313,26 +333,35 @@ class Jobs:
     def _joining(self, wait: Duration | None, waiter: Callable[[], Waiter]) -> Waiting:
         until_s = None if wait is None else self._steady() + seconds(wait)
         while True:
-            waiting = waiter()
+            waiting, was_woken = waiter(), False
             self._joiners.join(waiting)
-            if self._is_idle():
+            try:
+                if self._is_idle():
+                    return True
+                self._check_open()
+                left_s = None if until_s is None else until_s - self._steady()
+                if left_s is None or left_s > 0:
+                    was_woken = yield waiting, left_s
+            finally:
+                # All are woken at once: nobody misses a call that came to another.
                 self._joiners.leave(waiting)
-                return True
-            self._check_open()
-            left_s = None if until_s is None else until_s - self._steady()
-            is_late = left_s is not None and left_s <= 0
-            if is_late or not (yield from pause(self._joiners, waiting, left_s)):
-                self._joiners.leave(waiting)
+            if not was_woken:
                 return self._is_idle()
 
     def _is_idle(self) -> bool:
-        # In this order: a job that moves on while we look is seen where it goes to.
-        return not self._waiting and not self._heap and not self._in_flight and not self._waiting and not self._heap
+        with self._lock:
+            # Under the lock a job can only go from waiting to in flight, and is there before it leaves.
+            return self._seems_idle()
+
+    def _seems_idle(self) -> bool:
+        return not self._heap and not self._waiting and not self._in_flight
 
     def _wake_joiners(self) -> None:
-        if self._joiners.waiters and self._is_idle():
+        if self._joiners.waiters and self._seems_idle():
             self._joiners.wake_all()
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise RingClosed("the ring is closed")
+        if self._journal is not None:
+            self._journal.check()

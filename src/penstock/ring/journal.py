@@ -6,36 +6,33 @@
 A job that was put and acknowledged between two flushes is never written. What is older than the interval is on disk:
 flushes start after half of it, and so have the other half to finish. If they take longer, `unflushed_s` shows it.
 
-Old segments go when none of their jobs is left. Where a few jobs keep a large log, they are written again at its end
-(`moved`), and their old place goes; so the log stays below COMPACT_FACTOR times what is in it, or COMPACT_BYTES_MIN.
-
-Invariants: `_open` are the numbers that are in the log and not done; every one of them is in an entry of `_stored`;
-`_stored` is in the order of the log, and the log starts at or before its first entry.
+A disk that is full is written to again and again: meanwhile nothing more can be put, and all else goes on. After any
+other error nothing does.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from os import PathLike
-from threading import Event, Lock, Thread
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
 from pyroaring import BitMap64
 
 from penstock.clock import Clock
-from penstock.errors import Fatal, InvalidSetting, StorageError
-from penstock.frame import Frame
+from penstock.errors import Fatal, InvalidInput, InvalidSetting, RingClosed, StorageError
 from penstock.limits import MIB
 from penstock.message import Message
 from penstock.ring import records
 from penstock.ring.batch import Run
+from penstock.ring.flusher import Flusher
 from penstock.ring.pending import Pending, state_records
 from penstock.ring.records import JobCodec, Piece
-from penstock.ring.replay import Found, State, Stored, replay
+from penstock.ring.replay import Found, State, replay
 from penstock.ring.stats import JournalStats
-from penstock.storage.files import Files
+from penstock.ring.store import Framed, Store
+from penstock.storage.files import DiskFiles, Files
 from penstock.storage.log import Log, LogSettings
 
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.001, 60.0
@@ -43,15 +40,15 @@ INTERVAL_S_MIN, INTERVAL_S_MAX = 0.001, 60.0
 UNFLUSHED_BYTES_MAX = 64 * MIB
 SEGMENT_BYTES_MAX = 32 * MIB
 COMPACT_BYTES_MIN = 64 * MIB
-COMPACT_FACTOR = 4
 
 
 class Journal:
-    """All but `flush`, `close` and `stats` are called under the ring's lock."""
+    """All but `open`, `encode`, `flush`, `close` and `stats` are called under the ring's lock."""
 
     def __init__(
         self,
         log: Log,
+        files: Files,
         codec: JobCodec,
         *,
         lock: Lock,
@@ -60,38 +57,29 @@ class Journal:
         flushed: Callable[[], None],
         compact_bytes_min: int,
     ) -> None:
-        self._log = log
+        self._files = files
         self._codec = codec
         self._lock = lock
         self._interval_s = interval_s
         self._clock = clock
         self._flushed = flushed
-        self._compact_bytes_min = compact_bytes_min
-        self._flushing = Lock()
         self._replayed = replay(log)
+        self._store = Store(log, self._replayed, compact_bytes_min=compact_bytes_min)
         self._pending = Pending(self._replayed.next_number)
         # Of all jobs that are not fresh and not held for the first time, whether written or not.
         self._states: dict[int, State] = {
             number: state for number, state in self._replayed.states.items() if number not in self._replayed.done
         }
         self._held = self._replayed.held - self._replayed.done
-        self._open = BitMap64()
-        self._stored: deque[Stored] = deque(self._replayed.stored)
-        for stored in self._stored:
-            self._open |= stored.numbers
-        self._open -= self._replayed.done
         # Framed, and not written because the disk was full.
-        self._unwritten: list[tuple[Frame, list[Message]]] = []
+        self._unwritten: list[Framed] = []
         self._error: StorageError | None = None
-        self._flushes = self._compactions = 0
+        self._flushes = 0
         self._flush_s_last = self._flush_s_max = 0.0
-        self._jobs_written, self._bytes_written = 0, 0
         # When the oldest thing happened that is not on disk; 0 if all is. Beside it, of what is just being written.
         self._since_s = self._writing_since_s = 0.0
-        self._asked = Event()
-        self._stopped = Event()
-        self._thread: Thread | None = None
-        self.is_closed = False
+        self._flusher: Flusher | None = None
+        self._closed: RingClosed | None = None
 
     @classmethod
     def open(
@@ -105,15 +93,20 @@ class Journal:
         flushed: Callable[[], None],
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         compact_bytes_min: int = COMPACT_BYTES_MIN,
-        is_threaded: bool = True,
     ) -> Journal:
+        """Not flushed by itself until `start`. `flushed` is called after each flush, without the lock."""
         if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
             raise InvalidSetting(f"flush_interval is from 1ms to 1m, not {interval_s:g}s")
         codec = JobCodec(job_type)
+        if isinstance(files, str | PathLike):
+            files = DiskFiles(files)
+        elif not hasattr(files, "lock"):
+            raise InvalidInput(f"a journal is in a directory: a path, not a value of type {type(files).__name__}")
         log = Log.open(files, clock=clock, settings=LogSettings(segment_bytes_max=segment_bytes_max))
         try:
-            journal = cls(
+            return cls(
                 log,
+                files,
                 codec,
                 lock=lock,
                 interval_s=interval_s,
@@ -124,16 +117,26 @@ class Journal:
         except BaseException:
             log.close()
             raise
-        if is_threaded:
-            journal._thread = Thread(target=journal._run, name="penstock-ring-journal", daemon=True)
-            journal._thread.start()
-        return journal
 
     def recovered(self) -> Found:
         """Once, at the start: they are let go of."""
         found = self._replayed.found(self._codec)
         del self._replayed
         return found
+
+    def start(self) -> None:
+        self._flusher = Flusher(
+            self._interval_s, flush=self._flush, is_urgent=lambda: self.is_behind, finish=self._finish
+        )
+        if self._since_s:
+            self._flusher.ask()
+
+    def check(self, *, can_write: bool = False) -> None:
+        """Raises what is wrong with it; `can_write`: also what may pass."""
+        if self._closed is not None:
+            raise self._closed.again()
+        if self._error is not None and (can_write or not self._error.retriable):
+            raise self._error.again()
 
     # --- what happens --------------------------------------------------------------------------------------
 
@@ -143,10 +146,10 @@ class Journal:
 
     def put(self, pieces: list[Piece]) -> Run:
         """The numbers they get."""
-        if self._error is not None:
-            raise self._error.again()
         run = self._pending.put(pieces)
         self._ask()
+        if self.is_behind and self._flusher is not None:
+            self._flusher.ask()
         return run
 
     def taken(self, runs: Sequence[Run], attempts: Sequence[int] | None) -> None:
@@ -158,6 +161,8 @@ class Journal:
             numbers = (number for first, count in runs for number in range(first, first + count))
             for number, tries in zip(numbers, attempts, strict=True):
                 if tries == 1:
+                    # It may have failed before, and be tried as if it were new.
+                    self._states.pop(number, None)
                     self._held.add(number)
                     self._pending.held.add(number)
                 else:
@@ -194,153 +199,108 @@ class Journal:
     # --- writing it down -----------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        if not self._asked.is_set():
-            self._since_s = self._since_s or perf_counter()
-            self._asked.set()
-
-    def _run(self) -> None:
-        while True:
-            self._asked.wait()
-            self._stopped.wait(0 if self.is_behind else self._interval_s / 2)
-            if self._stopped.is_set():
-                return
-            try:
-                self.flush()
-            except StorageError:
-                # Told by `put`, `flush` and `stats`. A full disk may have room later; nothing else changes by waiting.
-                if self._is_broken():
-                    return
-                self._asked.set()
-
-    def _is_broken(self) -> bool:
-        return isinstance(self._error, Fatal)
+        if not self._since_s:
+            self._since_s = perf_counter()
+            if self._flusher is not None:
+                self._flusher.ask()
 
     def flush(self) -> None:
         """Everything that happened before this call is on disk when it returns."""
-        with self._flushing:
-            if self._is_broken():
-                assert self._error is not None
-                raise self._error.again()
-            began_s = perf_counter()
-            with self._lock:
-                pending, self._pending = self._pending, Pending(self._pending.next_number)
-                states = {number: self._states[number] for number in pending.changed if number in self._states}
-                self._asked.clear()
-                self._writing_since_s, self._since_s = self._since_s, 0.0
-            written = pending.records(states)
-            try:
-                self._write(written)
-                self._clear_away()
-            except StorageError as error:
-                self._error = error
-                self._since_s = self._writing_since_s
-                raise error.again() from error
-            finally:
-                self._writing_since_s = 0.0
-                self._flush_s_last = perf_counter() - began_s
-                self._flush_s_max = max(self._flush_s_max, self._flush_s_last)
+        error = self._flush() if self._flusher is None else self._flusher.flush()
+        if error is not None:
+            raise error.again()
+
+    def _flush(self) -> StorageError | None:
+        """By one thread only. The error, if it could not be done; what was to be written is kept."""
+        if self._closed is not None or self.is_broken:
+            return self._error
+        return self._flush_now()
+
+    def _flush_now(self) -> StorageError | None:
+        began_s = perf_counter()
+        with self._lock:
+            pending, self._pending = self._pending, Pending(self._pending.next_number)
+            states = {number: self._states[number] for number in pending.changed if number in self._states}
+            self._writing_since_s, self._since_s = self._since_s, 0.0
+        try:
+            self._write(pending.records(states))
+            self._store.clear_away(self._look, self._clock.now_us())
+            self._error = None
+        except StorageError as error:
+            self._error = error
+        except Exception as error:
+            # A bug of ours. Going on would be to lose what was to be written without a word.
+            self._error = Fatal(f"the journal could not be written: {type(error).__name__}: {error}")
+            self._error.__cause__ = error
+        with self._lock:
+            if self._unwritten:
+                self._since_s = self._writing_since_s or self._since_s
+            self._writing_since_s = 0.0
+        self._flush_s_last = perf_counter() - began_s
+        self._flush_s_max = max(self._flush_s_max, self._flush_s_last)
         self._flushed()
+        return self._error
 
     def _write(self, written: list[Message]) -> None:
-        waiting = self._unwritten + records.framed(written, self._clock.now_us())
-        if not waiting:
+        self._unwritten += records.framed(written, self._clock.now_us())
+        if not self._unwritten:
             return
-        self._unwritten = waiting
-        appended = self._log.append([frame for frame, _ in waiting])
-        self._log.sync()
-        self._unwritten, self._error = [], None
+        self._store.append(self._unwritten)
+        self._unwritten = []
         self._flushes += 1
-        for (_, framed), base_offset in zip(waiting, appended.base_offsets, strict=True):
-            for at, record in enumerate(framed):
-                self._note_written(base_offset + at, record)
 
-    def _note_written(self, offset: int, record: Message) -> None:
-        assert record.value is not None
-        if record.key == records.PUT:
-            first, count, array = records.read_put(record.value)
-            numbers = BitMap64(range(first, first + count))
-        elif record.key == records.MOVED:
-            listed, array = records.read_moved(record.value)
-            numbers = BitMap64(listed)
-        else:
-            if record.key == records.DONE:
-                self._open -= BitMap64.deserialize(record.value)
-            return
-        self._stored.append(Stored(offset, numbers))
-        self._open |= numbers
-        self._jobs_written += len(numbers)
-        self._bytes_written += len(array)
-
-    # --- compaction ----------------------------------------------------------------------------------------
-
-    def _clear_away(self) -> None:
-        """Lets go of segments that no job needs; of the oldest one also the jobs, if they are few."""
-        while self._stored and self._stored[0].numbers.isdisjoint(self._open):
-            self._stored.popleft()
-        while len(self._log.segments) > 1 and self._is_wasteful():
-            self._move_oldest()
-        needed = self._stored[0].offset if self._stored else self._log.end_offset
-        if len(self._log.segments) > 1 and needed >= self._log.segments[1].base_offset:
-            self._log.delete_prefix(needed)
-            self._compactions += 1
-
-    def _is_wasteful(self) -> bool:
-        """Judged by what is between the first job that is left and the end: what is before it goes by itself."""
-        if not self._stored or self._stored[0].offset >= self._log.segments[1].base_offset:
-            return False
-        live_bytes = len(self._open) * self._bytes_written / max(self._jobs_written, 1)
-        return self._log.size > max(self._compact_bytes_min, COMPACT_FACTOR * live_bytes)
-
-    def _move_oldest(self) -> None:
-        """The jobs that are left in the oldest segment go to the end of the log."""
-        until = self._log.segments[1].base_offset
-        numbers: list[int] = []
-        jobs: list[bytes] = []
-        while self._stored and self._stored[0].offset < until:
-            stored = self._stored.popleft()
-            for number, job in self._left_of(stored):
-                numbers.append(number)
-                jobs.append(job)
+    def _look(self, numbers: BitMap64) -> tuple[BitMap64, list[Message]]:
         with self._lock:
             states = {number: self._states[number] for number in numbers if number in self._states}
-            held = self._held & BitMap64(numbers)
-        self._write([*records.moved_records(numbers, jobs), *state_records(states, held)])
-
-    def _left_of(self, stored: Stored) -> list[tuple[int, bytes]]:
-        left = stored.numbers & self._open
-        if not left:
-            return []
-        frame = next(iter(self._log.frames(stored.offset)))
-        _, kind, value = records.records_of(frame)[stored.offset - frame.base_offset]
-        array = records.read_put(value)[2] if kind == records.PUT else records.read_moved(value)[1]
-        pairs = zip(stored.numbers, records.raw_jobs(array), strict=True)
-        return [(number, job) for number, job in pairs if number in left]
+            return self._pending.done & numbers, state_records(states, self._held & numbers)
 
     # --- the whole of it -----------------------------------------------------------------------------------
+
+    @property
+    def is_broken(self) -> bool:
+        """Nothing will be written any more."""
+        return self._error is not None and not self._error.retriable
 
     def stats(self) -> JournalStats:
         since_s = self._writing_since_s or self._since_s
         return JournalStats(
-            bytes_on_disk=self._log.size,
+            bytes_on_disk=self._store.log.size,
             unflushed_bytes=self._pending.size,
             unflushed_s=perf_counter() - since_s if since_s else 0.0,
             flushes=self._flushes,
             flush_s_last=self._flush_s_last,
             flush_s_max=self._flush_s_max,
-            compactions=self._compactions,
+            compactions=self._store.compactions,
             error=None if self._error is None else self._error.message,
         )
 
     def close(self) -> None:
         """The directory is free when this returns, also if the last flush failed, which is raised."""
-        self._stopped.set()
-        self._asked.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self.is_closed:
-            return
-        self.is_closed = True
+        error = self._finish() if self._flusher is None else self._flusher.end()
+        if error is not None:
+            raise error.again()
+
+    def _finish(self) -> StorageError | None:
+        if self._closed is not None:
+            return None
+        with self._lock:
+            # Before the last flush: nobody is to think that it has what comes behind it.
+            self._closed = RingClosed(
+                "the ring is closed, and its journal with it: the jobs will be there when it is opened again"
+            )
+        error = self._error if self.is_broken else self._flush_now()
         try:
-            self.flush()
-        finally:
-            self._log.close()
+            self._store.log.close()
+        except StorageError as failed:
+            error = error or failed
+        return error
+
+    def disown(self, lock: Lock) -> None:
+        """In a forked child: the log is its parent's, who goes on writing it."""
+        self._lock = lock
+        self._flusher = None
+        self._closed = RingClosed(
+            "the ring is that of the process this one was forked from: only there it can go on with its journal"
+        )
+        # The directory stays locked as long as anybody has this open.
+        self._files.close()

@@ -25,7 +25,7 @@ class Pending:
         self.held = BitMap64()
         # Those whose state is another one.
         self.changed: set[int] = set()
-        self._done = BitMap64()
+        self.done = BitMap64()
 
     def put(self, pieces: Sequence[Piece]) -> Run:
         first = self.next_number
@@ -36,24 +36,22 @@ class Pending:
         return first, self.next_number - first
 
     def done_with(self, first: int, count: int) -> None:
-        self._done.add_range(first, first + count)
+        self.done.add_range(first, first + count)
         self.held.remove_range(first, first + count)
 
     def records(self, states: Mapping[int, State]) -> list[Message]:
         """What must be written of it; `states` are those of the numbers that changed and are not done."""
         found = list(self._puts())
         found += state_records(states, self.held)
-        if self._done:
-            found.append(records.bitmap_record(records.DONE, self._done))
-        return found
+        return found + records.bitmap_records(records.DONE, self.done)
 
     def _puts(self) -> Iterator[Message]:
         """Pieces that were done before they were written are left out, and so is that they are done."""
         first, count, size = 0, 0, 0
         gathered: list[bytes] = []
         for number, length, data in self._pieces:
-            if self._done.range_cardinality(number, number + length) == length:
-                self._done.remove_range(number, number + length)
+            if self.done.range_cardinality(number, number + length) == length:
+                self.done.remove_range(number, number + length)
                 continue
             if gathered and (number != first + count or size + len(data) > records.RECORD_BYTES_MAX):
                 yield records.put_record(first, count, gathered)
@@ -71,13 +69,14 @@ def state_records(states: Mapping[int, State], held: BitMap64) -> list[Message]:
     rows: dict[bytes, list[list[object]]] = {records.HELD_AGAIN: [], records.RETRY: [], records.FAILED: []}
     for number, state in states.items():
         if state.failed_at:
-            reason = state.reason[:_REASON_LENGTH_MAX]
+            # What can't be written of it is shown as a question mark: names of files may have such bytes.
+            reason = state.reason[:_REASON_LENGTH_MAX].encode(errors="replace").decode()
             rows[records.FAILED].append([number, state.attempts, state.failed_at, reason])
         elif state.is_held:
             rows[records.HELD_AGAIN].append([number, state.attempts])
         else:
             rows[records.RETRY].append([number, state.attempts, state.due_us])
-    found = [records.bitmap_record(records.HELD, held)] if held else []
+    found = records.bitmap_records(records.HELD, held)
     for kind, some in rows.items():
         # So that no record is larger than a frame may be, whatever the reasons.
         found += [records.rows_record(kind, some[at : at + 1_000]) for at in range(0, len(some), 1_000)]

@@ -47,6 +47,7 @@ class JobCodec:
 
     def __init__(self, job_type: Any) -> None:
         self._encoder = msgspec.msgpack.Encoder()
+        self._is_typed = job_type is not Any
         try:
             self._decoder = msgspec.msgpack.Decoder(list[job_type])
         except (TypeError, ValueError) as error:
@@ -66,6 +67,9 @@ class JobCodec:
             encoded = self._encoder.encode(jobs)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidInput(f"a job can't be written to the journal: {error}") from error
+        if self._is_typed:
+            # One that can't be read back would keep all others from being read.
+            self._check_type(encoded)
         if len(encoded) <= JOB_BYTES_MAX:
             return [(len(jobs), encoded[_header_bytes(encoded) :])]
         if len(jobs) == 1:
@@ -73,11 +77,19 @@ class JobCodec:
         middle = len(jobs) // 2
         return self._piece(jobs[:middle]) + self._piece(jobs[middle:])
 
+    def _check_type(self, encoded: bytes) -> None:
+        try:
+            self._decoder.decode(encoded)
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(f"a job is not of the type that was given for the ring's: {error}") from error
+
     def jobs(self, array: bytes | memoryview) -> list[Any]:
         try:
             found: list[Any] = self._decoder.decode(array)
-        except msgspec.MsgspecError as error:
+        except msgspec.ValidationError as error:
             raise InvalidInput(f"jobs of the journal are not of the type that was given: {error}") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise UnknownFormat(f"jobs of the journal can't be read back: {error}") from error
         return found
 
 
@@ -97,6 +109,8 @@ def read_put(value: bytes) -> tuple[int, int, memoryview]:
     """The first number, how many, and the array."""
     (first,) = _FIRST.unpack_from(value)
     _, count = _ARRAY.unpack_from(value, _FIRST.size)
+    if not 0 < count <= len(value):
+        raise ValueError(f"{count:,} jobs in {len(value):,} bytes")
     return first, count, memoryview(value)[_FIRST.size :]
 
 
@@ -112,9 +126,17 @@ def read_moved(value: bytes) -> tuple[list[int], memoryview]:
     return numbers, memoryview(value)[end:]
 
 
-def bitmap_record(kind: bytes, numbers: BitMap64) -> Message:
+def bitmap_records(kind: bytes, numbers: BitMap64) -> list[Message]:
+    """One, or as many as it takes that each goes into a frame."""
+    if not numbers:
+        return []
     numbers.run_optimize()
-    return Message(numbers.serialize(), key=kind)
+    serialized = numbers.serialize()
+    if len(serialized) <= RECORD_BYTES_MAX:
+        return [Message(serialized, key=kind)]
+    middle = numbers[len(numbers) // 2]
+    lower = numbers & BitMap64(range(numbers.min(), middle))
+    return bitmap_records(kind, lower) + bitmap_records(kind, numbers - lower)
 
 
 def rows_record(kind: bytes, rows: list[Any]) -> Message:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from pyroaring import BitMap64
 
+from penstock.errors import UnknownFormat
 from penstock.ring import records
 from penstock.ring.batch import Run
 from penstock.ring.failed import FailedJob
@@ -88,6 +89,8 @@ class Replayed:
             if not left:
                 continue
             jobs = codec.jobs(array)
+            if len(jobs) != len(numbers):
+                raise UnknownFormat(f"{len(jobs):,} jobs where {len(numbers):,} were due: it is no journal of a ring")
             if len(left) == len(jobs) and left.isdisjoint(special) and left.max() - left.min() + 1 == len(left):
                 found.fresh.append(((left.min(), len(left)), jobs))
                 continue
@@ -126,8 +129,14 @@ def _state(kind: bytes, row: list[Any]) -> State:
 
 def replay(log: Log) -> Replayed:
     replayed = Replayed()
-    for record in _records(log):
-        replayed.apply(*record)
+    for offset, kind, value in _records(log):
+        try:
+            replayed.apply(offset, kind, value)
+        except Exception as error:
+            # Whatever it is: the bytes are as they were written, so somebody else wrote them.
+            raise UnknownFormat(
+                f"the record at offset {offset} makes no sense ({error}): the log is no journal of a ring"
+            ) from error
     return replayed
 
 

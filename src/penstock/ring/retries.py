@@ -47,8 +47,10 @@ class Retries:
         except IndexError:
             return None
 
-    def drop_oldest(self) -> Retry:
+    def drop_oldest(self) -> Retry | None:
         """The one that came first, wherever it stands."""
+        if not self.heap:
+            return None
         oldest = min(self.heap, key=lambda retry: retry.order)
         self.heap.remove(oldest)
         heapify(self.heap)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from datetime import timedelta
 from os import PathLike
+from threading import Lock, Thread, current_thread, get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from penstock.clock import Clock, SystemClock
 from penstock.ring.batch import JobBatch
 from penstock.ring.failed import FailedJob
 from penstock.ring.jobs import Jobs
-from penstock.ring.settings import Duration, RingSettings, listed, seconds
-from penstock.ring.stats import Counts, Rates, RingStats, why_slow
+from penstock.ring.settings import CAPACITY_MAX, Duration, RingSettings, listed, seconds, whole
+from penstock.ring.stats import Rates, RingStats, stats_of
 from penstock.ring.waiting import WaitingThread, drive
 
 if TYPE_CHECKING:
+    from weakref import finalize
+
     from penstock.ring.aio import AsyncRing
-    from penstock.ring.replay import Found
     from penstock.ring.workers import Handler, Work, Workers
+    from penstock.storage.files import Files
+
+# A number that is this very object is an int, and not True or 1.0; asking so costs nothing.
+_ONE = 1
+# Of a batch until it has one.
+_NO_JOBS: list[Any] = []
 
 
 class Ring(Jobs):
@@ -35,10 +43,16 @@ class Ring(Jobs):
     `when_full`: "block" until there is room, "reject" with RingFull, or "drop_oldest" of those that wait.
     `max_attempts`, `backoff`: how often and when a job is tried again before `failed` has it; `failed_max` are kept.
     `journal`: a directory; jobs that nobody acknowledged are there again after a restart or a kill. It is written
-    behind: a kill undoes at most the last `flush_interval`. `flush` waits until all is on disk. Jobs must then be what
+    behind: a kill undoes at most the last `flush_interval`. `flush` waits until all is on disk; so does a program that
+    ends, or lets go of the ring, without closing it. A forked child can't use it. Jobs must then be what
     msgpack can hold: None, bool, int, float, str, bytes, list, dict, datetime; dataclasses and msgspec.Structs come
     back as such if `type` names theirs.
     """
+
+    _finalizer: finalize[..., Any]
+    # For tests: smaller segments; and nothing written behind, so that only `flush` writes.
+    _journal_options: ClassVar[Mapping[str, int]] = {}
+    _is_written_behind: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -48,7 +62,7 @@ class Ring(Jobs):
         max_attempts: int = 5,
         backoff: Mapping[str, Any] | None = None,
         failed_max: int = 10_000,
-        journal: str | PathLike[str] | None = None,
+        journal: str | PathLike[str] | Files | None = None,
         flush_interval: Duration = "100ms",
         type: Any = Any,
         clock: Clock | None = None,
@@ -63,49 +77,25 @@ class Ring(Jobs):
         )
         super().__init__(settings, clock or SystemClock(), steady, is_plain=journal is None)
         self._workers: list[Workers] = []
+        # Batches that are with a handler, and in which thread. One that closes the ring leaves the rest to the closer.
+        self._handling: dict[int, int] = {}
+        self._starting = Lock()
+        self._closer: Thread | None = None
+        self._closing_error: BaseException | None = None
+        self._job_type = type
         self._handled_s, self._handled_batches = 0.0, 0
         self._made_s = steady()
         self._rates = Rates(self._made_s)
         if journal is not None:
-            self._recover(journal, flush_interval, type)
+            from penstock.ring.recovery import recover
 
-    def _recover(self, path: Any, flush_interval: Duration, job_type: Any) -> None:
-        from penstock.ring.journal import Journal
-
-        self._journal = Journal.open(
-            path,
-            lock=self._lock,
-            interval_s=seconds(flush_interval),
-            job_type=job_type,
-            clock=self._clock,
-            flushed=self._flushed,
-        )
-        try:
-            self._fill(self._journal.recovered())
-        except BaseException:
-            self._journal.close()
-            raise
-
-    def _fill(self, found: Found) -> None:
-        now_s, now_us = self._steady(), self._clock.now_us()
-        for run, jobs in found.fresh:
-            self._numbers.push(*run)
-            self._waiting.extend(jobs)
-        for tried in found.tried:
-            if tried.was_held and tried.attempts >= self._settings.max_attempts:
-                reason = "the process ended while it was being worked on"
-                self._give_up(tried.job, tried.sequence, tried.attempts, reason)
-            else:
-                due_s = now_s + max(tried.due_us - now_us, 0) / 1e6
-                self._retries.add(tried.job, tried.sequence, tried.attempts, due_s)
-        for failed in found.failed:
-            self._keep_failed(failed)
+            recover(self, journal, flush_interval, type)
 
     # --- putting and taking ----------------------------------------------------------------------------------
 
     def put(self, job: Any, wait: Duration | None = None) -> None:
         """Adds a job. If the ring is full and blocks: RingFull after `wait`, if it is given."""
-        if self._is_plain and len(self._waiting) + len(self._heap) < self._capacity:
+        if wait is None and self._is_plain and len(self._waiting) + len(self._heap) < self._capacity:
             self._append(job)
             self._put += 1
             if self._takers_waiting:
@@ -125,9 +115,9 @@ class Ring(Jobs):
 
         Jobs to be tried again come first. RingClosed once the ring is closed.
         """
-        if max == 1 and self._is_plain and not self._heap:
-            batch = JobBatch(self, [])
-            self._in_flight.add(batch)
+        if max is _ONE and wait is None and self._is_plain and not self._heap:
+            batch = JobBatch(self, _NO_JOBS)
+            self._hold(batch)
             try:
                 batch.jobs = [self._popleft()]
             except IndexError:
@@ -164,8 +154,9 @@ class Ring(Jobs):
             running.stop()
             raise
         finally:
-            with self._lock:
-                self._workers.remove(running)
+            self._remove(running)
+        if self._closer is not None:
+            self._finish(None)
 
     def start(
         self,
@@ -180,10 +171,19 @@ class Ring(Jobs):
         from penstock.ring.starting import start
 
         self._check_open()
-        running = start(self, handler, workers, batch, kind, until_idle)
+        # Whoever closes the ring is to find those who are just beginning.
+        with self._starting:
+            running = start(self, handler, workers, batch, kind, until_idle)
+            self._list(running)
+        return running
+
+    def _list(self, running: Workers) -> None:
         with self._lock:
             self._workers.append(running)
-        return running
+
+    def _remove(self, running: Workers) -> None:
+        with self._lock:
+            self._workers.remove(running)
 
     def _take_for(self, work: Work) -> JobBatch:
         taken: JobBatch = drive(self._taking(work.batch_max, work.until_idle, WaitingThread, work))
@@ -210,6 +210,8 @@ class Ring(Jobs):
 
     def redrive(self, count: int | None = None) -> int:
         """Failed jobs, the oldest first, are tried again as if they were new. How many."""
+        if count is not None:
+            whole("count", count, 0, CAPACITY_MAX)
         with self._lock:
             self._check_open()
             again = self._failed.pop(count)
@@ -224,6 +226,7 @@ class Ring(Jobs):
     def clear_failed(self) -> int:
         """Forgets all of them. How many."""
         with self._lock:
+            self._check_answerable()
             gone = self._failed.pop(None)
             if self._journal is not None:
                 self._journal.done([(failed.sequence, 1) for failed in gone])
@@ -247,21 +250,50 @@ class Ring(Jobs):
     def _flushed(self) -> None:
         if self._putters_waiting:
             self._putters.wake_all()
+        if self._journal is not None and self._journal.is_broken:
+            # They are to hear of it.
+            self._takers.wake_all()
+            self._joiners.wake_all()
 
     def close(self, wait: Duration | None = None) -> None:
         """Nothing is put or taken any more; workers finish what they hold, at most for `wait`; the journal is synced.
 
-        Jobs that are left are in the journal, if there is one, and gone if not: `join` first to have them done.
+        Jobs that are left are in the journal, if there is one, and gone if not: `join` first to have them done. A
+        handler that closes the ring does not wait for all this, since it is waited for itself.
         """
+        wait_s = None if wait is None else seconds(wait)
         with self._lock:
             self._is_plain = False
             self._is_closed = True
-            workers = list(self._workers)
         for line in (self._takers, self._putters, self._joiners):
             line.wake_all()
+        if get_ident() not in list(self._handling.values()):
+            self._finish(wait_s)
+            return
+        with self._lock:
+            if self._closer is None:
+                self._closer = Thread(target=self._finish_apart, args=(wait_s,), name="penstock-ring-close")
+                self._closer.start()
+
+    def _finish_apart(self, wait_s: float | None) -> None:
+        try:
+            self._finish(wait_s)
+        except BaseException as error:
+            self._closing_error = error
+
+    def _finish(self, wait_s: float | None) -> None:
+        if self._closer is not None and self._closer is not current_thread():
+            self._closer.join()
+            error, self._closing_error = self._closing_error, None
+            if error is not None:
+                raise error
+        until_s = None if wait_s is None else time.monotonic() + wait_s
+        with self._starting:
+            workers = list(self._workers)
         for some in workers:
-            some.stop(wait)
+            some.stop(None if until_s is None else timedelta(seconds=max(until_s - time.monotonic(), 0)))
         if self._journal is not None:
+            self._finalizer.detach()
             self._journal.close()
 
     def __enter__(self) -> Ring:
@@ -274,35 +306,4 @@ class Ring(Jobs):
 
     def stats(self) -> RingStats:
         """What is in it, how fast it goes, and why it is slow: cheap enough to be asked every second."""
-        now_s = self._steady()
-        with self._lock:
-            counts = Counts(self._put, self._taken, self._acked)
-            put_per_s, acked_per_s = self._rates.per_second(now_s, counts)
-            began = [began_s for some in self._workers for began_s in some.began_s()]
-            held = sum(len(batch) - len(batch._settled or ()) for batch in list(self._in_flight))
-            stats = RingStats(
-                capacity=self._capacity,
-                waiting=len(self._waiting),
-                in_flight=held,
-                delayed=len(self._heap),
-                failed=len(self._failed),
-                put=counts.put,
-                taken=counts.taken,
-                acked=counts.acked,
-                retried=self._retried,
-                rejected=self._rejected,
-                dropped=self._dropped,
-                failed_dropped=self._failed.dropped,
-                put_per_s=put_per_s,
-                acked_per_s=acked_per_s,
-                put_waited_s=self._put_waited_s,
-                take_waited_s=self._take_waited_s,
-                handled_s=self._handled_s,
-                handled_batches=self._handled_batches,
-                workers=sum(some.count for some in self._workers),
-                handling_s_max=max((now_s - one for one in began), default=0.0),
-                journal=None if self._journal is None else self._journal.stats(),
-                last_error=self._last_error,
-                why_slow="",
-            )
-        return replace(stats, why_slow=why_slow(stats, now_s - self._made_s))
+        return stats_of(self)

@@ -65,8 +65,10 @@ def whole(name: str, value: object, lowest: int, highest: int) -> int:
 
 
 def _backoff(given: Mapping[str, Any] | None) -> Backoff:
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidSetting(f"backoff has initial, factor and max; it is not a value of type {type(given).__name__}")
     settings = {**_BACKOFF, **(given or {})}
-    if unknown := sorted(set(settings) - set(_BACKOFF)):
+    if unknown := sorted(set(settings) - set(_BACKOFF), key=repr):
         raise InvalidSetting(f"backoff has initial, factor and max, not {unknown[0]!r}")
     factor = settings["factor"]
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 100:
@@ -74,8 +76,12 @@ def _backoff(given: Mapping[str, Any] | None) -> Backoff:
     return Backoff(duration_us(settings["initial"]), float(factor), duration_us(settings["max"]))
 
 
-@lru_cache(maxsize=256)
 def seconds(duration: Duration) -> float:
+    return _seconds_of_text(duration) if type(duration) is str else duration_us(duration) / 1e6
+
+
+@lru_cache(maxsize=256)
+def _seconds_of_text(duration: str) -> float:
     """Kept: the same few are asked for again and again, in the middle of everything."""
     return duration_us(duration) / 1e6
 
@@ -83,4 +89,5 @@ def seconds(duration: Duration) -> float:
 def listed(jobs: Iterable[Any]) -> list[Any]:
     if isinstance(jobs, str | bytes | bytearray | Mapping) or not isinstance(jobs, Iterable):
         raise InvalidInput(f"put_many takes a list of jobs, not a value of type {type(jobs).__name__}; `put` takes one")
-    return jobs if type(jobs) is list else list(jobs)
+    # A list of our own: whoever waits for room is not to find another one.
+    return list(jobs)

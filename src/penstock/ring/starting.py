@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import InvalidSetting, Unsupported
+from penstock.errors import InvalidSetting
 from penstock.ring.settings import Duration
 from penstock.ring.workers import Threads, Work, Workers, check_handler
 
@@ -20,7 +20,9 @@ def start(ring: Ring, handler: Any, workers: int, batch: int, kind: str, until_i
     work = Work(ring, workers, batch, until_idle)
     is_async = iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
     if kind == "processes":
-        raise Unsupported("workers in processes of their own are not built yet")
+        from penstock.ring.processes import Processes
+
+        return Processes(work, handler, ring._job_type, is_async=is_async)
     if is_async:
         from penstock.ring.tasks import LoopThread
 

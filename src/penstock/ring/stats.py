@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.durations import duration_text
+
+if TYPE_CHECKING:
+    from penstock.ring.ring import Ring
 
 # Rates are those of about so long.
 RATE_WINDOW_S = 10.0
@@ -79,6 +82,41 @@ class Rates:
         if now_s - self._seen[-1][0] >= RATE_WINDOW_S / 100:
             self._seen.append((now_s, counts))
         return (counts.put - then.put) / passed_s, (counts.acked - then.acked) / passed_s
+
+
+def stats_of(ring: Ring) -> RingStats:
+    now_s = ring._steady()
+    with ring._lock:
+        counts = Counts(ring._put, ring._taken, ring._acked)
+        put_per_s, acked_per_s = ring._rates.per_second(now_s, counts)
+        began = [began_s for some in ring._workers for began_s in some.began_s()]
+        held = sum(len(batch) - len(batch._settled or ()) for batch in list(ring._in_flight))
+        stats = RingStats(
+            capacity=ring._capacity,
+            waiting=len(ring._waiting),
+            in_flight=held,
+            delayed=len(ring._heap),
+            failed=len(ring._failed),
+            put=counts.put,
+            taken=counts.taken,
+            acked=counts.acked,
+            retried=ring._retried,
+            rejected=ring._rejected,
+            dropped=ring._dropped,
+            failed_dropped=ring._failed.dropped,
+            put_per_s=put_per_s,
+            acked_per_s=acked_per_s,
+            put_waited_s=ring._put_waited_s,
+            take_waited_s=ring._take_waited_s,
+            handled_s=ring._handled_s,
+            handled_batches=ring._handled_batches,
+            workers=sum(some.count for some in ring._workers),
+            handling_s_max=max((now_s - one for one in began), default=0.0),
+            journal=None if ring._journal is None else ring._journal.stats(),
+            last_error=ring._last_error,
+            why_slow="",
+        )
+    return replace(stats, why_slow=why_slow(stats, now_s - ring._made_s))
 
 
 def why_slow(stats: RingStats, alive_s: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from threading import Thread, current_thread
+from threading import Event, Thread, current_thread
 from typing import Any
 
 from penstock.errors import RingClosed
@@ -17,14 +17,18 @@ AsyncHandler = Callable[[JobBatch], Awaitable[Any]]
 
 async def run_tasks(work: Work, handler: AsyncHandler) -> None:
     """Until all have ended. If this is cancelled they are too, and what they held is tried again."""
-    async with asyncio.TaskGroup() as group:
-        for _ in range(work.count):
-            group.create_task(_run(work, handler))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(work.count):
+                group.create_task(_run(work, handler))
+    except BaseExceptionGroup as errors:
+        # The first is why the others were cancelled.
+        raise errors.exceptions[0] from None
 
 
 async def _run(work: Work, handler: AsyncHandler) -> None:
     try:
-        while True:
+        while not work.is_over:
             batch = await work.ring.aio._take_for(work)
             if batch:
                 await _handle(work, handler, batch)
@@ -50,6 +54,42 @@ async def _handle(work: Work, handler: AsyncHandler, batch: JobBatch) -> None:
         work.end(batch, None)
 
 
+class LoopTasks:
+    """Tasks in the event loop of whoever runs them."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._ended = Event()
+        self.count = work.count
+
+    async def run(self, handler: AsyncHandler) -> None:
+        try:
+            await run_tasks(self._work, handler)
+        finally:
+            self._ended.set()
+
+    def began_s(self) -> Iterable[float]:
+        return self._work.began_s()
+
+    def stop(self, wait: Duration | None = None) -> bool:
+        self._work.stop_soon()
+        if _running_loop() is self._loop:
+            # They could not end while this waits for them.
+            return self._ended.is_set()
+        return self._ended.wait(None if wait is None else seconds(wait))
+
+    def join(self) -> None:
+        self._ended.wait()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 class LoopThread:
     """An event loop with its tasks in a thread of its own, for whoever has none."""
 
@@ -64,8 +104,6 @@ class LoopThread:
     def _run(self) -> None:
         try:
             asyncio.run(run_tasks(self._work, self._handler))
-        except BaseExceptionGroup as errors:
-            self._error = errors.exceptions[0]
         except BaseException as error:
             self._error = error
 
@@ -75,7 +113,7 @@ class LoopThread:
     def stop(self, wait: Duration | None = None) -> bool:
         self._work.stop_soon()
         if self._thread is current_thread():
-            return True
+            return False
         self._thread.join(None if wait is None else seconds(wait))
         return not self._thread.is_alive()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock
 from typing import Any, Protocol
 
 # Something that may have to wait: yields who waits and how long at most, and is sent whether it was woken.
@@ -18,8 +18,8 @@ Waiting = Generator[tuple[Any, float | None], bool, Any]
 
 
 class Waiter(Protocol):
-    def wake(self) -> None:
-        """From any thread, at most once."""
+    def wake(self) -> bool:
+        """From any thread, at most once. False if nobody is there any more to be woken."""
 
 
 class WaitingThread:
@@ -29,12 +29,13 @@ class WaitingThread:
         self._lock = Lock()
         self._lock.acquire()
 
-    def wake(self) -> None:
+    def wake(self) -> bool:
         self._lock.release()
+        return True
 
     def sleep(self, seconds: float | None) -> bool:
         """Whether it was woken."""
-        return self._lock.acquire(timeout=-1 if seconds is None else max(seconds, 0))
+        return self._lock.acquire(timeout=-1 if seconds is None else min(max(seconds, 0), TIMEOUT_MAX))
 
 
 class WaitingTask:
@@ -44,12 +45,13 @@ class WaitingTask:
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] = self._loop.create_future()
 
-    def wake(self) -> None:
+    def wake(self) -> bool:
         try:
             self._loop.call_soon_threadsafe(self._woken)
         except RuntimeError:
             # Its loop is closed, and the task with it.
-            pass
+            return False
+        return True
 
     def _woken(self) -> None:
         if not self._future.done():
@@ -85,23 +87,15 @@ class Line:
 
     def wake_one(self) -> None:
         try:
-            waiter = self.waiters.popleft()
+            while not self.waiters.popleft().wake():
+                pass
         except IndexError:
             return
-        waiter.wake()
 
     def wake_all(self) -> None:
-        while self.waiters:
+        # Those who are there now: one that looked and stands in line again is not to be woken without end.
+        for _ in range(len(self.waiters)):
             self.wake_one()
-
-
-def pause(line: Line, waiting: Waiter, most_s: float | None) -> Waiting:
-    """Whether it was woken. Whoever is interrupted or cancelled leaves the line."""
-    try:
-        return (yield waiting, most_s)
-    except BaseException:
-        leave(line, waiting)
-        raise
 
 
 def leave(line: Line, waiting: Waiter) -> None:
@@ -111,18 +105,15 @@ def leave(line: Line, waiting: Waiter) -> None:
 
 
 def drive(waiting: Waiting) -> Any:
-    """In a thread."""
+    """In a thread. Whoever is interrupted leaves the line, by `close`."""
     try:
         waiter, most_s = next(waiting)
         while True:
-            try:
-                was_woken = waiter.sleep(most_s)
-            except BaseException as error:
-                waiting.throw(error)
-                raise
-            waiter, most_s = waiting.send(was_woken)
+            waiter, most_s = waiting.send(waiter.sleep(most_s))
     except StopIteration as finished:
         return finished.value
+    finally:
+        waiting.close()
 
 
 async def drive_async(waiting: Waiting) -> Any:
@@ -130,11 +121,8 @@ async def drive_async(waiting: Waiting) -> Any:
     try:
         waiter, most_s = next(waiting)
         while True:
-            try:
-                was_woken = await waiter.sleep(most_s)
-            except BaseException as error:
-                waiting.throw(error)
-                raise
-            waiter, most_s = waiting.send(was_woken)
+            waiter, most_s = waiting.send(await waiter.sleep(most_s))
     except StopIteration as finished:
         return finished.value
+    finally:
+        waiting.close()

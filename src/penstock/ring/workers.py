@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from threading import Thread, current_thread
+from datetime import timedelta
+from threading import Thread, current_thread, get_ident
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import InvalidInput, RingClosed
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.ring.ring import Ring
 
 WORKERS_MAX = 1_000
+IDLE_S_MIN = 0.001
 # What comes of it does not matter: what was not answered for is acknowledged.
 Handler = Callable[[JobBatch], Any]
 
@@ -24,7 +27,7 @@ class Workers(Protocol):
     count: int
 
     def stop(self, wait: Duration | None = None) -> bool:
-        """They finish what they hold, and end; False if they have not after `wait`."""
+        """They finish what they hold, and end; False if they have not after `wait`, or if a handler asks."""
 
     def join(self) -> None:
         """Until all have ended; raises what one of them could not go on after."""
@@ -40,9 +43,8 @@ class Work:
         self.ring = ring
         self.count = whole("workers", count, 1, WORKERS_MAX)
         self.batch_max = whole("batch", batch, 1, 1 << 24)
-        self.until_idle = until_idle
-        if until_idle is not None:
-            seconds(until_idle)
+        # Not less, so that those who wait for others to be done do not spin.
+        self.until_idle = None if until_idle is None else timedelta(seconds=max(seconds(until_idle), IDLE_S_MIN))
         self.is_over = False
         self._began_s: dict[int, float] = {}
 
@@ -55,17 +57,21 @@ class Work:
 
     def begin(self, batch: JobBatch) -> None:
         self._began_s[id(batch)] = self.ring._steady()
+        self.ring._handling[id(batch)] = get_ident()
 
     def end(self, batch: JobBatch, error: BaseException | None) -> None:
         """Answers for what the handler did not."""
         began_s = self._began_s.pop(id(batch))
         self.ring._note_handled(self.ring._steady() - began_s)
-        if batch.is_settled:
-            return
-        if error is None:
-            batch.ack()
-        else:
-            batch.retry(reason=f"{type(error).__name__}: {error}")
+        try:
+            if batch.is_settled:
+                return
+            if error is None:
+                batch.ack()
+            else:
+                batch.retry(reason=f"{type(error).__name__}: {error}")
+        finally:
+            del self.ring._handling[id(batch)]
 
     def stop_soon(self) -> None:
         self.is_over = True
@@ -88,7 +94,7 @@ class Threads:
 
     def _run(self) -> None:
         try:
-            while True:
+            while not self._work.is_over:
                 batch = self._work.ring._take_for(self._work)
                 if batch:
                     self._handle(batch)
@@ -117,12 +123,13 @@ class Threads:
 
     def stop(self, wait: Duration | None = None) -> bool:
         self._work.stop_soon()
-        until_s = None if wait is None else self._work.ring._steady() + seconds(wait)
+        if current_thread() in self._threads:
+            # A handler, which others may be waiting for: it can't wait for them.
+            return False
+        until_s = None if wait is None else monotonic() + seconds(wait)
         for thread in self._threads:
-            # A handler may be the one who stops them all.
-            if thread is not current_thread():
-                thread.join(None if until_s is None else max(until_s - self._work.ring._steady(), 0))
-        return not any(thread.is_alive() for thread in self._threads if thread is not current_thread())
+            thread.join(None if until_s is None else max(until_s - monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def join(self) -> None:
         for thread in self._threads:
