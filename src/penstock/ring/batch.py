@@ -63,10 +63,7 @@ class JobBatch(msgspec.Struct, eq=False):
                 if self.jobs:
                     raise _answered() from None
                 return
-            # Counted first: between reading a number and writing it back nothing may be called.
-            count = len(self.jobs)
-            ring._acked += count
-            if ring._joiners.waiters:
+            if ring._joiners_waiting:
                 ring._wake_joiners()
             return
         ring._ack(self, self._positions(jobs))

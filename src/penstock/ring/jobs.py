@@ -31,6 +31,7 @@ from penstock.ring.failed import FailedJob, FailedJobs
 from penstock.ring.retries import Retries
 from penstock.ring.runs import Runs
 from penstock.ring.settings import Duration, RingSettings, seconds, whole
+from penstock.ring.stats import Counts
 from penstock.ring.waiting import Line, Waiter, Waiting, leave
 
 if TYPE_CHECKING:
@@ -43,6 +44,45 @@ TAKE_MAX = 1 << 24
 
 class Jobs:
     """What `Ring`, its batches and its workers share; not for users."""
+
+    # Not for the memory: with more than 30 attributes an object without them is slower to look at.
+    __slots__ = (
+        "__weakref__",
+        "_acked_before",
+        "_append",
+        "_capacity",
+        "_cleared",
+        "_clock",
+        "_dropped",
+        "_failed",
+        "_given_up",
+        "_heap",
+        "_hold",
+        "_in_flight",
+        "_is_closed",
+        "_is_plain",
+        "_joiners",
+        "_joiners_waiting",
+        "_journal",
+        "_last_error",
+        "_lock",
+        "_numbers",
+        "_popleft",
+        "_put",
+        "_put_waited_s",
+        "_putters",
+        "_putters_waiting",
+        "_recovered",
+        "_rejected",
+        "_retried",
+        "_retries",
+        "_settings",
+        "_steady",
+        "_take_waited_s",
+        "_takers",
+        "_takers_waiting",
+        "_waiting",
+    )
 
     def __init__(self, settings: RingSettings, clock: Clock, steady: Callable[[], float], *, is_plain: bool) -> None:
         """`steady` are seconds that only go forward."""
@@ -63,12 +103,14 @@ class Jobs:
         # Looked at by everybody who puts or takes.
         self._takers_waiting = self._takers.waiters
         self._putters_waiting = self._putters.waiters
+        self._joiners_waiting = self._joiners.waiters
         self._journal: Journal | None = None
         self._numbers = Runs()
         # Open and without a journal: the quick way is free.
         self._is_plain = is_plain
         self._is_closed = False
-        self._put = self._taken = self._acked = 0
+        # Acknowledgements are not counted: whatever came, and is nowhere else, has been acknowledged.
+        self._put = self._recovered = self._cleared = self._given_up = self._acked_before = 0
         self._retried = self._rejected = self._dropped = 0
         self._put_waited_s = self._take_waited_s = 0.0
         self._last_error: str | None = None
@@ -235,7 +277,6 @@ class Jobs:
             if self._journal is not None:
                 batch._runs = [(retry.sequence, 1) for retry in tried] + self._numbers.pop(len(jobs) - len(tried))
                 self._journal.taken(batch._runs, batch._attempts)
-            self._taken += len(jobs)
             return batch
 
     def _discard(self, batch: JobBatch) -> None:
@@ -258,7 +299,6 @@ class Jobs:
     def _ack(self, batch: JobBatch, positions: Sequence[int]) -> None:
         with self._lock:
             self._check_answerable()
-            self._acked += len(positions)
             self._forget(batch, positions)
             self._settle(batch, positions)
         self._wake_joiners()
@@ -273,6 +313,7 @@ class Jobs:
             for at in positions:
                 tries, sequence, job = attempts[at], sequences[at], batch.jobs[at]
                 if tries >= self._settings.max_attempts:
+                    self._given_up += 1
                     self._give_up(job, sequence, tries, reason or f"tried {tries} times")
                     continue
                 self._retried += 1
@@ -292,6 +333,7 @@ class Jobs:
         attempts, sequences = batch.attempts, batch._sequences()
         with self._lock:
             self._check_answerable()
+            self._given_up += len(positions)
             for at in positions:
                 self._give_up(batch.jobs[at], sequences[at], attempts[at], reason)
             if reason:
@@ -327,6 +369,16 @@ class Jobs:
         gone = self._failed.add(failed)
         if gone is not None and self._journal is not None:
             self._journal.done([(gone.sequence, 1)])
+
+    def _counts(self) -> Counts:
+        """Under the lock; those who do without it go on meanwhile, so this may be of a moment ago."""
+        put = self._put
+        held = sum(len(batch) - len(batch._settled or ()) for batch in list(self._in_flight))
+        elsewhere = held + len(self._waiting) + len(self._heap) + len(self._failed)
+        gone = self._dropped + self._failed.dropped + self._cleared
+        acked = max(put + self._recovered - elsewhere - gone, self._acked_before)
+        self._acked_before = acked
+        return Counts(put, acked + self._retried + self._given_up + held, acked, held)
 
     # --- joining -------------------------------------------------------------------------------------------
 

@@ -51,18 +51,23 @@ def recover(ring: Ring, path: Any, flush_interval: Duration, job_type: Any) -> N
 
 def _fill(ring: Ring, found: Found) -> None:
     now_s, now_us = ring._steady(), ring._clock.now_us()
+    alike = sum(len(jobs) for _, jobs in found.fresh) + sum(len(held.jobs) for held in found.held)
+    ring._recovered = alike + len(found.tried) + len(found.failed)
     for run, jobs in found.fresh:
         ring._numbers.push(*run)
         ring._waiting.extend(jobs)
     for failed in found.failed:
         ring._keep_failed(failed)
+    for held in found.held:
+        first, count = held.run
+        if held.attempts < ring._settings.max_attempts:
+            ring._retries.add_run(held.jobs, first, held.attempts, now_s)
+            continue
+        for job, number in zip(held.jobs, range(first, first + count), strict=True):
+            ring._give_up(job, number, held.attempts, "the process ended while it was being worked on")
     for tried in found.tried:
-        if tried.was_held and tried.attempts >= ring._settings.max_attempts:
-            reason = "the process ended while it was being worked on"
-            ring._give_up(tried.job, tried.sequence, tried.attempts, reason)
-        else:
-            due_s = now_s + max(tried.due_us - now_us, 0) / 1e6
-            ring._retries.add(tried.job, tried.sequence, tried.attempts, due_s)
+        due_s = now_s + max(tried.due_us - now_us, 0) / 1e6
+        ring._retries.add(tried.job, tried.sequence, tried.attempts, due_s)
 
 
 def _disown_all() -> None:

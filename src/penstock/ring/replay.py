@@ -18,13 +18,18 @@ from penstock.storage.log import Log
 
 
 class Tried(NamedTuple):
-    """`was_held`: it was being worked on when the process ended."""
-
     job: Any
     sequence: int
     attempts: int
     due_us: int
-    was_held: bool
+
+
+class Held(NamedTuple):
+    """Jobs that were being worked on when the process ended; numbers that follow each other."""
+
+    run: Run
+    jobs: list[Any]
+    attempts: int
 
 
 class State(NamedTuple):
@@ -91,13 +96,20 @@ class Replayed:
             jobs = codec.jobs(array)
             if len(jobs) != len(numbers):
                 raise UnknownFormat(f"{len(jobs):,} jobs where {len(numbers):,} were due: it is no journal of a ring")
-            if len(left) == len(jobs) and left.isdisjoint(special) and left.max() - left.min() + 1 == len(left):
-                found.fresh.append(((left.min(), len(left)), jobs))
-                continue
+            # Many are alike, mostly: they are not looked at one by one.
+            if len(left) == len(jobs) and left.max() - left.min() + 1 == len(left):
+                run = (left.min(), len(left))
+                if left.isdisjoint(special):
+                    found.fresh.append((run, jobs))
+                    continue
+                if left.issubset(self.held):
+                    found.held.append(Held(run, jobs, 1))
+                    continue
             for number, job in zip(numbers, jobs, strict=True):
                 if number in left:
                     self._sort(found, number, job)
         found.fresh.sort(key=lambda fresh: fresh[0][0])
+        found.held.sort(key=lambda held: held.run)
         found.tried.sort(key=lambda tried: (tried.due_us, tried.sequence))
         found.failed.sort(key=lambda failed: (failed.failed_at, failed.sequence))
         return found
@@ -108,13 +120,16 @@ class Replayed:
             found.fresh.append(((number, 1), [job]))
         elif state.failed_at:
             found.failed.append(FailedJob(job, state.attempts, state.reason, state.failed_at, number))
+        elif state.is_held:
+            found.held.append(Held((number, 1), [job], state.attempts))
         else:
-            found.tried.append(Tried(job, number, state.attempts, state.due_us, state.is_held))
+            found.tried.append(Tried(job, number, state.attempts, state.due_us))
 
 
 @dataclass
 class Found:
     fresh: list[tuple[Run, list[Any]]] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
     failed: list[FailedJob] = field(default_factory=list)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import repeat
 from typing import Any, NamedTuple
 
 
@@ -33,6 +35,15 @@ class Retries:
         retry = Retry(due_s, self._came, job, sequence, attempts)
         heappush(self.heap, retry)
         return self.heap[0] is retry
+
+    def add_run(self, jobs: Sequence[Any], first: int, attempts: int, due_s: float) -> None:
+        """Jobs with numbers that follow each other, due behind all that are there."""
+        assert not self.heap or self.heap[-1].due_s <= due_s
+        orders = range(self._came + 1, self._came + len(jobs) + 1)
+        numbers = range(first, first + len(jobs))
+        # In order already, so it stays a heap.
+        self.heap += map(Retry._make, zip(repeat(due_s), orders, jobs, numbers, repeat(attempts), strict=False))
+        self._came += len(jobs)
 
     def due(self, now_s: float, count_max: int) -> list[Retry]:
         found: list[Retry] = []

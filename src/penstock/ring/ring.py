@@ -49,6 +49,19 @@ class Ring(Jobs):
     back as such if `type` names theirs.
     """
 
+    __slots__ = (
+        "_closer",
+        "_closing_error",
+        "_finalizer",
+        "_handled_batches",
+        "_handled_s",
+        "_handling",
+        "_job_type",
+        "_made_s",
+        "_rates",
+        "_starting",
+        "_workers",
+    )
     _finalizer: finalize[..., Any]
     # For tests: smaller segments; and nothing written behind, so that only `flush` writes.
     _journal_options: ClassVar[Mapping[str, int]] = {}
@@ -123,7 +136,6 @@ class Ring(Jobs):
             except IndexError:
                 self._discard(batch)
             else:
-                self._taken += 1
                 if self._putters_waiting:
                     self._putters.wake_one()
                 return batch
@@ -228,6 +240,7 @@ class Ring(Jobs):
         with self._lock:
             self._check_answerable()
             gone = self._failed.pop(None)
+            self._cleared += len(gone)
             if self._journal is not None:
                 self._journal.done([(failed.sequence, 1) for failed in gone])
         return len(gone)

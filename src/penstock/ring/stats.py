@@ -21,6 +21,7 @@ class Counts(NamedTuple):
     put: int
     taken: int
     acked: int
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Rates:
     """From what `stats` saw the times before. Under the ring's lock."""
 
     def __init__(self, now_s: float) -> None:
-        self._seen: deque[tuple[float, Counts]] = deque([(now_s, Counts(0, 0, 0))])
+        self._seen: deque[tuple[float, Counts]] = deque([(now_s, Counts(0, 0, 0, 0))])
 
     def per_second(self, now_s: float, counts: Counts) -> tuple[float, float]:
         """Puts and acknowledgements."""
@@ -87,14 +88,13 @@ class Rates:
 def stats_of(ring: Ring) -> RingStats:
     now_s = ring._steady()
     with ring._lock:
-        counts = Counts(ring._put, ring._taken, ring._acked)
+        counts = ring._counts()
         put_per_s, acked_per_s = ring._rates.per_second(now_s, counts)
         began = [began_s for some in ring._workers for began_s in some.began_s()]
-        held = sum(len(batch) - len(batch._settled or ()) for batch in list(ring._in_flight))
         stats = RingStats(
             capacity=ring._capacity,
             waiting=len(ring._waiting),
-            in_flight=held,
+            in_flight=counts.in_flight,
             delayed=len(ring._heap),
             failed=len(ring._failed),
             put=counts.put,
