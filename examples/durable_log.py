@@ -111,9 +111,12 @@ def tear_the_tail(directory: str) -> None:
     title("A power cut may also leave half a frame behind the last whole one; put one there by hand")
     active = max(Path(directory).glob("*.log"))
     half = bytes(Frame.of_message(reading(0), now_us=CLOCK.now_us()).data[:100])
-    with active.open("ab") as file:
+    # Behind the last frame the file has room for more, zeros; frames are multiples of eight bytes.
+    end = -(-len(active.read_bytes().rstrip(b"\0")) // 8) * 8
+    with active.open("r+b") as file:
+        file.seek(end)
         file.write(half)
-    say(f"{len(half)} bytes of a frame that nobody finished, at the end of {active.name}")
+    say(f"{len(half)} bytes of a frame that nobody finished, behind the last one of {active.name}")
 
 
 def recover(directory: str, acknowledged: int) -> Log:

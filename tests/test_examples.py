@@ -66,7 +66,8 @@ def test_the_demo_finds_every_acknowledged_message_after_the_kill(demo: subproce
     acknowledged = number(r"acknowledged before it died: (\d+) messages", demo.stdout)
     assert acknowledged > 3_000
     assert number(r"all (\d+) acknowledged messages are there", demo.stdout) == acknowledged
-    assert "recovery: cut a torn tail of 100 bytes" in demo.stdout
+    # As far as it is not zeros, which nobody can tell from room.
+    assert 80 < number(r"recovery: cut a torn tail of (\d+) bytes", demo.stdout) <= 100
 
 
 def test_the_demo_names_the_damage_where_it_was_done(demo: subprocess.CompletedProcess[str]) -> None:

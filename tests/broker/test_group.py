@@ -30,6 +30,7 @@ from penstock.message import Message
 from penstock.storage.compaction import compact
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
+WRITES = ("write", "write_at")
 SETTINGS = GroupSettings(
     visibility_us=1000,
     max_retries=2,
@@ -345,7 +346,7 @@ def test_an_acknowledgement_that_can_not_be_written_is_not_called_one() -> None:
     state = {"full": False}
 
     def before(operation: Operation) -> Fault | None:
-        return Fault(DiskFull("no space left")) if state["full"] and operation.kind == "write" else None
+        return Fault(DiskFull("no space left")) if state["full"] and operation.kind in WRITES else None
 
     async def first(broker: Broker) -> None:
         group = await filled(broker, 3)
@@ -407,7 +408,7 @@ def test_giving_up_waiting_does_not_hide_that_an_event_was_not_written() -> None
     state = {"full": False}
 
     def before(operation: Operation) -> Fault | None:
-        return Fault(DiskFull("no space left")) if state["full"] and operation.kind == "write" else None
+        return Fault(DiskFull("no space left")) if state["full"] and operation.kind in WRITES else None
 
     async def work(broker: Broker) -> None:
         group = await filled(broker, 3)

@@ -100,7 +100,7 @@ def test_one_letter_though_the_dead_letter_topic_was_made_anew_ahead_of_a_crash(
     full: list[str] = []
 
     def before_each(kind: str, path: str) -> Fault | None:
-        if kind == "write" and any(place in path for place in full):
+        if kind in ("write", "write_at") and any(place in path for place in full):
             return Fault(DiskFull("no space left"))
         return None
 

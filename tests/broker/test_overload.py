@@ -105,7 +105,8 @@ def test_a_batch_that_failed_is_not_stored_behind_the_one_that_followed_it(monke
         executor = hold_messages(broker, topic.partition(0))
         # Each of them is written alone.
         monkeypatch.setattr(commit, "GROUP_BYTES_MAX", 1)
-        faults.append(Fault(DiskFull("no space left")))
+        # It is tried with room behind it, and without.
+        faults.extend([Fault(DiskFull("no space left"))] * 2)
         publishing = [asyncio.create_task(topic.publish_frame(batch(i, b"%d" % i), 0)) for i in range(2)]
         await turns()
         executor.go_on()
@@ -319,7 +320,8 @@ def damage(disk: MemoryDisk, partition: str) -> None:
     """The last frame of its messages."""
     files = disk.directories["partitions"].directories[partition].directories["messages"].names
     (name,) = [name for name in files if name.endswith(".log")]
-    files[name].current[-20] ^= 1
+    contents = files[name].current
+    contents[len(contents.rstrip(b"\0")) - 12] ^= 1
 
 
 def test_a_schedule_whose_message_can_not_be_published_does_not_stop_the_others() -> None:

@@ -62,7 +62,8 @@ def test_a_torn_tail_exits_with_0_and_is_told(tmp_path: Path, run: Run) -> None:
     fill(log, 5)
     shutil.copytree(tmp_path / "running", tmp_path / "killed")
     log.close()
-    with (tmp_path / "killed" / f"{0:020d}.log").open("ab") as file:
+    with (tmp_path / "killed" / f"{0:020d}.log").open("r+b") as file:
+        file.seek(1184)
         file.write(b"PNS\x01torn")
     ran = run("log", "inspect", tmp_path / "killed")
     assert ran.code == 0

@@ -170,7 +170,8 @@ class Full:
         self.refused = 0
 
     def __call__(self, operation: Operation) -> Fault | None:
-        if self.writes is None or operation.kind != "write":
+        is_append = operation.kind in ("write", "write_at") and operation.name.endswith(".log")
+        if self.writes is None or not is_append:
             return None
         self.writes += 1
         if self.writes not in self.at:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.batch import Batch
+from penstock.client.lane import Hold
 from penstock.client.outbox import Outbox
 from penstock.message import Message
 
@@ -64,23 +65,44 @@ def test_without_keys_one_partition_after_the_other_is_filled() -> None:
 
 
 def test_an_idle_partition_can_be_reserved_and_what_comes_meanwhile_waits() -> None:
-    box = outbox()
-    assert box.reserve(None, 0) == 0
-    assert box.reserve(None, 0) is None, "somebody sends already"
+    box, hold, other = outbox(), Hold(), Hold()
+    assert box.reserve(None, 0, hold) is box.lane(0)
+    assert box.reserve(None, 0, other) is None, "somebody sends already"
     added = box.add(Message(b"a"), 1, 0)
     assert added is not None
     assert not box.due(added.parcel), "whoever has reserved it goes on with this"
-    assert box.release(0)
+    assert box.release(hold)
+    assert box.reserve(None, 0, other) is None, "held, until somebody goes on"
+    assert box.pass_on(hold) is box.lane(0)
+    assert box.pass_on(hold) is None
     parcel = box.take(0)
     assert parcel is added.parcel
     box.settle(parcel)
     assert box.take(0) is None
-    assert box.reserve(None, 0) == 0
-    assert not box.release(0)
+    assert box.reserve(None, 0, hold) is box.lane(0)
+    assert not box.release(hold)
 
 
 def test_a_partition_for_which_something_waits_is_not_reserved() -> None:
     box = outbox()
     box.add(Message(b"a"), 1, 0)
-    assert box.reserve(None, 0) is None
-    assert box.reserve(b"key", None) is None
+    assert box.reserve(None, 0, Hold()) is None
+    assert box.reserve(b"key", None, Hold()) is None
+
+
+def test_only_who_holds_a_partition_lets_go_of_it_and_may_do_so_again() -> None:
+    box, first, second, never = outbox(), Hold(), Hold(), Hold()
+    lane = box.reserve(None, 0, first)
+    assert lane is not None
+    assert not box.give_up(never, lambda: 7)
+    assert not box.give_up(first, lambda: 7)
+    assert (lane.epoch, lane.holder) == (1, None), "nobody knows what became of the last frame"
+    assert box.reserve(None, 0, second) is lane
+    for _ in range(2):
+        assert not box.release(first)
+        assert not box.give_up(first, lambda: 7)
+    assert (lane.epoch, lane.holder) == (1, second)
+    assert box.pass_on(first, never) is None
+    assert box.pass_on(second, first) is lane
+    assert not box.give_up(second, lambda: 7)
+    assert (lane.epoch, lane.holder) == (1, first)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.client.client import Client
-from penstock.client.outbox import EPOCH_MAX
+from penstock.client.lane import EPOCH_MAX
 from penstock.client.sending import Sending
 from penstock.client.transport import Stored
 from penstock.codec import LZ4, NONE, ZSTD
@@ -175,7 +175,7 @@ def test_a_full_disk_is_tried_again(run_client: Any) -> None:
     async def work(client: Client) -> None:
         nonlocal faults
         await client.create_topic("orders", 1)
-        faults = 2
+        faults = 4
         async with client.producer("orders") as producer:
             await producer.send(b"a")
         assert faults == 0

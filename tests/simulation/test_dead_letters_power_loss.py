@@ -132,13 +132,17 @@ class Workload:
             self.moments.append(Moment(self.disk.copy(), known, now, self.how_far(self.broker), operation, self.during))
 
     def how_far(self, broker: Broker) -> str:
-        """Whether letters are to be written, or written and not yet synced; power is lost then more often."""
+        """Whether letters are to be written, or written and not yet synced, and whether all that the deliveries say of
+        them is; power is lost then more often."""
         partitions = broker.topic(TOPIC).partitions
         if not any(partition.groups.state(name).dying for partition in partitions for name in GROUPS):
             return "nothing to bury"
         graves = broker._topics.get(TOPIC + DEAD_LETTERS)
         logs = [partition.messages for partition in graves.partitions] if graves is not None else []
-        return "half-way" if any(log.synced_offset < log.end_offset for log in logs) else "burying"
+        how_far = "half-way" if any(log.synced_offset < log.end_offset for log in logs) else "burying"
+        deliveries = [partition.groups.log for partition in partitions]
+        is_said = all(log.synced_offset == log.end_offset for log in deliveries)
+        return how_far if is_said else f"{how_far}, not all said"
 
     async def run(self) -> None:
         async with life(self.disk, self.clock, self.random, self.look) as broker:
@@ -588,5 +592,6 @@ def test_the_simulation_catches_a_broken_build(
 ) -> None:
     mutant(monkeypatch)
     with pytest.raises(AssertionError, match=r"dead letter|delivered|given up|settled|round|copied"):
-        for seed in range(STATES // STATES_PER_SEED):
+        # Some are rarely to be seen.
+        for seed in range(3 * STATES // STATES_PER_SEED):
             run_seed(seed, Counter())

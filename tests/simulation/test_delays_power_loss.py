@@ -403,7 +403,14 @@ def _mutant_released_a_moment_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _mutant_moves_forgotten_in_recovery(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Delays, "move", lambda *_: None)
+    original = Deliveries._recover
+
+    def recover(groups: Deliveries) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Delays, "move", lambda *_: None)
+            original(groups)
+
+    patch.setattr(Deliveries, "_recover", recover)
 
 
 def _mutant_cancellation_told_before_it_is_written(patch: pytest.MonkeyPatch) -> None:

@@ -28,10 +28,13 @@ from penstock.storage.log import Log, LogSettings
 from penstock.storage.mark import Mark
 from penstock.storage.merge import merge_small_frames
 from penstock.storage.retention import Retention, apply_retention
+from penstock.storage.segment import trim
 from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
 STATES = 20_000
 SETTINGS = LogSettings(segment_bytes_max=4096)
+# With room for several frames behind the last one, in every third run.
+ROOMY = LogSettings(segment_bytes_max=64 * 1024)
 STEPS = 25
 LOSSES_PER_STATE = 6
 
@@ -67,6 +70,7 @@ class Moment:
 class Workload:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        self.settings = ROOMY if seed % 3 == 0 else SETTINGS
         self.disk = MemoryDisk()
         self.clock = ManualClock()
         self.expected = Expected()
@@ -83,7 +87,7 @@ class Workload:
             self.moments.append(Moment(self.disk.copy(), self.expected.copy(), operation, self.during))
 
     def open(self) -> Log:
-        return Log.open(self.files(), clock=self.clock, settings=SETTINGS, new_log_id=lambda: bytes(16))
+        return Log.open(self.files(), clock=self.clock, settings=self.settings, new_log_id=lambda: bytes(16))
 
     def run(self) -> list[Moment]:
         steps = [self.append] * 8 + [self.sync] * 4
@@ -306,6 +310,11 @@ def _mutant_segment_not_synced_at_roll(patch: pytest.MonkeyPatch) -> None:
             original(log)
 
     patch.setattr(Log, "roll", roll)
+
+
+def _mutant_room_not_off_the_disk_at_roll(patch: pytest.MonkeyPatch) -> None:
+    """Cut off, and not synced: it may be back when the segment must be whole."""
+    patch.setattr(Log, "_trim", lambda log: trim(log.segments[-1]))
 
 
 def _mutant_directory_not_synced(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
 from penstock.storage.recovery import Recovered, recover
 from penstock.storage.report import Finding, Kind, Report, Role, State
-from penstock.testing import FaultyFiles, ManualClock
+from penstock.testing import FaultyFiles, ManualClock, Operation
 from support import SMALL_SEGMENTS, fill, frame_of, open_log, values_of
 
 FRAMES_AT = 64
@@ -75,6 +75,14 @@ def flip(file: Path, at: int) -> None:
     data = bytearray(file.read_bytes())
     data[at] ^= 1
     file.write_bytes(data)
+
+
+def put_behind_the_frames(path: Path, tail: bytes) -> None:
+    """Of a killed log, in the place of its room."""
+    with segment(path, 0).open("r+b") as file:
+        file.truncate(FRAMES_AT + 5 * 224)
+        file.seek(0, os.SEEK_END)
+        file.write(tail)
 
 
 def segment(path: Path, base: int) -> Path:
@@ -312,12 +320,68 @@ def test_damage_in_a_compressed_frame_is_found_without_decompressing_it(tmp_path
 # --- torn tails ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 4096, b"garbage!" * 50, b"PNS\x01" + b"\0" * 200, b"P"])
-def test_a_torn_tail_is_told_from_damage(tmp_path: Path, tail: bytes) -> None:
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("room", [1, 64, 256, 70_000])
+def test_room_at_the_end_of_the_active_segment_is_no_finding(tmp_path: Path, room: int, verify: bool) -> None:
     path = killed_log(tmp_path)
-    with segment(path, 0).open("ab") as file:
-        file.write(tail)
+    put_behind_the_frames(path, bytes(room))
+    report = look(path, verify=verify)
+    assert report.findings == []
+    assert (report.end_offset, report.segments[0].size) == (5, FRAMES_AT + 5 * 224)
+    assert len(list(frames(DiskFiles(path), verify=verify))) == 5
+    assert opens_and_reads(path)
+
+
+def test_zeros_at_the_end_of_a_sealed_segment_are_damage(tmp_path: Path) -> None:
+    path = closed_log(tmp_path / "log")
+    with segment(path, 18).open("ab") as file:
+        file.write(bytes(256))
+    (found,) = damage(look(path))
+    assert (found.file, found.position) == (f"{18:020d}.log", FRAMES_AT + 18 * 224)
+    assert not opens_and_reads(path)
+
+
+def test_zeros_where_the_last_frame_had_been_synced_are_damage(tmp_path: Path) -> None:
+    path = killed_log(tmp_path)
+    with segment(path, 0).open("r+b") as file:
+        file.seek(FRAMES_AT + 4 * 224)
+        file.write(bytes(224))
+    (found,) = damage(look(path))
+    assert (found.position, found.offset) == (FRAMES_AT + 4 * 224, 4)
+    assert not opens_and_reads(path)
+
+
+@pytest.mark.parametrize("size", [10, 3000, 100_000])
+def test_what_comes_into_the_room_of_a_log_in_use_is_no_finding(tmp_path: Path, size: int) -> None:
+    """Between two reads of a look, and though the file may have become longer or shorter than it was at first."""
+    log = open_log(DiskFiles(tmp_path), settings=LogSettings())
+    fill(log, 5)
+    reads_left = 0
+
+    def before(operation: Operation) -> None:
+        nonlocal reads_left
+        if operation.kind == "read" and operation.name.endswith(".log"):
+            reads_left -= 1
+            if reads_left < 0:
+                log.append([frame_of(b"x" * size)])
+                log.sync()
+
+    for reads in range(7):
+        reads_left = reads
+        report = inspect(FaultyFiles(DiskFiles(tmp_path), before))
+        assert report is not None
+        assert report.findings == []
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("tail", "torn"), [(b"garbage!" * 50, 400), (b"PNS\x01" + b"\0" * 200, 4), (b"P", 1), (b"\0" * 4096 + b"P", 4097)]
+)
+def test_a_torn_tail_is_told_from_damage(tmp_path: Path, tail: bytes, torn: int) -> None:
+    path = killed_log(tmp_path)
+    put_behind_the_frames(path, tail)
     report = look(path)
+    assert f"the last {torn} bytes" in report.findings[0].sentence
     assert report.is_healthy
     (found,) = report.findings
     assert (found.kind, found.position, found.offset) == (Kind.TORN_TAIL, FRAMES_AT + 5 * 224, 5)

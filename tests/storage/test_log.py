@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -29,8 +30,11 @@ from penstock.storage.files import DiskFiles, Files
 from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
 from penstock.storage.retention import Retention, apply_retention
+from penstock.storage.segment import ROOM_BYTES
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 from support import SMALL_SEGMENTS, fill, frame_of, open_log, rows_of, values_of
+
+ROOMY = LogSettings()
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -529,11 +533,13 @@ class Trouble:
 
     def __init__(self, kind: str, error: StorageError, ending: str = ".log", written: int = 0) -> None:
         self.kind, self.ending = kind, ending
+        self.left = 1 << 62
         self.fault = Fault(error, written)
         self.is_on = False
 
     def __call__(self, operation: Operation) -> Fault | None:
-        hit = self.is_on and operation.kind == self.kind and operation.name.endswith(self.ending)
+        hit = self.is_on and operation.kind == self.kind and operation.name.endswith(self.ending) and self.left > 0
+        self.left -= hit
         return self.fault if hit else None
 
 
@@ -542,20 +548,24 @@ def troubled(trouble: Trouble, disk: MemoryDisk | None = None) -> Log:
 
 
 @pytest.mark.parametrize("written", [0, 1, 50, 100])
-def test_a_full_disk_refuses_the_append_and_changes_nothing(written: int) -> None:
+@pytest.mark.parametrize("has_room", [False, True])
+def test_a_full_disk_refuses_the_append_and_changes_nothing(written: int, has_room: bool) -> None:
+    """Also on disks that write anew what is overwritten, and so need space for it."""
     disk = MemoryDisk()
-    trouble = Trouble("write", DiskFull("no space left"), written=written)
+    trouble = Trouble("write_at" if has_room else "write", DiskFull("no space left"), written=written)
     log = troubled(trouble, disk)
-    values = fill(log, 5)
-    size = log.size
+    values = fill(log, 5 if has_room else 6)
+    assert (log.segments[-1].room >= len(frame_of(b"too much").data)) == has_room
+    count, size = log.end_offset, log.size
     trouble.is_on = True
     with pytest.raises(DiskFull) as caught:
         log.append([frame_of(b"too much")])
     assert caught.value.retriable
-    assert (log.end_offset, log.size) == (5, size)
+    assert (log.end_offset, log.size) == (count, size)
+    assert len(disk.names[log.segments[-1].name].current) == size
     assert values_of(log) == values
     trouble.is_on = False
-    values += fill(log, 1, start=5)
+    values += fill(log, 1, start=count)
     assert values_of(log) == values
     log.close()
     again = open_log(MemoryFiles(disk))
@@ -627,7 +637,7 @@ def test_a_write_that_can_not_be_undone_is_fatal() -> None:
     state = {"on": False}
 
     def before(operation: Operation) -> Fault | None:
-        if state["on"] and operation.kind == "write":
+        if state["on"] and operation.kind in ("write", "write_at"):
             return Fault(DiskFull("no space left"), written=10)
         return Fault(StorageReadOnly("read-only")) if state["on"] and operation.kind == "truncate" else None
 
@@ -639,6 +649,108 @@ def test_a_write_that_can_not_be_undone_is_fatal() -> None:
     state["on"] = False
     with pytest.raises(Fatal):
         log.append([frame_of(b"a")])
+
+
+# --- room ahead in the active segment -----------------------------------------------------------------------
+
+
+def file_size(disk: MemoryDisk, log: Log) -> int:
+    return len(disk.names[log.segments[-1].name].current)
+
+
+def test_small_appends_overwrite_zeros_written_before() -> None:
+    disk, kinds = MemoryDisk(), []
+    log = open_log(FaultyFiles(MemoryFiles(disk), lambda operation: kinds.append(operation.kind)), settings=ROOMY)
+    log.append([frame_of(b"first")])
+    size = file_size(disk, log)
+    assert size == log.size + ROOM_BYTES
+    kinds.clear()
+    for _ in range(100):
+        log.append([frame_of(b"next")])
+    assert set(kinds) == {"write_at"}
+    assert file_size(disk, log) == size
+    assert log.segments[-1].room == size - log.size
+    log.sync()
+    assert len(values_of(log)) == 101
+
+
+def test_a_large_append_leaves_no_room_behind_it() -> None:
+    disk = MemoryDisk()
+    log = open_log(MemoryFiles(disk), settings=ROOMY)
+    log.append([frame_of(b"small")])
+    log.append([frame_of(b"x" * ROOM_BYTES)])
+    assert file_size(disk, log) == log.size
+    log.append([frame_of(b"x" * 5_000)])
+    assert file_size(disk, log) == log.size
+    log.sync()
+    assert [len(value or b"") for value in values_of(log)] == [5, ROOM_BYTES, 5_000]
+
+
+@pytest.mark.parametrize("end", [Log.roll, Log.close, lambda log: log.truncate(2)])
+def test_no_room_is_left_at_the_end_of_a_segment_that_is_sealed_closed_or_truncated(end: Callable[[Log], None]) -> None:
+    disk = MemoryDisk()
+    log = open_log(MemoryFiles(disk), settings=ROOMY)
+    fill(log, 3)
+    active = log.segments[-1]
+    assert active.room
+    end(log)
+    assert len(disk.names[active.name].durable) == (active.size if end in (Log.roll, Log.close) else log.size)
+    log.close()
+    again = open_log(MemoryFiles(disk), settings=ROOMY)
+    assert again.recovered_cleanly
+
+
+def test_a_disk_too_full_for_room_takes_the_message_without() -> None:
+    trouble = Trouble("write", DiskFull("no space left"), written=300)
+    disk = MemoryDisk()
+    log = troubled(trouble, disk)
+    fill(log, 2)
+    log.roll()
+    active = log.segments[-1]
+    trouble.is_on = True
+    trouble.left = 1
+    log.append([frame_of(b"it fits")])
+    assert (active.room, file_size(disk, log)) == (0, log.segments[-1].size)
+    log.sync()
+    assert values_of(log)[-1] == b"it fits"
+
+
+@pytest.mark.parametrize("end", [Log.roll, Log.close, lambda log: log.truncate(0)])
+@pytest.mark.parametrize(("kind", "error"), [("truncate", DeviceFailed("EIO")), ("sync", SyncFailed("EIO"))])
+def test_a_disk_that_fails_while_room_is_taken_away_is_fatal(
+    kind: str, error: StorageError, end: Callable[[Log], None]
+) -> None:
+    disk = MemoryDisk()
+    trouble = Trouble(kind, error)
+    log = troubled(trouble, disk)
+    values = fill(log, 2)
+    assert log.segments[-1].room
+    trouble.is_on = True
+    with pytest.raises(Fatal):
+        end(log)
+    trouble.is_on = False
+    if end is not Log.close:
+        with pytest.raises(Fatal):
+            log.append([frame_of(b"no more")])
+    assert values_of(open_log(MemoryFiles(disk.after_kill()))) == values
+
+
+@pytest.mark.parametrize("is_overwriting", [True, False])
+def test_what_an_append_that_failed_left_is_off_the_disk_before_the_segment_is_sealed(is_overwriting: bool) -> None:
+    """Else a power loss could bring it back, behind the frames of a segment that must be whole."""
+    disk = MemoryDisk()
+    trouble = Trouble("write_at" if is_overwriting else "write", DiskFull("no space left"), written=50)
+    log = troubled(trouble, disk)
+    values = fill(log, 5 if is_overwriting else 6)
+    trouble.is_on = True
+    with pytest.raises(DiskFull):
+        log.append([frame_of(b"too much")])
+    trouble.is_on = False
+    sealed = log.segments[-1]
+    log.roll()
+    assert disk.names[sealed.name].pending == []
+    for seed in range(20):
+        assert values_of(open_log(MemoryFiles(disk.after_power_loss(Random(seed))))) == values
 
 
 @pytest.mark.parametrize("kind", ["create", "lock"])

@@ -33,6 +33,13 @@ def killed_log(count: int = 100) -> tuple[MemoryDisk, list[bytes]]:
     return disk.after_kill(), values
 
 
+def put_at_the_end(disk: MemoryDisk, tail: bytes) -> None:
+    """Behind the last frame, in the place of room that may be there. Frames end at a multiple of 8."""
+    active = disk.names[segments_of(disk)[-1]].current
+    del active[(len(active.rstrip(b"\0")) + 7) // 8 * 8 :]
+    active.extend(tail)
+
+
 def segments_of(disk: MemoryDisk) -> list[str]:
     return sorted(name for name in disk.names if name.endswith(".log"))
 
@@ -54,15 +61,48 @@ def refused(disk: MemoryDisk) -> LogCorrupt:
 # --- the active segment: torn tail or damage ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 4096, b"garbage!" * 50, b"PNS\x01" + b"\0" * 200, b"P"])
-def test_a_torn_tail_is_cut_and_noted(tail: bytes) -> None:
+@pytest.mark.parametrize("room", [0, 100, 5000])
+@pytest.mark.parametrize(
+    ("tail", "torn"), [(b"garbage!" * 50, 400), (b"PNS\x01" + b"\0" * 200, 4), (b"P", 1), (b"\0" * 4096 + b"P", 4097)]
+)
+def test_a_torn_tail_is_cut_and_noted(tail: bytes, torn: int, room: int) -> None:
     disk, values = killed_log()
-    disk.names[segments_of(disk)[-1]].current.extend(tail)
+    put_at_the_end(disk, tail + bytes(room))
     log = open_log(MemoryFiles(disk))
     assert not log.recovered_cleanly
-    assert any(f"cut a torn tail of {len(tail)} bytes" in note for note in log.recovery_notes)
+    assert any(f"cut a torn tail of {torn} bytes" in note for note in log.recovery_notes)
     assert values_of(log) == values
     assert log.append([frame_of(b"next")]).base_offsets == [len(values)]
+
+
+@pytest.mark.parametrize("room", [1, 7, 4096, 5 << 20])
+def test_zeros_behind_the_last_frame_are_room_and_go_without_a_word(room: int) -> None:
+    disk, values = killed_log()
+    put_at_the_end(disk, bytes(room))
+    log = open_log(MemoryFiles(disk))
+    assert not log.recovered_cleanly
+    assert not any("cut" in note or "torn" in note for note in log.recovery_notes)
+    assert len(disk.names[segments_of(disk)[-1]].durable) == log.segments[-1].size
+    assert values_of(log) == values
+    assert log.append([frame_of(b"next")]).base_offsets == [len(values)]
+
+
+def test_zeros_where_a_frame_had_been_synced_are_damage() -> None:
+    disk, _ = killed_log()
+    active = disk.names[segments_of(disk)[-1]].current
+    frame_size = len(frame_of(b"0-" + b"x" * 100, keys=[b"k0"]).data)
+    end = len(active.rstrip(b"\0")) // 8 * 8 + 8
+    active[end - frame_size : end] = bytes(frame_size)
+    assert refused(disk).details["offset"] == 99
+
+
+def test_zeros_behind_the_frames_of_a_sealed_segment_are_damage() -> None:
+    disk, _ = killed_log()
+    sealed = segments_of(disk)[0]
+    size = len(disk.names[sealed].current)
+    disk.names[sealed].current.extend(bytes(64))
+    error = refused(disk)
+    assert (error.details["file"], error.details["position"]) == (sealed, size)
 
 
 def test_a_frame_that_was_written_but_not_synced_is_kept_if_it_is_whole() -> None:
@@ -116,6 +156,7 @@ def test_without_the_mark_later_frames_still_vouch_for_earlier_ones() -> None:
 def test_an_active_segment_shorter_than_what_had_been_synced_is_damage() -> None:
     for disk, _ in (killed_log(), closed_log()):
         name = segments_of(disk)[-1]
+        put_at_the_end(disk, b"")
         size = len(disk.names[name].current)
         frame_size = len(frame_of(b"0-" + b"x" * 100, keys=[b"k0"]).data)
         del disk.names[name].current[size - frame_size :]
@@ -134,7 +175,7 @@ def test_a_frame_inside_a_payload_does_not_vouch_for_anything(offset: int) -> No
     values = fill(log, 2)
     log.append([Frame.of_message(Message(b"12345678" + stolen), now_us=1)])
     disk = disk.after_kill()
-    del disk.names[segments_of(disk)[0]].current[-100:]
+    del disk.names[segments_of(disk)[0]].current[log.size - 100 :]
     log = open_log(MemoryFiles(disk), settings=LogSettings())
     assert values_of(log) == values
 

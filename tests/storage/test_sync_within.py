@@ -153,7 +153,7 @@ def test_a_group_is_told_when_it_is_written_and_nothing_was_synced() -> None:
     )
     commits.commit("one", frame_of(b"b"))
     assert told == [("one", Committed(1, log.segments[-1].last_append_time))]
-    assert [operation.kind for operation in kinds] == ["write"]
+    assert [operation.kind for operation in kinds] == ["write_at"]
     assert took == [], "it says nothing of how long a sync takes"
 
 

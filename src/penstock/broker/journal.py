@@ -108,12 +108,14 @@ class Journal:
             self._start()
             return
         self._starting = None
-        self._is_at_it = True
+        self._is_at_it = self._log.marks_later = True
         try:
             write()
         finally:
-            self._is_at_it = False
+            self._is_at_it = self._log.marks_later = False
             self._log.writing.release()
+            # Behind those who are being told.
+            self._loop.call_soon(self._log.mark)
 
     def _start(self) -> None:
         self._starting = None

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, Unpack, cast, overload
 
 import pyarrow as pa
 
@@ -38,6 +38,7 @@ from penstock.client.sending import Published, PublishedBatch, Sending, SendingB
 from penstock.client.transport import Stored
 from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields, partition_given
 from penstock.errors import InvalidInput
+from penstock.frame import Frame
 from penstock.limits import Limits
 from penstock.message import Message
 
@@ -48,8 +49,14 @@ if TYPE_CHECKING:
 EXIT_S_MAX = 30.0
 
 
-# A message to a topic and a partition, on the thread of whoever waits: see RemoteTransport.publish_at_once.
-AtOnce = Callable[[str, Message, int | None], Stored | Future[Stored] | None]
+class AtOnce(Protocol):
+    """On the thread of whoever waits, or None: see RemoteTransport."""
+
+    def publish_at_once(
+        self, topic: str, message: Message, partition: int | None
+    ) -> Stored | Future[Stored] | None: ...
+
+    def publish_frame_at_once(self, topic: str, partition: int, frame: Frame) -> Stored | None: ...
 
 
 class Received(aio_received.Held, eq=False, gc=False):
@@ -238,9 +245,16 @@ class Producer(_Closing):
     def send_batch(
         self, table: Table, *, partition: int | None = None, wait: bool = True
     ) -> PublishedBatch | SendingBatch:
-        if wait:
+        if not wait:
+            return self._portal.run(self._inner.send_batch(table, partition=partition, wait=False))
+        at_once = self._client._at_once
+        parts = self._inner.parts_of(table, partition) if at_once is not None and self._portal.check() else None
+        if at_once is None or parts is None:
             return self._portal.run(self._inner.send_batch(table, partition=partition))
-        return self._portal.run(self._inner.send_batch(table, partition=partition, wait=False))
+        outcome = self._inner.parts_at_once(parts, at_once.publish_frame_at_once)
+        if outcome is None:
+            return self._portal.run(self._inner.send_parts(parts))
+        return parts.published(_stored(outcome, self._portal))
 
     send_batch.__doc__ = aio_producer.Producer.send_batch.__doc__
 
@@ -390,9 +404,9 @@ class Client:
     ) -> Published:
         if self._at_once is not None and self._portal.check():
             message = self._inner.compose(value, fields)
-            outcome = self._at_once(topic, message, partition_given(partition))
+            outcome = self._at_once.publish_at_once(topic, message, partition_given(partition))
             if outcome is not None:
-                stored = outcome if isinstance(outcome, Stored) else self._portal.run(_awaited(outcome))
+                stored = _stored(outcome, self._portal)
                 return Published(topic, stored.partition, stored.offset, stored.append_time)
         return self._portal.run(self._inner.publish(topic, value, partition=partition, **fields))
 
@@ -445,6 +459,10 @@ class Client:
             # First, because a warning may be an error, or be kept by somebody together with what it is about.
             self._finalizer()
             warn(f"{self!r} was never closed: {HOW_TO_CLOSE}", ResourceWarning, stacklevel=2, source=self)
+
+
+def _stored(outcome: Stored | Future[Stored], portal: Portal) -> Stored:
+    return outcome if isinstance(outcome, Stored) else portal.run(_awaited(outcome))
 
 
 async def _awaited(outcome: Future[Stored]) -> Stored:

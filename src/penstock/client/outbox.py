@@ -8,101 +8,23 @@ parcel is larger than that.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from threading import Lock
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from penstock.batch import Batch
-from penstock.client.transport import Stored
-from penstock.errors import PenstockError
+from penstock.client.lane import SENDING, Hold, Lane
+from penstock.client.parcel import Parcel
 from penstock.limits import DEFAULT_LIMITS, KIB
 from penstock.message import Message
 from penstock.partitioner import partition_of
 
-# 16 bits of a frame.
-EPOCH_MAX = 0xFFFF
 # What the columns around a message may add to its bytes.
 _OVERHEAD = 48
 # What is larger is looked at more closely.
 _PLAIN_MAX = 16 * KIB
-
-
-class Parcel:
-    """Messages that are going to be one frame. `done` tells where the first of them went.
-
-    Those with nothing but a value and a key are columns from the start.
-    """
-
-    __slots__ = (
-        "_batch",
-        "bytes",
-        "done",
-        "is_due",
-        "is_plain",
-        "is_told",
-        "keys",
-        "messages",
-        "partition",
-        "values",
-        "waiting",
-    )
-
-    def __init__(self, partition: int, *, is_plain: bool = False, batch: Batch | None = None, size: int = 0) -> None:
-        self.partition = partition
-        self.is_plain = is_plain
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
-        self.messages: list[Message] = []
-        self._batch = batch
-        self.bytes = size
-        self.is_due = False
-        # Somebody has heard what went wrong with it.
-        self.is_told = False
-        self.waiting: list[asyncio.Future[None]] = []
-        self.done: Future[Stored] = Future()
-        # Under way from the start: that somebody gives up waiting for it can't cancel it.
-        self.done.set_running_or_notify_cancel()
-
-    def __len__(self) -> int:
-        if self._batch is not None:
-            return self._batch.count
-        return len(self.values) if self.is_plain else len(self.messages)
-
-    def add(self, message: Message) -> None:
-        if self.is_plain:
-            self.values.append(message.value)
-            self.keys.append(message.key)
-        else:
-            self.messages.append(message)
-
-    def batch(self, now_us: int) -> Batch:
-        if self._batch is not None:
-            return self._batch
-        if self.is_plain:
-            return Batch.from_columns(self.values, keys=self.keys, now_us=now_us)
-        return Batch.from_messages(self.messages, now_us, checked=True)
-
-    def error(self) -> PenstockError:
-        """What went wrong: to be raised, and told herewith."""
-        self.is_told = True
-        error = self.done.exception()
-        assert isinstance(error, PenstockError)
-        return error.again()
-
-    def wake(self) -> None:
-        """It is done."""
-        for waiter in self.waiting:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def empty(self) -> None:
-        """Its handles may be kept for long; what they tell is where it went."""
-        self.values, self.keys, self.messages, self._batch = [], [], [], None
 
 
 class Added(NamedTuple):
@@ -115,27 +37,6 @@ class Added(NamedTuple):
     row: int
     is_new: bool
     starts_sending: bool
-
-
-class Lane:
-    """One partition of the topic: what waits for it, and where its producer's sequence is."""
-
-    __slots__ = ("epoch", "identity", "is_sending", "open", "ready", "sequence")
-
-    def __init__(self) -> None:
-        self.open: Parcel | None = None
-        self.ready: deque[Parcel] = deque()
-        self.is_sending = False
-        # None: that of the producer.
-        self.identity: int | None = None
-        self.epoch = 0
-        self.sequence = 0
-
-    def start_anew(self, new_identity: Callable[[], int]) -> None:
-        """The next frame starts a new life of this producer; when it has had all of them, of another one."""
-        self.epoch, self.sequence = self.epoch + 1, 0
-        if self.epoch > EPOCH_MAX:
-            self.identity, self.epoch = new_identity(), 0
 
 
 class Outbox:
@@ -172,7 +73,7 @@ class Outbox:
     def _lane(self, partition: int) -> Lane:
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = Lane()
+            lane = self._lanes[partition] = Lane(partition)
         return lane
 
     # --- what comes in -----------------------------------------------------------------------------------
@@ -245,7 +146,9 @@ class Outbox:
 
     def _starts(self, lane: Lane) -> bool:
         """Whether it was not sending yet. Whoever hears so starts it."""
-        starts, lane.is_sending = not lane.is_sending, True
+        starts = lane.holder is None
+        if starts:
+            lane.holder = SENDING
         return starts
 
     def _choose(self, key: bytes | None) -> int:
@@ -263,22 +166,46 @@ class Outbox:
 
     # --- what goes out -----------------------------------------------------------------------------------
 
-    def reserve(self, key: bytes | None, partition: int | None) -> int | None:
-        """A partition for which nothing waits and nothing is on its way: it is sending now, until `release`."""
+    def reserve(self, key: bytes | None, partition: int | None, hold: Hold) -> Lane | None:
+        """A partition for which nothing waits and nothing is on its way. It is held until `release` or `give_up`."""
         with self._lock:
-            number = self._choose(key) if partition is None else partition
-            lane = self._lane(number)
-            if lane.open is not None or lane.ready or lane.is_sending:
+            lane = self._lane(self._choose(key) if partition is None else partition)
+            if lane.open is not None or lane.ready or lane.holder is not None:
                 return None
-            lane.is_sending = True
-            return number
+            hold.lane = lane
+            lane.holder = hold
+            return lane
 
-    def release(self, partition: int) -> bool:
-        """Whether something has come meanwhile. Whoever hears so goes on sending."""
+    def release(self, hold: Hold) -> bool:
+        """Whether something has come meanwhile. Then it is held until it was passed on to who goes on sending."""
         with self._lock:
-            lane = self._lane(partition)
-            lane.is_sending = bool(lane.ready) or (lane.open is not None and lane.open.is_due)
-            return lane.is_sending
+            return self._release(hold)
+
+    def give_up(self, hold: Hold, new_identity: Callable[[], int]) -> bool:
+        """The same when nobody knows whether what was sent is stored. May be done again, and when nothing is held."""
+        with self._lock:
+            if hold.lane is not None and hold.lane.holder is hold:
+                hold.lane.start_anew(new_identity)
+            return self._release(hold)
+
+    def _release(self, hold: Hold) -> bool:
+        lane = hold.lane
+        if lane is None or lane.holder is not hold:
+            return False
+        if not lane.has_due:
+            lane.holder = None
+        return lane.holder is hold
+
+    def pass_on(self, hold: Hold, to: Hold = SENDING) -> Lane | None:
+        """What is held belongs to somebody else now. None if it is not held any more."""
+        with self._lock:
+            lane = hold.lane
+            if lane is None or lane.holder is not hold:
+                return None
+            if to is not SENDING:
+                to.lane = lane
+            lane.holder = to
+            return lane
 
     def due(self, parcel: Parcel) -> bool:
         """It has waited long enough; what comes before it is taken still goes with it. Whether to start sending."""
@@ -302,7 +229,7 @@ class Outbox:
             lane = self._lane(partition)
             if not lane.ready and lane.open is not None and lane.open.is_due:
                 self._close(lane)
-            lane.is_sending = bool(lane.ready)
+            lane.holder = SENDING if lane.ready else None
             return lane.ready.popleft() if lane.ready else None
 
     def unsent(self) -> int:

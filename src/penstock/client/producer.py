@@ -15,9 +15,11 @@ import pyarrow as pa
 from penstock.batch import Batch
 from penstock.body import check_limits
 from penstock.client.cutting import cuts, size_of
-from penstock.client.outbox import Outbox, Parcel
+from penstock.client.outbox import Outbox
+from penstock.client.parcel import Parcel
+from penstock.client.parts import Part, Parts, check_times
 from penstock.client.requests import DescribeTopic
-from penstock.client.sender import Sender, Way
+from penstock.client.sender import AT_ONCE_BYTES_MAX, Sender, Way
 from penstock.client.sending import PublishedBatch, Sending, SendingBatch
 from penstock.client.transport import Stored, Transport
 from penstock.client.words import (
@@ -32,7 +34,7 @@ from penstock.client.words import (
     partition_given,
 )
 from penstock.codec import CODECS
-from penstock.durations import TIME_AS_NUMBER_MIN, duration_text, duration_us
+from penstock.durations import duration_text, duration_us
 from penstock.errors import InvalidInput, InvalidMessage, LogClosed, PartitionNotFound
 from penstock.frame import check_message
 from penstock.limits import MIB, Limits
@@ -185,9 +187,10 @@ class Producer:
     async def stored(self, message: Message, partition: int | None) -> Stored:
         """Until it is on disk, as soon as can be."""
         outbox, sender = await self._started()
-        reserved = self._reserve(outbox, message, partition)
-        if reserved is not None:
-            return await sender.send_alone(message, reserved)
+        self._check_times_and_place(outbox, message, partition)
+        alone = await sender.send_alone(message, partition) if self._is_plain else None
+        if alone is not None:
+            return alone
         sending = await self.put(message, partition)
         stored = await sender.stored(sending.parcel)
         return stored._replace(offset=stored.offset + sending.row)
@@ -200,13 +203,13 @@ class Producer:
         outbox, sender = self._outbox, self._sender
         if outbox is None or sender is None or self._is_closed:
             return None
-        reserved = self._reserve(outbox, message, partition)
-        return None if reserved is None else sender.send_at_once(message, reserved, way)
-
-    def _reserve(self, outbox: Outbox, message: Message, partition: int | None) -> int | None:
         self._check_times_and_place(outbox, message, partition)
-        is_plain = self._options.compression == "none" and self._options.acks != "none"
-        return outbox.reserve(message.key, partition) if is_plain else None
+        return sender.send_at_once(message, message.key, partition, way) if self._is_plain else None
+
+    @property
+    def _is_plain(self) -> bool:
+        """What goes past the outbox does so as it is, and is waited for."""
+        return self._options.compression == "none" and self._options.acks != "none"
 
     def put_plain(self, value: object, fields: MessageFields) -> Sending | None:
         """The short way for bytes with no more than a key. None if it must go the long one. From any thread."""
@@ -275,29 +278,50 @@ class Producer:
         Without `wait`, it is on its way as soon as there is room in the buffer: what is returned tells when it is
         stored, and `flush` waits for it. That is the fastest way: the next table is made ready while this one travels.
         """
-        sending = await self._put_table(table, partition)
-        return await sending if wait else sending
+        await self._started()
+        parts = self.parts_of(table, partition)
+        assert parts is not None
+        return await self.send_parts(parts) if wait else await self._put_parts(parts)
 
-    async def _put_table(self, table: Table, partition: int | None) -> SendingBatch:
-        outbox, _ = await self._started()
+    def parts_of(self, table: Table, partition: int | None) -> Parts | None:
+        """What is to be sent, checked. None if the producer is not ready. From any thread."""
+        outbox = self._outbox
+        if outbox is None or self._is_closed:
+            return None
         self._check_partition(outbox, partition)
         batch = Batch.from_arrow(table, self._transport.now_us())
-        _check_times(batch)
+        check_times(batch)
         if batch.deliver_at is not None:
             self._check_delay(int(batch.deliver_at.max()))
         if partition is None:
-            parts = split(batch, partitions_of(batch, outbox.partitions, outbox.next_turn()))
+            wholes = split(batch, partitions_of(batch, outbox.partitions, outbox.next_turn()))
         else:
-            parts = [(partition, np.arange(batch.count), batch)]
-        slices = [
-            (number, rows[start:stop], part.slice(start, stop))
-            for number, rows, part in parts
-            for start, stop in cuts(part, self._transport.limits)
+            wholes = [(partition, np.arange(batch.count), batch)]
+        parts = [
+            Part(number, rows[start:stop], whole.slice(start, stop))
+            for number, rows, whole in wholes
+            for start, stop in cuts(whole, self._transport.limits)
         ]
-        for _, _, part in slices:
-            check_limits(part, self._transport.limits)
-        sent = [(rows, await self._put_batch(part, number)) for number, rows, part in slices]
-        return SendingBatch(self.topic, batch.count, sent)
+        for part in parts:
+            check_limits(part.batch, self._transport.limits)
+        return Parts(self.topic, batch.count, parts)
+
+    def parts_at_once(self, parts: Parts, way: Way) -> Stored | Future[Stored] | None:
+        """A table that goes whole, as `stored_at_once` has it for a message. From any thread."""
+        sender = self._sender
+        if sender is None or self._is_closed or not self._is_plain or len(parts.parts) > 1:
+            return None
+        [part] = parts.parts
+        if size_of(part.batch) > AT_ONCE_BYTES_MAX:
+            return None
+        return sender.send_at_once(part.batch, None, part.partition, way)
+
+    async def send_parts(self, parts: Parts) -> PublishedBatch:
+        return await (await self._put_parts(parts))
+
+    async def _put_parts(self, parts: Parts) -> SendingBatch:
+        sent = [(part.rows, await self._put_batch(part.batch, part.partition)) for part in parts.parts]
+        return SendingBatch(self.topic, parts.total, sent)
 
     async def _put_batch(self, batch: Batch, partition: int) -> Parcel:
         outbox, sender = await self._started()
@@ -319,15 +343,3 @@ class Producer:
         if not self._is_closed:
             self._is_closed = True
             await self.flush()
-
-
-def _check_times(batch: Batch) -> None:
-    """Seconds and milliseconds look like microseconds of long ago."""
-    for name, times in (("deliver_at", batch.deliver_at), ("expires_at", batch.expires_at)):
-        if times is not None and ((times > 0) & (times < TIME_AS_NUMBER_MIN)).any():
-            wrong = int(times[(times > 0) & (times < TIME_AS_NUMBER_MIN)][0])
-            raise InvalidMessage(
-                f"{name} is microseconds since 1970, from {TIME_AS_NUMBER_MIN} (1973) on, or an Arrow timestamp, "
-                f"not {wrong}",
-                field=name,
-            )

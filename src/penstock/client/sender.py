@@ -9,11 +9,15 @@ from concurrent.futures import Future
 from functools import partial
 from threading import get_ident
 
-from penstock.client.outbox import Added, Lane, Outbox, Parcel
+from penstock.batch import Batch
+from penstock.client.lane import Hold, Lane
+from penstock.client.outbox import Added, Outbox
+from penstock.client.parcel import Parcel
 from penstock.client.patience import patiently
 from penstock.client.transport import UNKNOWN, Stored, Transport
 from penstock.errors import LogClosed, PenstockError
 from penstock.frame import Frame, Producer
+from penstock.limits import MIB
 from penstock.message import Message
 
 _SEQUENCE_MAX = (1 << 31) - 1
@@ -22,6 +26,8 @@ _UNHEARD_MAX = 64
 
 # To a topic's partition with a frame, on the thread that calls it. None: nobody knows whether it was stored.
 Way = Callable[[str, int, Frame], Stored | None]
+# The largest frame for one of those: what is larger has other things to wait for than threads.
+AT_ONCE_BYTES_MAX = 1 * MIB
 
 
 class Sender:
@@ -165,10 +171,8 @@ class Sender:
         if not self._waits:
             return await self._sent_away(parcel)
         lane = self._outbox.lane(parcel.partition)
-        batch = parcel.batch(self._transport.now_us())
-        producer = self._next(lane, batch.count)
-        frame = Frame.of(batch, codec=self._codec, producer=producer, limits=self._transport.limits)
-        return await self._until_stored(parcel.partition, lane, frame)
+        frame = self._frame_of(lane, parcel.batch(self._transport.now_us()))
+        return await self._until_stored(lane, frame)
 
     async def _sent_away(self, parcel: Parcel) -> Stored:
         """In order, as many at once as the connection takes; what becomes of them nobody hears."""
@@ -193,9 +197,9 @@ class Sender:
             lane.start_anew(self._new_identity)
         return Producer(lane.identity or self._identity, lane.epoch, lane.sequence)
 
-    async def _until_stored(self, partition: int, lane: Lane, frame: Frame) -> Stored:
+    async def _until_stored(self, lane: Lane, frame: Frame) -> Stored:
         try:
-            send = partial(self._transport.publish_frame, self._topic, partition, frame)
+            send = partial(self._transport.publish_frame, self._topic, lane.partition, frame)
             stored = await patiently(self._retry_s, send)
         except BaseException:
             # Whether it was stored is not known for sure; also if whoever waited has given up.
@@ -208,49 +212,72 @@ class Sender:
         lane.sequence += frame.count
         self._outbox.grow(stored.partitions)
 
-    async def send_alone(self, message: Message, partition: int) -> Stored:
-        """For a partition that was reserved for it: the shortest way there is for whoever waits for one message."""
-        lane = self._outbox.lane(partition)
+    def _frame_of(self, lane: Lane, content: Message | Batch) -> Frame:
+        limits = self._transport.limits
+        if isinstance(content, Batch):
+            producer = self._next(lane, content.count)
+            return Frame.of(content, codec=self._codec, producer=producer, limits=limits)
+        now_us = self._transport.now_us()
+        return Frame.of_message(content, now_us=now_us, producer=self._next(lane, 1), limits=limits)
+
+    # --- past the outbox ---------------------------------------------------------------------------------
+
+    async def send_alone(self, message: Message, partition: int | None) -> Stored | None:
+        """The shortest way there is for whoever waits for one message. None if others wait for its partition."""
+        hold = Hold()
+        lane = self._outbox.reserve(message.key, partition, hold)
+        if lane is None:
+            return None
         try:
             frame = self._frame_of(lane, message)
         except BaseException:
-            self._release(partition)
+            self._release(hold)
             raise
-        return await self._send_reserved(partition, lane, frame)
+        return await self._send_held(hold, lane, frame)
 
-    def _frame_of(self, lane: Lane, message: Message) -> Frame:
-        now_us, limits = self._transport.now_us(), self._transport.limits
-        return Frame.of_message(message, now_us=now_us, producer=self._next(lane, 1), limits=limits)
+    def send_at_once(
+        self, content: Message | Batch, key: bytes | None, partition: int | None, way: Way
+    ) -> Stored | Future[Stored] | None:
+        """The same on the thread of whoever waits, by a short `way`; if that fails, the loop takes over.
 
-    def send_at_once(self, message: Message, partition: int, way: Way) -> Stored | Future[Stored]:
-        """The same on the thread of whoever waits, by a short `way`; if that fails, the loop takes over."""
-        lane, is_over = self._outbox.lane(partition), True
+        Whoever waits may be interrupted anywhere, also while an error is dealt with: the partition is given up then.
+        """
+        hold = Hold()
         try:
-            frame = self._frame_of(lane, message)
             try:
-                stored = way(self._topic, partition, frame)
-            except PenstockError as error:
-                if not error.retriable:
-                    raise
-                stored = None
-            if stored is None:
-                # It may be stored already: it keeps its sequence, and the partition, also if the caller gives up.
-                outcome = _promise()
-                self._on_the_loop(self._take_over, partition, lane, frame, outcome)
-                is_over = False
-                return outcome
-            self._stored(lane, frame, stored)
-            return stored
+                lane = self._outbox.reserve(key, partition, hold)
+                return None if lane is None else self._sent_at_once(hold, lane, content, way)
+            except PenstockError:
+                self._give_up(hold)
+                raise
         except BaseException:
-            if is_over:
-                lane.start_anew(self._new_identity)
+            self._give_up(hold)
             raise
-        finally:
-            if is_over:
-                self._release(partition)
 
-    def _take_over(self, partition: int, lane: Lane, frame: Frame, outcome: Future[Stored]) -> None:
-        task = self._loop.create_task(self._send_reserved(partition, lane, frame))
+    def _sent_at_once(self, hold: Hold, lane: Lane, content: Message | Batch, way: Way) -> Stored | Future[Stored]:
+        frame = self._frame_of(lane, content)
+        try:
+            stored = way(self._topic, lane.partition, frame)
+        except PenstockError as error:
+            if not error.retriable:
+                raise
+            stored = None
+        if stored is None:
+            # It may be stored already: it keeps its sequence, and the partition, also if the caller gives up.
+            outcome = _promise()
+            self._on_the_loop(self._take_over, hold, frame, outcome)
+            return outcome
+        self._stored(lane, frame, stored)
+        self._release(hold)
+        return stored
+
+    def _take_over(self, hold: Hold, frame: Frame, outcome: Future[Stored]) -> None:
+        mine = Hold()
+        lane = self._outbox.pass_on(hold, mine)
+        if lane is None:
+            # Given up by whoever was to wait for it.
+            return
+        task = self._loop.create_task(self._send_held(mine, lane, frame))
         self._taken_over.add(task)
         task.add_done_callback(partial(self._tell, outcome))
 
@@ -263,23 +290,36 @@ class Sender:
         else:
             outcome.set_result(task.result())
 
-    async def _send_reserved(self, partition: int, lane: Lane, frame: Frame) -> Stored:
+    async def _send_held(self, hold: Hold, lane: Lane, frame: Frame) -> Stored:
         over = self._loop.create_future()
         self._alone.add(over)
         try:
-            return await self._until_stored(partition, lane, frame)
+            return await self._until_stored(lane, frame)
         finally:
             self._alone.discard(over)
             over.set_result(None)
-            self._release(partition)
+            self._release(hold)
 
-    def _release(self, partition: int) -> None:
+    def _release(self, hold: Hold) -> None:
         """From any thread."""
-        if self._outbox.release(partition):
-            if get_ident() == self._thread:
-                self._send(partition)
-            else:
-                self._loop.call_soon_threadsafe(self._send, partition)
+        if self._outbox.release(hold):
+            self._pass_on(hold)
+
+    def _give_up(self, hold: Hold) -> None:
+        """From any thread."""
+        if self._outbox.give_up(hold, self._new_identity):
+            self._pass_on(hold)
+
+    def _pass_on(self, hold: Hold) -> None:
+        if get_ident() == self._thread:
+            self._go_on(hold)
+        else:
+            self._on_the_loop(self._go_on, hold)
+
+    def _go_on(self, hold: Hold) -> None:
+        lane = self._outbox.pass_on(hold)
+        if lane is not None:
+            self._send(lane.partition)
 
 
 def _promise() -> Future[Stored]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.client.outbox import Parcel
+from penstock.client.parcel import Parcel
 from penstock.client.transport import UNKNOWN, Stored
 from penstock.errors import InvalidInput, PenstockError
 from penstock.published import Published, PublishedBatch

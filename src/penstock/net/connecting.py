@@ -18,7 +18,7 @@ def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None 
     portal = Portal()
     try:
         transport = portal.run(_connected(place))
-        return blocking.Client(Client(transport, place=str(place)), portal, at_once=transport.publish_at_once)
+        return blocking.Client(Client(transport, place=str(place)), portal, at_once=transport)
     except BaseException:
         portal.stop()
         raise

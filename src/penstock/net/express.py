@@ -1,9 +1,9 @@
-"""One message at a time without the event loop: a connection of its own for the thread that publishes and waits.
+"""One frame at a time without the event loop: a connection of its own for the thread that publishes and waits.
 
-A blocking client has its event loop on a thread. Whoever publishes one message, waits, and publishes the next feels two
-changes of threads for each. Here the thread itself says PUBLISH on a plain socket and reads the answer. It is a short
-cut and nothing else: whenever anything is in the way (the first messages, another thread, a lost connection), the long
-way is taken, with the same frame if that may have been stored already.
+A blocking client has its event loop on a thread. Whoever publishes one message or table, waits, and publishes the next
+feels two changes of threads for each. Here the thread itself says PUBLISH on a plain socket and reads the answer. It is
+a short cut and nothing else: whenever anything is in the way (the first messages, another thread, a lost connection),
+the long way is taken, with the same frame if that may have been stored already.
 
 The connection is opened for those who publish often, and closed when it has not been used for a while: nobody keeps it
 alive with heartbeats.
@@ -14,9 +14,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock
+from struct import Struct
+from threading import Lock, get_ident
 from time import monotonic
 
+from penstock.client.sender import AT_ONCE_BYTES_MAX
 from penstock.client.transport import Stored
 from penstock.clock import Clock
 from penstock.errors import ConnectionLost, PenstockError, ProtocolError
@@ -29,9 +31,9 @@ from penstock.wire.packets import Kind, Packet
 
 # Two within so long are often; a third of the shortest silence a broker of ours suffers.
 OFTEN_S, REST_S = 1.0, 5.0
+_TIME = Struct("@ll")
 # Of a broker that takes longer, something else is the matter: the long way has the patience for it.
 _OPEN_S, _ANSWER_S = 1.0, 10.0
-_FRAME_BYTES_MAX = 64 * KIB
 _RECV_BYTES = 64 * KIB
 
 
@@ -43,6 +45,8 @@ class Express:
         self._clock = clock
         self._now_s = now_s
         self._lock = Lock()
+        # The thread that is using it.
+        self._user: int | None = None
         self._socket: socket.socket | None = None
         self._end = ClientEnd()
         self._used_at = float("-inf")
@@ -56,7 +60,7 @@ class Express:
 
     def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored | None:
         """None: nobody knows whether it is stored, it is to go the long way. Raises what the broker says."""
-        if len(frame.data) > _FRAME_BYTES_MAX or not self._lock.acquire(blocking=False):
+        if len(frame.data) > AT_ONCE_BYTES_MAX or not self._enter():
             return None
         try:
             return self._exchange(topic, partition, frame) if self._is_ready() else None
@@ -70,9 +74,16 @@ class Express:
             self._drop()
             raise
         finally:
-            self._lock.release()
+            self._user = None
             if self._is_closed:
                 self.close()
+
+    def _enter(self) -> bool:
+        with self._lock:
+            if self._user is not None:
+                return False
+            self._user = get_ident()
+            return True
 
     def _is_ready(self) -> bool:
         now, used_at = self._now_s(), self._used_at
@@ -97,7 +108,7 @@ class Express:
                 while self._end.state is not State.OPEN:
                     for packet in self._received():
                         self._end.welcomed(packet)
-                opened.settimeout(_ANSWER_S)
+                _be_patient(opened, _ANSWER_S)
             except BaseException:
                 opened.close()
                 raise
@@ -111,6 +122,7 @@ class Express:
     def _exchange(self, topic: str, partition: int, frame: Frame) -> Stored:
         assert self._socket is not None
         correlation, head = self._end.request(Kind.PUBLISH, words.PublishFrame(topic, partition), len(frame.data))
+        # The copy costs less than waking the broker twice.
         self._socket.sendall(b"".join((head, frame.data)))
         while True:
             for packet in self._received():
@@ -146,16 +158,31 @@ class Express:
         self._is_closed = True
         self._let_go(lambda: True)
 
+    def abandon(self) -> None:
+        """The same, by a thread that was interrupted while it used this, or was about to."""
+        if self._user == get_ident():
+            self._drop()
+            self._user = None
+        self.close()
+
     def _let_go(self, is_time: Callable[[], bool]) -> None:
-        if self._lock.acquire(blocking=False):
+        if self._enter():
             try:
                 if is_time():
                     self._say_goodbye()
             finally:
-                self._lock.release()
+                self._user = None
 
     def _say_goodbye(self) -> None:
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.sendall(self._end.goodbye("closed", "the client is done"))
             self._drop()
+
+
+def _be_patient(opened: socket.socket, seconds: float) -> None:
+    """As `settimeout`, but by the kernel: Python would ask before each call whether it may be made."""
+    opened.settimeout(None)
+    time = _TIME.pack(int(seconds), int(seconds % 1 * 1e6))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        opened.setsockopt(socket.SOL_SOCKET, option, time)

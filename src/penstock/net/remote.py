@@ -120,16 +120,23 @@ class RemoteTransport:
         if producer is None or self._express is None:
             return None
         try:
-            return producer.stored_at_once(message, partition, self._express.publish_frame)
+            return producer.stored_at_once(message, partition, self.publish_frame_at_once)
         except NotFound:
             # What is known of the topic may be old. The long way finds out.
             return None
+
+    def publish_frame_at_once(self, topic: str, partition: int, frame: Frame) -> Stored | None:
+        """On the thread that waits for it. None: nobody knows whether it is stored. See `Express`."""
+        express = self._express
+        if express is None:
+            return None
+        try:
+            return express.publish_frame(topic, partition, frame)
         except PenstockError:
             raise
         except BaseException:
-            # Interrupted, at any point: nobody knows what is still reserved or locked. Others begin with new ones.
-            self._producers.pop(topic, None)
-            self._express.close()
+            # Interrupted, at any point: nobody knows what it was about. Others begin with a new one.
+            express.abandon()
             self._express = Express(self._link.place, self._clock)
             raise
 

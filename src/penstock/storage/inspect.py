@@ -39,7 +39,15 @@ from penstock.storage.recovery import (
     was_cut_short,
 )
 from penstock.storage.report import Finding, FrameReport, Kind, MessageReport, Report, Role, SegmentReport, State
-from penstock.storage.segment import SEGMENT_HEADER_BYTES, Segment, SegmentHeader, index_name, log_name, time_index_name
+from penstock.storage.segment import (
+    SEGMENT_HEADER_BYTES,
+    Segment,
+    SegmentHeader,
+    content_end,
+    index_name,
+    log_name,
+    time_index_name,
+)
 from penstock.storage.walk import Piece, walk
 
 # A segment with more damaged places than this is beyond being read place by place.
@@ -87,7 +95,7 @@ def frames(
             continue
         try:
             file = files.open(place.name, "read")
-            for piece in walk(_segment(place, file), file, verify=verify):
+            for piece in walk(_segment(place, file), file, verify=verify, is_active=place.role is Role.ACTIVE):
                 if piece.next_offset is None or piece.next_offset > from_offset:
                     yield FrameReport(place.name, piece, verify)
         except StorageError:
@@ -296,19 +304,20 @@ def _walk_chain(
 
 def _walk_segment(files: Files, report: Report, place: SegmentReport, file: File, progress: Progress) -> _Walked:
     segment = _segment(place, file)
-    place = replace(place, size=segment.size, is_walked=True)
+    place = replace(place, is_walked=True)
     place.index, coverage, findings = _check_index(files, place, segment)
     # A mark that lags behind may speak of a sealed segment as it was before a rewrite.
     mark = report.synced if place.role is Role.ACTIVE else None
     end, synced, damaged = segment.base_offset, None, 0
     next_offset: int | None = segment.base_offset
-    for piece in walk(segment, file, verify=report.is_verified):
+    for piece in walk(segment, file, verify=report.is_verified, is_active=place.role is Role.ACTIVE):
         progress(piece.size)
         next_offset = piece.next_offset
         if place.role is Role.ACTIVE and isinstance(piece.damage, LogCorrupt):
             if synced is None:
                 synced = synced_size(segment, file, mark, coverage, piece.damage)
             if piece.position >= synced:
+                segment.size = content_end(file, piece.position, segment.size)
                 findings.append(_torn_tail(segment, piece))
                 next_offset = None
                 break
@@ -323,6 +332,7 @@ def _walk_segment(files: Files, report: Report, place: SegmentReport, file: File
     if damaged > FINDINGS_PER_SEGMENT_MAX:
         sentence = f"{place.name}: {damaged - FINDINGS_PER_SEGMENT_MAX} more damaged places, not listed"
         findings.append(Finding(Kind.DAMAGE, place.name, None, None, sentence))
+    place.size = segment.size
     place.end_offset = segment.next_offset = max(end, segment.header.end_offset)
     is_readable_to_its_end = next_offset is not None and place.header is not None and place.role is not Role.FOREIGN
     claimed = synced_size(segment, file, mark, coverage, None)

@@ -114,6 +114,7 @@ class Log:
         self._files = files
         self._clock = clock
         self._settings = settings
+        self._room = min(segments.ROOM_BYTES, settings.segment_bytes_max // 16)
         self._manifest = manifest
         self._cache = cache
         self._segments: tuple[Segment, ...] = ()
@@ -122,6 +123,9 @@ class Log:
         self._synced_offset = 0
         self._sync_within_us: int | None = None
         self._opened_at = 0
+        # While it is set, syncing does not move the mark: somebody waits for the sync, and nobody for the mark.
+        self.marks_later = False
+        self._due_mark: Mark | None = None
         # Held while something is written.
         self.writing = RLock()
         self._rewriting = Lock()
@@ -262,7 +266,7 @@ class Log:
             infos.append(FrameInfo(offset, offset + span, append_time, leader_epoch, 0, span, len(frame.data)))
             offset += span
         with self._stops_if_fatal:
-            segments.append(active, buffers, infos)
+            segments.append(active, buffers, infos, self._room)
         return Appended([info.base_offset for info in infos], offset, append_time)
 
     def _reserve(self, end_offset: int) -> None:
@@ -319,14 +323,30 @@ class Log:
         active = self._segments[-1]
         self._synced_position = active.size
         self._synced_offset = active.next_offset
+        self._due_mark = Mark(active.base_offset, active.size, active.next_offset)
+        if not self.marks_later:
+            self._write_mark()
+
+    def _write_mark(self) -> None:
+        mark, self._due_mark = self._due_mark, None
         try:
             with self._stops_if_fatal:
-                self._mark.write(Mark(active.base_offset, active.size, active.next_offset))
+                if mark is not None:
+                    self._mark.write(mark)
         except Fatal:
             raise
         except StorageError:
             # The mark may lag behind; what it speaks of is on disk whether it says so or not.
             pass
+
+    def mark(self) -> None:
+        """What `marks_later` put off, unless somebody is just writing, and marks more than that."""
+        if self.writing.acquire(blocking=False):
+            try:
+                if self._stopped is None:
+                    self._write_mark()
+            finally:
+                self.writing.release()
 
     def roll(self) -> None:
         """Seals the active segment and starts the next one; nothing happens if the active one is empty."""
@@ -336,12 +356,23 @@ class Log:
             if active.is_empty:
                 return
             assert active.opened is not None
+            self._trim()
             with self._stops_if_fatal:
                 segments.write_indexes(self._files, active, active.opened)
                 following = self._create_segment(active.next_offset, active.last_append_time)
             self._segments = (*self._segments, following)
             active.opened = None
             self._note_synced()
+
+    def _trim(self) -> None:
+        """The active segment ends where its last frame does, on disk too: nothing stands behind that any more."""
+        active = self._segments[-1]
+        assert active.opened is not None
+        with self._stops_if_fatal:
+            segments.trim(active)
+            if active.is_cut:
+                active.opened.file.sync()
+                active.is_cut = False
 
     def _create_segment(self, base_offset: int, last_append_time: int) -> Segment:
         header = SegmentHeader(self._manifest.log_id, base_offset, 0, 0, 0, self._clock.now_us())
@@ -355,6 +386,7 @@ class Log:
             if offset == self.end_offset:
                 return
             self.sync()
+            self._trim()
             target = self._segment_of(offset)
             keeps_target = offset > target.base_offset
             kept = [s for s in self._segments if s.base_offset < offset]
@@ -524,11 +556,13 @@ class Log:
             try:
                 if self._stopped is None:
                     self.sync()
+                    self._trim()
                     active = self._segments[-1]
                     assert active.opened is not None
                     with suppress(DiskFull):
                         # They can be rebuilt; what they are of is safe.
                         segments.write_indexes(self._files, active, active.opened)
+                    self._write_mark()
                     self._mark.sync()
                     self._release_reserved()
             finally:

@@ -6,6 +6,7 @@ What is trusted, and why:
   all. The tail is cut at the first frame that is not whole, provided nothing says that this place had been synced:
   neither the mark, nor an index, nor any later frame (each records how far its segment was synced when it was
   written). If anything does, it is damage, and the log is refused with the place named.
+- Behind its last whole frame the active segment may have room, nothing but zeros: that is cut, and nothing is said.
 - Nothing is removed because something else is missing. Removed are: temporary files, segments below the start
   offset, segments that a rewritten one says it replaces, and a last segment whose creation was cut short.
 
@@ -31,6 +32,7 @@ from penstock.storage.segment import (
     Opened,
     Segment,
     SegmentHeader,
+    content_end,
     corrupt,
     frames_behind,
     log_name,
@@ -279,7 +281,9 @@ def _active(files: Files, header: SegmentHeader, mark: Mark | None, found: Recov
     if synced > scanned.size:
         raise scanned.damage or synced_but_gone(segment, scanned.size, scanned.next_offset, synced)
     if scanned.size < segment.size:
-        found.notes.append(f"cut a torn tail of {segment.size - scanned.size} bytes off {segment.name}")
+        torn = content_end(file, scanned.size, segment.size) - scanned.size
+        if torn:
+            found.notes.append(f"cut a torn tail of {torn} bytes off {segment.name}")
         file.truncate(scanned.size)
     # What a crash left in the operating system's cache must be on disk before anybody is told of it.
     file.sync()

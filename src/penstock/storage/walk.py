@@ -16,7 +16,7 @@ from penstock.errors import InvalidFrame, LogCorrupt, UnknownFormat, Unsupported
 from penstock.frame import HEADER_BYTES, Frame, FrameInfo, look
 from penstock.limits import KIB, MIB
 from penstock.storage.files import File
-from penstock.storage.segment import SEGMENT_HEADER_BYTES, Segment, check_follows, corrupt, frames_behind
+from penstock.storage.segment import SEGMENT_HEADER_BYTES, Segment, check_follows, content_end, corrupt, frames_behind
 
 _BODIES_BYTES = 4 * MIB
 _HEADERS_BYTES = 16 * KIB
@@ -37,23 +37,48 @@ class Piece(NamedTuple):
     damage: LogCorrupt | UnknownFormat | None
 
 
-def walk(segment: Segment, file: File, *, verify: bool = True) -> Iterator[Piece]:
-    """Every byte behind the segment's header is in exactly one piece. Without `verify`, bodies are not read."""
+def walk(segment: Segment, file: File, *, verify: bool = True, is_active: bool = False) -> Iterator[Piece]:
+    """Every byte behind the segment's header is in exactly one piece. Without `verify`, bodies are not read.
+
+    Room at the end of an active segment is in none, and when the walk is over `size` is without it. Where the segment
+    may be in use, no place is called damaged before it was read again: a frame may have come there meanwhile.
+    """
     window = _Window(file, _BODIES_BYTES if verify else _HEADERS_BYTES)
     at, expected, last_append_time = SEGMENT_HEADER_BYTES, segment.base_offset, 0
-    while at < segment.size:
-        try:
-            info, frame = _frame_at(segment, window, at, expected, verify)
-        except (LogCorrupt, UnknownFormat) as error:
-            found = next(frames_behind(segment, file, at, expected), None)
-            end, next_offset = (found.position, found.info.base_offset) if found else (segment.size, None)
-            yield Piece(at, end - at, expected, next_offset, None, False, error)
-            at, expected = end, expected if next_offset is None else next_offset
-        else:
-            body_damage = _body_damage(segment, at, frame, expected) if verify else None
-            damage = body_damage or _order_damage(segment, at, info, expected, last_append_time)
-            yield Piece(at, info.size, expected, info.next_offset, frame, body_damage is None, damage)
-            at, expected, last_append_time = at + info.size, info.next_offset, info.append_time
+    end, read_again_at = segment.size, 0
+    while at < end:
+        piece = _piece_at(segment, file, window, at, expected, last_append_time, verify)
+        if is_active and piece.damage is not None:
+            if content_end(file, at, segment.size) == at:
+                segment.size = at
+                return
+            if read_again_at != at:
+                read_again_at = at
+                # The frame that came may be longer than the room it came into.
+                segment.size = max(end, file.size())
+                window.forget()
+                continue
+        yield piece
+        at += piece.size
+        if piece.next_offset is not None:
+            expected = piece.next_offset
+        if piece.frame is not None:
+            last_append_time = piece.frame.append_time
+    segment.size = at
+
+
+def _piece_at(
+    segment: Segment, file: File, window: _Window, at: int, expected: int, last_append_time: int, verify: bool
+) -> Piece:
+    try:
+        info, frame = _frame_at(segment, window, at, expected, verify)
+    except (LogCorrupt, UnknownFormat) as error:
+        found = next(frames_behind(segment, file, at, expected), None)
+        end, next_offset = (found.position, found.info.base_offset) if found else (segment.size, None)
+        return Piece(at, end - at, expected, next_offset, None, False, error)
+    body_damage = _body_damage(segment, at, frame, expected) if verify else None
+    damage = body_damage or _order_damage(segment, at, info, expected, last_append_time)
+    return Piece(at, info.size, expected, info.next_offset, frame, body_damage is None, damage)
 
 
 def _frame_at(segment: Segment, window: _Window, at: int, expected: int, verify: bool) -> tuple[FrameInfo, Frame]:
@@ -98,6 +123,10 @@ class _Window:
         self._file = file
         self._read_bytes = read_bytes
         self._start = 0
+        self._data = memoryview(b"")
+
+    def forget(self) -> None:
+        """What was read before may not be what is there now."""
         self._data = memoryview(b"")
 
     def view(self, at: int, length: int) -> memoryview:

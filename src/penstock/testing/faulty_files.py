@@ -99,7 +99,11 @@ class FaultyFile:
         self._inner.write(buffers)
 
     def write_at(self, position: int, data: Buffer) -> None:
-        self._step("write_at")
+        fault = self._before(Operation("write_at", self._name))
+        if fault is not None:
+            if fault.written:
+                self._inner.write_at(position, data[: fault.written])
+            raise fault.error
         self._inner.write_at(position, data)
 
     def read_at(self, position: int, length: int) -> bytes:

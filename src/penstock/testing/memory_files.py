@@ -5,7 +5,7 @@ the writes since, and for the directory, the names at its last sync and the chan
 was durable, and of the rest whatever the dice say:
 
     none, all, the first few, or any subset of the writes       a write is lost independently of the others
-    a write torn at 512 or 4,096 bytes                          its front is there, its back is not
+    a write torn at 512 or 4,096 bytes                          its front is there, its back is not; or its back is
     a sector of garbage within what was being written
     a file as long as it was to become, zeros where bytes are missing
     names created, renamed or removed: none, all, a prefix, or any subset
@@ -273,18 +273,30 @@ def _remains(inode: Inode, random: Random) -> bytes:
 
 
 def _torn(write: Write, random: Random) -> Write:
-    """Its first sectors or pages only."""
+    """Its first sectors or pages only, or its last ones."""
     unit = random.choice((SECTOR, PAGE))
     first = -write.position % unit
     cuts = [cut for cut in range(first, len(write.data), unit) if cut > 0]
-    return Write(write.position, write.data[: random.choice(cuts)]) if cuts else write
+    if not cuts:
+        return write
+    content = _content(write)
+    cut = random.choice(random.choice((cuts, [cut for cut in cuts if cut < content] or cuts)))
+    if random.random() < 0.3:
+        return Write(write.position + cut, write.data[cut:])
+    return Write(write.position, write.data[:cut])
 
 
 def _put_garbage(contents: bytearray, write: Write, random: Random) -> None:
     """Over one sector, but never over bytes that had been durable before this write touched them."""
-    start = random.randrange(write.position, write.position + max(len(write.data), 1), 1)
+    length = random.choice((len(write.data), _content(write)))
+    start = random.randrange(write.position, write.position + max(length, 1), 1)
     start -= start % SECTOR
     start = max(start, write.position)
     end = min(start - start % SECTOR + SECTOR, write.position + len(write.data), len(contents))
     if start < end:
         contents[start:end] = random.randbytes(end - start)
+
+
+def _content(write: Write) -> int:
+    """Its length without zeros at the end: harm to those is harmless, so the dice favour the rest."""
+    return len(write.data.rstrip(b"\0"))

@@ -51,7 +51,7 @@ class Kind(IntEnum):
     GOODBYE = 66
 
 
-_KINDS = frozenset(Kind)
+_KINDS = {int(kind): kind for kind in Kind}
 
 
 class Packet(NamedTuple):
@@ -98,7 +98,8 @@ class Decoder:
             packet = Packet(kind, correlation, bytes(source[at + PREFIX_BYTES : middle]), source[middle:end])
             at = end
             yield packet
-        self._chunks = bytearray(source[at:])
+        if at < len(source) or chunks:
+            self._chunks = bytearray(source[at:])
 
     def _wanted(self, data: bytearray) -> int:
         """How many bytes make it worth looking again."""
@@ -111,9 +112,10 @@ class Decoder:
         magic, kind, flags, correlation, header, payload = _PREFIX.unpack_from(data, at)
         if magic != MAGIC:
             raise ProtocolError(f"not the native protocol of Penstock: {bytes(data[at : at + 4])!r}")
-        if kind not in _KINDS or flags:
+        known = _KINDS.get(kind)
+        if known is None or flags:
             raise ProtocolError(f"a packet of an unknown kind: {kind}, flags {flags}", kind=kind)
         size = header + payload
         if size > self.bytes_max:
             raise PacketTooLarge(f"a packet of {size} bytes; the limit is {self.bytes_max}", limit=self.bytes_max)
-        return Kind(kind), correlation, header, size
+        return known, correlation, header, size
