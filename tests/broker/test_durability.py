@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
-from broker_files import Inline
+from broker_files import Inline, PathFiles
 from broker_support import broker_on, clock_of, group_on, rows, values
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
 from penstock.broker.settings import GroupSettings, TopicSettings
-from penstock.errors import Fatal, InvalidSetting, SyncFailed
+from penstock.errors import DiskFull, Fatal, InvalidSetting, SyncFailed
 from penstock.message import Message
+from penstock.server.metrics import of_broker
 from penstock.storage.files import Files
 from penstock.testing import Fault, FaultyFiles, MemoryDisk, MemoryFiles, Operation
 
@@ -204,6 +207,133 @@ def test_a_sync_that_fails_at_a_change_stops_the_broker() -> None:
         assert isinstance(broker.failure, SyncFailed)
 
     run(work, FaultyFiles(MemoryFiles(), broken_syncs(state)))
+
+
+# --- after a crash ------------------------------------------------------------------------------------------
+
+
+def killed_with(count: int, acknowledged: int) -> MemoryDisk:
+    """What a kill leaves of a topic with so many messages, of which group g is done with the first ones."""
+    disk = MemoryDisk()
+    killed: list[MemoryDisk] = []
+
+    async def work(broker: Broker, loop: StandingLoop) -> None:
+        await interval_topic(broker)
+        for number in range(count):
+            await broker.topic("t").publish(Message(b"%d" % number))
+        group = await group_on(broker, "g", "t")
+        for handed in await group.lease("c", acknowledged) if acknowledged else ():
+            await group.ack(handed.receipt)
+        await group.start()
+        killed.append(disk.after_kill())
+
+    run(work, MemoryFiles(disk))
+    return killed[0]
+
+
+@pytest.mark.parametrize("acknowledged", [0, 1, 3])
+def test_offsets_that_a_crash_has_left_without_messages_are_no_lag(acknowledged: int) -> None:
+    disk = killed_with(3, acknowledged)
+    left = 3 - acknowledged
+
+    async def looks_on(broker: Broker, loop: StandingLoop) -> None:
+        assert broker.topic("t").partition(0).messages.end_offset > 1_000
+        assert broker.group("g", "t").lag() == [left]
+        assert lag_in_metrics(broker) == left
+        assert (await group_on(broker, "new", "t")).lag() == [3], "nor of a group that has not begun"
+        await broker.delete_group("new")
+
+    async def goes_on(broker: Broker, loop: StandingLoop) -> None:
+        await looks_on(broker, loop)
+        group = broker.group("g", "t")
+        await broker.topic("t").publish(Message(b"new"))
+        assert group.lag() == [left + 1]
+        got: list[bytes | None] = []
+        while handed := await group.lease("c", 10):
+            got += values(handed)
+            for one in handed:
+                await group.ack(one.receipt)
+        assert got == [*(b"%d" % number for number in range(acknowledged, 3)), b"new"]
+        assert group.lag() == [0]
+
+    run(looks_on, MemoryFiles(disk))
+    run(looks_on, MemoryFiles(disk))
+    # Killed again, with nothing written in between.
+    run(goes_on, MemoryFiles(disk.after_kill()))
+
+
+def lag_in_metrics(broker: Broker) -> float:
+    (family,) = [family for family in of_broker(broker) if family.name == "penstock_group_lag"]
+    (sample,) = [sample for sample in family.samples if sample.labels["group"] == "g"]
+    return sample.value
+
+
+def test_lag_after_a_power_loss_is_what_is_there_and_not_done() -> None:
+    """Also if messages that are lost had been acknowledged before others that are not, or are still leased."""
+    disk = MemoryDisk()
+    states: list[MemoryDisk] = []
+
+    async def before(broker: Broker, loop: StandingLoop) -> None:
+        await interval_topic(broker)
+        group = await group_on(broker, "g", "t")
+        await group.start()
+        for number in range(6):
+            await broker.topic("t").publish(Message(b"%d" % number))
+        (handed,) = await group.lease("c", 5)
+        await group.ack(handed.receipt._replace(offsets=BitMap64([1, 3])))
+        states.extend(disk.after_power_loss(Random(seed)) for seed in range(30))
+
+    run(before, MemoryFiles(disk))
+    lags = set()
+    for state in states:
+
+        async def after(broker: Broker, loop: StandingLoop) -> None:
+            messages = broker.topic("t").partition(0).messages
+            there = [offset for frame in messages.frames(0) for offset in range(frame.base_offset, frame.next_offset)]
+            assert broker.group("g", "t").lag() == [len(set(there) - {1, 3})]
+            lags.add(len(there))
+
+        run(after, MemoryFiles(state))
+    assert len(lags) > 2
+
+
+def test_on_a_disk_that_is_full_after_a_crash_groups_go_on_and_so_do_publishers_once_there_is_room() -> None:
+    disk = killed_with(3, 1)
+    is_full = is_starting = True
+
+    def before(kind: str, path: str) -> Fault | None:
+        """Later on there is some room for what is small: the last of it is kept from publishers."""
+        is_hit = is_full and kind in ("write", "create") and (is_starting or "/messages/" in path)
+        return Fault(DiskFull("no space left")) if is_hit else None
+
+    async def work(broker: Broker, loop: StandingLoop) -> None:
+        nonlocal is_full, is_starting
+        is_starting = False
+        topic, group = broker.topic("t"), broker.group("g", "t")
+        end = topic.partition(0).messages.end_offset
+        assert group.lag() == [2]
+        handed = await group.lease("c", 10)
+        assert values(handed) == [b"1", b"2"]
+        await group.ack(handed[0].receipt)
+        assert group.lag() == [0]
+        with pytest.raises(DiskFull):
+            await topic.publish(Message(b"refused"))
+        assert await group.lease("c", 10) == []
+        is_full = False
+        assert (await topic.publish(Message(b"new"))).offset == end
+        assert group.lag() == [1]
+        handed = await group.lease("c", 10)
+        assert values(handed) == [b"new"]
+        await group.ack(handed[0].receipt)
+        await passes(loop, 3)
+        assert unsynced(topic.partition(0)) == 0
+
+    async def again(broker: Broker, loop: StandingLoop) -> None:
+        assert broker.group("g", "t").lag() == [0]
+        assert [frame.count for frame in broker.topic("t").partition(0).messages.frames(0)] == [1, 1, 1, 1]
+
+    run(work, PathFiles(MemoryFiles(disk), before))
+    run(again, MemoryFiles(disk))
 
 
 # --- what relies on a message -------------------------------------------------------------------------------

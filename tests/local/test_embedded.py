@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import subprocess
 import sys
 import warnings
@@ -230,6 +231,34 @@ atexit.register(lambda: print(len({each.result(0).id for each in sent}), q))
     )
     with penstock.open(tmp_path / "data") as q:
         assert len(list(q.reader("orders"))) == 10
+
+
+def test_lag_after_a_kill_counts_messages_and_not_the_offsets_that_are_passed_over(tmp_path: Path) -> None:
+    script = """
+import os, signal, penstock
+q = penstock.open("data")
+q.create_topic("t", partitions=1, durability="interval", sync_interval="10m")
+for number in range(3):
+    q.publish("t", b"%d" % number)
+with q.consumer("g", "t", until_idle="50ms") as consumer:
+    for batch in consumer.batches():
+        batch.ack()
+print(q.lag("g"), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-c", script]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (-signal.SIGKILL, "{'t': [0]}\n"), result.stderr
+    for _ in range(2):
+        # The second time after a clean end.
+        with penstock.open(tmp_path / "data") as q:
+            assert q.topic("t").partitions[0].end_offset > 3
+            assert q.lag("g") == {"t": [0]}
+    with penstock.open(tmp_path / "data") as q:
+        q.publish("t", b"new")
+        assert q.lag("g") == {"t": [1]}
+        with q.consumer("g", "t", until_idle="50ms") as consumer:
+            assert [message.value for batch in consumer.batches() for message in batch.messages()] == [b"new"]
 
 
 def test_what_can_not_be_sent_at_the_end_of_a_script_is_told(tmp_path: Path) -> None:

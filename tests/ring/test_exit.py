@@ -158,6 +158,44 @@ ring.close()
         assert drained(ring) == ["b", "d"]
 
 
+def test_a_forked_child_goes_on_with_a_copy_of_a_ring_without_a_journal() -> None:
+    ended = run_python(
+        """
+import os, sys, threading, warnings
+from penstock import Ring
+warnings.simplefilter("ignore")
+ring = Ring(2)
+other = threading.Thread(target=ring.take)      # whom the child does not have
+other.start()
+while not ring._takers.waiters:
+    pass
+ring._lock.acquire()                            # as another thread might have, too
+ring._starting.acquire()
+child = os.fork()
+if child == 0:
+    assert ring.stats().waiting == 0
+    taker = threading.Thread(target=lambda: ring.take().ack())
+    taker.start()
+    while not ring._takers.waiters:
+        pass
+    ring.put_many(["a"])
+    taker.join()
+    ring.run(lambda batch: None, until_idle="1ms")
+    assert ring.join(wait=0)
+    ring.close()
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+ring._lock.release()
+ring._starting.release()
+assert status == 0, status
+ring.put("b")
+other.join()
+assert ring.stats().in_flight == 1
+"""
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_a_forked_child_does_not_keep_the_directory(tmp_path: Any) -> None:
     """Its parent is gone, and the next one can start though the child goes on."""
     reading, writing = os.pipe()

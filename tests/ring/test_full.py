@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import RingFull
+from penstock.errors import InvalidInput, RingFull
 from penstock.ring import Ring
 from penstock.ring.waiting import WaitingThread
 from ring_support import Started, Time, drained, hurried_switches, ring_at, until_waiting
@@ -78,9 +78,26 @@ def test_a_ring_that_rejects_takes_all_or_none() -> None:
     with pytest.raises(RingFull):
         ring.put(4)
     with pytest.raises(RingFull):
-        ring.put(4, wait="1h")
+        ring.put(4, wait=0)
     assert ring.stats().rejected == 5
     assert drained(ring) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("when_full", ["reject", "drop_oldest"])
+def test_a_ring_that_never_waits_takes_no_wait(when_full: Any) -> None:
+    ring = Ring(3, when_full=when_full)
+    for call in (lambda: ring.put(1, "1h"), lambda: ring.put_many([1, 2], wait="1ms")):
+        with pytest.raises(InvalidInput, match='only with when_full="block"'):
+            call()
+    assert len(ring) == 0
+    ring.put(1, wait=0)
+
+
+def test_it_says_how_many_wait() -> None:
+    ring = Ring(1)
+    ring.put(1)
+    with pytest.raises(RingFull, match=r"^1 job waits, and 0 for another attempt; there is room for 1$"):
+        ring.put(2, wait=0)
 
 
 def test_the_oldest_jobs_go_for_newer_ones() -> None:

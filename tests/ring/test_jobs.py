@@ -375,6 +375,32 @@ def test_settings_out_of_their_range_are_refused(settings: Any) -> None:
         Ring(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backoff": {"initial": 5}}, "backoff's initial: a duration needs its unit"),
+        ({"backoff": {"max": "soon"}}, "backoff's max: a duration is written as"),
+        ({"flush_interval": "50ms"}, "flush_interval is that of the journal"),
+    ],
+)
+def test_the_setting_that_is_wrong_is_named(settings: Any, message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        Ring(**settings)
+
+
+def test_who_gives_a_reason_or_a_delay_in_the_place_of_jobs_is_told_how() -> None:
+    ring = Ring()
+    ring.put("a")
+    batch = ring.take()
+    with pytest.raises(InvalidInput, match="a reason is given as reason="):
+        batch.fail("why")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="a delay is given as delay="):
+        batch.retry("5s")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"not as str$"):
+        batch.ack("a")
+    assert not batch.is_settled
+
+
 # --- the end -------------------------------------------------------------------------------------------------
 
 
@@ -490,6 +516,30 @@ def test_rates_are_those_of_the_last_while(time: Time) -> None:
     assert ring.stats().put_per_s == 0
 
 
+def test_in_the_first_second_a_rate_is_what_has_happened_so_far(time: Time) -> None:
+    ring = ring_at(time)
+    ring.put_many(range(10))
+    assert ring.stats().put_per_s == 10
+    time.advance("10ms")
+    ring.take(4).ack()
+    assert (ring.stats().put_per_s, ring.stats().acked_per_s) == (10, 4)
+
+
+def test_a_ring_and_a_batch_say_what_they_are() -> None:
+    ring = Ring(1_000)
+    assert repr(ring) == "<Ring of 1,000: 0 waiting, 0 in flight>"
+    ring.put_many(range(7))
+    batch = ring.take(4)
+    batch.ack([0])
+    assert repr(batch) == "<JobBatch of 4, 1 answered for>"
+    assert repr(ring) == "<Ring of 1,000: 3 waiting, 3 in flight>"
+    batch.retry(delay="1h")
+    assert repr(batch) == "<JobBatch of 4, 4 answered for>"
+    ring.close()
+    assert repr(ring) == "<Ring of 1,000: 6 waiting, 0 in flight, closed>"
+    assert repr(Ring().take(wait=0)) == "<JobBatch of 0, 0 answered for>"
+
+
 def test_why_slow_names_the_first_thing_to_look_at(time: Time) -> None:
     ring = ring_at(time, 4)
     assert ring.stats().why_slow == "it is not: nothing is waiting"
@@ -505,4 +555,4 @@ def test_why_slow_names_the_first_thing_to_look_at(time: Time) -> None:
     time.advance("30s")
     ring.take(2).ack()
     batch = ring.take(1)
-    assert ring.stats().why_slow == "1 jobs wait for their next attempt, and no others are there"
+    assert ring.stats().why_slow == "1 job waits for the next attempt, and no others are there"

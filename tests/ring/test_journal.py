@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from pyroaring import BitMap64
 
+import penstock
 from penstock.batch import Batch
 from penstock.errors import (
     BatchTooLarge,
@@ -328,22 +329,60 @@ def test_a_directory_is_one_ring_s_only(tmp_path: Any) -> None:
     Ring(journal=tmp_path).close()
 
 
-@pytest.mark.parametrize("path", [5, 1.5, b"bytes", ["a"], object()])
+@pytest.mark.parametrize("path", [5, 1.5, b"bytes", ["a"], object(), ""])
 def test_a_journal_is_in_a_directory(path: Any) -> None:
-    with pytest.raises(InvalidInput, match="a journal is in a directory"):
+    with pytest.raises(InvalidSetting, match="journal is the path of a directory"):
         Ring(journal=path)
 
 
 def test_a_path_that_can_be_no_directory_is_refused(tmp_path: Any) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file", tmp_path / "file" / "below", "a\0b", ""):
+    for path in (tmp_path / "file", tmp_path / "file" / "below", "a\0b"):
         with pytest.raises(StorageError):
             Ring(journal=path)
 
 
-@pytest.mark.parametrize("interval", [5, "0s", "999us", "61s", "soon", None])
+def test_a_journal_is_not_put_among_the_data_of_a_broker(tmp_path: Any) -> None:
+    with penstock.open(tmp_path):
+        pass
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(InvalidSetting, match="has the data of a broker") as caught:
+        Ring(journal=tmp_path)
+    assert str(tmp_path) in caught.value.message
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    with penstock.open(tmp_path):
+        pass
+
+
+def test_what_is_wrong_with_a_journal_says_where_it_is(tmp_path: Any) -> None:
+    with Ring(journal=tmp_path) as ring:
+        ring.put("text")
+        assert repr(ring) == f"<Ring of 65,536: 1 waiting, 0 in flight, journal {tmp_path}>"
+    with pytest.raises(InvalidInput, match="its jobs are not of the type that was given") as mismatch:
+        Ring(journal=tmp_path, type=int)
+    (tmp_path / "manifest").unlink()
+    with pytest.raises(LogCorrupt, match="the manifest is missing") as corrupt:
+        Ring(journal=tmp_path)
+    for caught in (mismatch, corrupt):
+        assert caught.value.message.startswith(f"the journal {tmp_path}: ")
+        assert caught.value.details["directory"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("at", [0, 3, 999, 1_000, 2_345])
+def test_put_many_says_which_job_can_not_be_written(files: MemoryFiles, at: int) -> None:
+    ring = quiet_ring(files, type=str)
+    for job, error in ((object(), "can't be written"), (5, "not of the type"), ("x" * (1 << 20), "1,048,5")):
+        jobs: list[Any] = ["fine"] * 3_000
+        jobs[at] = job
+        with pytest.raises(InvalidInput, match=f"the job at index {at} .*{error}") as caught:
+            ring.put_many(jobs)
+        assert caught.value.details["index"] == at
+    assert len(ring) == 0
+
+
+@pytest.mark.parametrize("interval", [5, "0s", "999us", "61s", "soon"])
 def test_a_flush_interval_is_from_a_millisecond_to_a_minute(tmp_path: Any, interval: Any) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidSetting, match="flush_interval"):
         Ring(journal=tmp_path / "new", flush_interval=interval)
     assert not (tmp_path / "new").exists()
 

@@ -102,6 +102,31 @@ def test_who_waits_for_room_hears_that_the_disk_is_full(disk: Disk) -> None:
     ring.flush()
 
 
+def test_one_large_put_hears_that_the_disk_is_full_and_what_is_in_is_kept(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.ring.journal.UNFLUSHED_BYTES_MAX", 1_000)
+    monkeypatch.setattr("penstock.ring.records.JOB_BYTES_MAX", 150)
+    jobs = [f"{number:098}" for number in range(50)]
+    ring = Ring(journal=disk.files, flush_interval="60s")
+    disk.fill_up()
+
+    def put() -> None:
+        with pytest.raises(DiskFull) as caught:
+            ring.put_many(jobs)
+        assert caught.value.details["put"] == 11
+
+    Started(put).join()
+    journal = ring.stats().journal
+    assert journal is not None
+    assert journal.unflushed_bytes == 1_100
+    disk.failing = {}
+    ring.flush()
+    assert ring.stats().journal.unflushed_bytes == 0  # type: ignore[union-attr]
+    ring.close()
+    assert drained(quiet_ring(disk.memory)) == jobs[:11]
+
+
 def test_a_full_disk_is_written_to_again_by_itself(disk: Disk) -> None:
     ring = Ring(journal=disk.files, flush_interval="1ms")
     disk.fill_up()

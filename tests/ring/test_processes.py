@@ -68,11 +68,31 @@ def test_a_handler_that_raises_has_its_jobs_tried_again_but_those_it_answered_fo
     assert (ring.stats().acked, ring.stats().retried) == (2, 2)
 
 
-def test_an_error_after_the_last_answer_changes_nothing() -> None:
+def test_an_error_after_the_last_answer_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     ring = Ring()
     ring.put_many(["a", "b"])
     assert run(ring, handlers.raise_when_all_is_answered) == []
     assert ring.stats().acked == 2
+    assert "ValueError: too late to matter\nTraceback" in caplog.text
+
+
+def test_a_handler_that_raises_is_in_the_log_with_the_traceback_of_its_process(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ring = Ring(max_attempts=1)
+    ring.put_many(["a", "b"])
+    run(ring, handlers.answer_and_raise)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("a handler failed with a batch of 2 jobs: ValueError: bad ? job\nTraceback ")
+    assert "in answer_and_raise" in record.getMessage()
+
+
+def test_a_coroutine_that_a_handler_returns_is_not_taken_for_done() -> None:
+    ring = Ring(max_attempts=1)
+    ring.put("a")
+    (reason,) = run(ring, handlers.tell_later)
+    assert reason.startswith("InvalidInput: the handler returned a value of type coroutine, ")
+    assert ring.stats().acked == 0
 
 
 def test_a_wrong_answer_is_an_error_of_the_handler() -> None:

@@ -55,6 +55,15 @@ def test_the_end_of_a_process_is_seen_though_those_it_has_forked_live_on(pipes: 
     pipes.say()
 
 
+@pytest.mark.parametrize("gives_all", [False, True])
+def test_the_end_of_a_process_is_seen_though_what_it_has_started_lives_on(pipes: Pipes, gives_all: bool) -> None:
+    ring = Ring(backoff=NOW)
+    ring.put(pipes.job | {"gives_all": gives_all})
+    assert run(ring, handlers.start_and_end) == []
+    assert ring.stats().last_error == "the worker process ended with exit code 4"
+    pipes.say()
+
+
 def test_jobs_given_to_a_process_that_had_ended_before_are_not_counted_as_tried() -> None:
     with Ring() as ring:
         running = ring.start(handlers.tell, kind="processes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -151,6 +152,36 @@ def test_a_thread_is_called_in_the_place_of_a_task_whose_loop_is_closed() -> Non
     taker.join()
     assert found == [["a"]]
     waits.close()
+
+
+def test_a_thread_is_called_too_if_the_loop_of_a_task_is_stopped() -> None:
+    """Nobody knows whether it will go on. If it does, the task looks again."""
+    ring = Ring()
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        task = loop.create_task(ring.aio.take())
+        loop.run_until_complete(waiting(ring._takers, 1))
+        found: list[Any] = []
+        taker = Started(lambda: found.append(ring.take().jobs))
+        until_waiting(ring._takers, 2)
+        ring.put("a")
+        taker.join()
+        assert found == [["a"]]
+        ring.put("b")
+        assert loop.run_until_complete(asyncio.wait_for(task, PATIENCE_S)).jobs == ["b"]
+
+
+def test_close_does_not_wait_for_tasks_whose_loop_is_stopped() -> None:
+    ring = Ring()
+
+    async def handle(batch: Any) -> None:
+        raise AssertionError("there is nothing to do")
+
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        running = loop.create_task(ring.aio.run(handle))
+        loop.run_until_complete(waiting(ring._takers, 1))
+        Started(ring.close).join()
+        assert not running.done()
+        loop.run_until_complete(asyncio.wait_for(running, PATIENCE_S))
 
 
 def test_close_wakes_tasks() -> None:

@@ -3,7 +3,7 @@ that anybody was told of ever names another message.
 
 A seeded workload over a disk in memory: appends that count as told at once, syncs, rolls, changes between `sync_within`
 and back, deletions, clean ends and kills. Ahead of every operation on the disk the state is kept; from each, kills and
-power losses are rolled, and some recoveries are cut short by another one.
+power losses are rolled, and some recoveries are cut short by another one, or find no room on the disk.
 
 Replay one seed: pytest tests/simulation/test_interval_power_loss.py --seed N
 """
@@ -18,12 +18,13 @@ from random import Random
 import pytest
 
 from penstock.batch import Batch
-from penstock.errors import LogCorrupt
+from penstock.errors import DiskFull, LogCorrupt
 from penstock.frame import Frame
 from penstock.storage.files import Files
-from penstock.storage.log import Log, LogSettings
+from penstock.storage.log import Appended, Log, LogSettings
+from penstock.storage.manifest import read_manifest
 from penstock.storage.merge import merge_small_frames
-from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
+from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
 STATES = 4_000
 SETTINGS = LogSettings(segment_bytes_max=4096)
@@ -40,7 +41,7 @@ class PowerLoss(BaseException):
 class Told:
     """What was ever appended, by offset, and which of it must be there if the power is lost now."""
 
-    values: dict[int, bytes] = field(default_factory=dict)
+    values: dict[int, bytes | None] = field(default_factory=dict)
     on_disk: set[int] = field(default_factory=set)
     # Somebody may have heard of offsets below this.
     until: int = 0
@@ -197,18 +198,62 @@ def cut_recovery_short(disk: MemoryDisk, random: Random) -> MemoryDisk:
     return disk.after_power_loss(random)
 
 
+def recover_without_room(disk: MemoryDisk, told: Told, random: Random) -> MemoryDisk:
+    """What is left after a life that began on a full disk. In some there is room again later."""
+    is_full = True
+
+    def before(operation: Operation) -> Fault | None:
+        is_it = is_full and operation.name.endswith(".log") and operation.kind in ("write", "write_at")
+        return Fault(DiskFull("no space left"), written=random.choice((0, 8, 100))) if is_it else None
+
+    log = open_log(FaultyFiles(MemoryFiles(disk), before))
+    log.sync_within(random.choice((None, SECOND_US)))
+    assert log.end_offset >= told.until, f"ends at {log.end_offset}, and had told of {told.until}"
+    rows = read_all(log)
+    for offset, value in rows.items():
+        assert told.values.get(offset) == value, f"offset {offset} named another message"
+    lost = {offset for offset in told.on_disk if offset >= log.start_offset} - set(rows)
+    assert not lost, f"lost although it had been synced: {sorted(lost)}"
+    # What is lost by now stays lost.
+    told.values, told.on_disk, told.until = dict(rows), set(rows), log.end_offset
+    frame = Frame.of(Batch.from_columns([b"more"], now_us=1))
+    with pytest.raises(DiskFull):
+        log.append([frame])
+    if random.random() < 0.5:
+        is_full = False
+        if random.random() < 0.5:
+            log.roll()
+        (offset,) = log.append([frame]).base_offsets
+        assert offset == told.until, f"{offset} given out, and had told of {told.until}"
+        told.values[offset] = b"more"
+        told.until = log.committed_offset
+    if random.random() < 0.5:
+        log.close()
+        told.on_disk = set(told.values)
+    return disk.after_kill() if random.random() < 0.5 else disk.after_power_loss(random)
+
+
+def has_reserved(disk: MemoryDisk) -> bool:
+    manifest = read_manifest(MemoryFiles(disk))
+    return manifest is not None and manifest.reserved > 0
+
+
 def run_seed(seed: int, seen: Counter[str]) -> int:
     random = Random(seed)
     states = 0
     for moment in Workload(seed).run():
         for loss in range(LOSSES_PER_STATE):
             disk = moment.disk.after_kill() if loss == 0 else moment.disk.after_power_loss(random)
-            is_kill = loss == 0
+            is_kill, told = loss == 0, moment.told
             if random.random() < 0.25:
                 disk, is_kill = cut_recovery_short(disk, random), False
                 seen["recovery cut short"] += 1
             try:
-                seen["lost"] += check(disk, moment.told, is_kill=is_kill)
+                if random.random() < 0.25 and has_reserved(disk):
+                    told = told.copy()
+                    disk, is_kill = recover_without_room(disk, told, random), False
+                    seen["no room"] += 1
+                seen["lost"] += check(disk, told, is_kill=is_kill)
             except Exception as error:
                 place = f"during {moment.during}, ahead of {moment.operation.kind} {moment.operation.name}"
                 raise AssertionError(
@@ -235,6 +280,7 @@ def test_a_power_loss_takes_only_what_was_not_synced_and_no_offset_is_given_out_
     missing = {"append", "sync", "roll", "change", "delete_prefix", "merge", "reopen"} - set(seen)
     assert not missing, f"no crash point during {missing}"
     assert seen["lost"] > 0, "the power losses took nothing"
+    assert seen["no room"] > 0, "no start found a full disk"
 
 
 # --- would it notice? ---------------------------------------------------------------------------------------
@@ -263,6 +309,21 @@ def _mutant_not_synced_before_a_change(patch: pytest.MonkeyPatch) -> None:
         log._sync_within_us = time_us
 
     patch.setattr(Log, "sync_within", sync_within)
+
+
+def _mutant_an_unwritten_hole_is_released(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "_release_reserved", lambda log: log._write_manifest(log._manifest._replace(reserved=0)))
+
+
+def _mutant_an_unwritten_hole_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def append(log: Log, frames: list[Frame], spans: list[int], leader_epoch: int) -> Appended:
+        if frames and log._hole_end:
+            log._hole_end = 0
+            log._note_synced()
+        return real(log, frames, spans, leader_epoch)
+
+    real = Log._append
+    patch.setattr(Log, "_append", append)
 
 
 MUTANTS = [value for name, value in list(globals().items()) if name.startswith("_mutant_")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -133,6 +134,19 @@ def test_a_change_syncs_first_in_both_directions() -> None:
     assert (log.synced_offset, log.committed_offset) == (2, 2), "what is told of now was never reserved"
 
 
+@pytest.mark.parametrize("within", [None, SECOND_US])
+def test_a_log_never_starts_behind_what_is_synced(within: int | None) -> None:
+    disk = MemoryDisk()
+    log = open_log(MemoryFiles(disk))
+    log.sync_within(within)
+    log.append([frame_of(b"a", b"b", b"c")])
+    log.delete_prefix(2)
+    again = open_log(MemoryFiles(nothing_but_what_was_synced(disk)))
+    assert again.start_offset == 2
+    assert again.end_offset >= 3
+    assert [row.offset for row in rows_of(again) if row.offset >= 2] == [2]
+
+
 def test_a_roll_syncs_what_it_seals() -> None:
     log = lazy_log(MemoryDisk())
     log.append([frame_of(b"a")])
@@ -192,6 +206,131 @@ def test_what_could_not_be_released_is_passed_over_and_does_no_harm() -> None:
     again.append([frame_of(b"b")])
     again.sync()
     assert values_of(again) == [b"a", b"b"]
+
+
+class FullDisk:
+    """Nothing can be made or grow while it is full; what is there can be written over."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.disk = disk
+        self.is_full = True
+        self.written = 0
+        self.files = FaultyFiles(MemoryFiles(disk), self._before)
+
+    def _before(self, operation: Operation) -> Fault | None:
+        is_hit = self.is_full and operation.kind in ("write", "create")
+        return Fault(DiskFull("no space left"), written=self.written) if is_hit else None
+
+
+def full_after_a_power_loss() -> tuple[FullDisk, int]:
+    """With one message left of three, and the offset that may be given out next."""
+    disk = MemoryDisk()
+    log = lazy_log(disk)
+    log.append([frame_of(b"a")])
+    log.sync()
+    log.append([frame_of(b"b", b"c")])
+    return FullDisk(nothing_but_what_was_synced(disk)), reserved(disk)
+
+
+@pytest.mark.parametrize("within", [None, SECOND_US])
+def test_a_log_without_room_for_its_hole_opens_and_writes_it_ahead_of_the_next_message(within: int | None) -> None:
+    full, end = full_after_a_power_loss()
+    log = open_log(full.files)
+    log.sync_within(within)
+    assert "there is no room yet" in log.recovery_notes[-1]
+    assert (log.end_offset, log.synced_offset, log.committed_offset) == (end, end, end)
+    assert list(log.unwritten_hole) == list(range(1, end))
+    assert values_of(log) == [b"a"]
+    assert (log.read(2).next_offset, log.read(end).next_offset) == (end, end)
+    for full.written in (0, 10, 150):
+        with pytest.raises(DiskFull):
+            log.append([frame_of(b"d")])
+        assert (log.end_offset, values_of(log)) == (end, [b"a"])
+    full.is_full = False
+    assert log.append([frame_of(b"d"), frame_of(b"e", b"f")]).base_offsets == [end, end + 1]
+    assert log.append([frame_of(b"g")]).base_offsets == [end + 3]
+    assert not log.unwritten_hole
+    log.sync()
+    expected = [(0, b"a"), (end, b"d"), (end + 1, b"e"), (end + 2, b"f"), (end + 3, b"g")]
+    for opened in (log, open_log(MemoryFiles(full.disk.after_kill()))):
+        assert [(row.offset, row.value) for row in rows_of(opened)] == expected
+    found = [one.piece.frame for one in frames(MemoryFiles(full.disk.after_kill()))]
+    assert [(one.base_offset, one.count) for one in found if one] == [
+        (0, 1),
+        (1, 0),
+        (end, 1),
+        (end + 1, 2),
+        (end + 3, 1),
+    ]
+    log.close()
+    assert reserved(full.disk) == 0
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_an_unwritten_hole_outlives_a_kill_a_clean_end_and_a_change(is_closed: bool) -> None:
+    full, end = full_after_a_power_loss()
+    disk = full.disk
+    for within in (None, SECOND_US, None):
+        full = FullDisk(disk.after_kill())
+        log = open_log(full.files)
+        log.sync_within(within)
+        assert log.end_offset == end
+        if is_closed:
+            log.close()
+        disk = full.disk
+    again = open_log(MemoryFiles(disk.after_kill()))
+    assert (again.end_offset, values_of(again)) == (end, [b"a"])
+    assert again.append([frame_of(b"d")]).base_offsets == [end]
+
+
+def test_what_is_old_can_be_deleted_while_a_hole_has_no_room_and_then_there_is_some() -> None:
+    disk = MemoryDisk()
+    log = lazy_log(disk)
+    for number in range(3):
+        log.append([frame_of(b"%d" % number)])
+        log.roll()
+    log.append([frame_of(b"lost")])
+    full = FullDisk(nothing_but_what_was_synced(disk))
+    log = open_log(full.files)
+    now = log.segments[-2].last_append_time
+    assert apply_retention(log, Retention(age_us_max=1), now_us=now + 2) == 3
+    assert values_of(log) == []
+    full.is_full = False
+    end = log.end_offset
+    assert log.append([frame_of(b"new")]).base_offsets == [end]
+    log.close()
+    again = open_log(MemoryFiles(full.disk))
+    assert [(row.offset, row.value) for row in rows_of(again)] == [(end, b"new")]
+
+
+def test_a_segment_can_be_sealed_ahead_of_an_unwritten_hole() -> None:
+    full, end = full_after_a_power_loss()
+    log = open_log(full.files)
+    full.is_full = False
+    log.roll()
+    assert (log.end_offset, [segment.base_offset for segment in log.segments]) == (end, [0, 1])
+    assert open_log(MemoryFiles(full.disk.after_kill())).end_offset == end
+    assert log.append([frame_of(b"d")]).base_offsets == [end]
+    log.sync()
+    assert values_of(open_log(MemoryFiles(full.disk.after_kill()))) == [b"a", b"d"]
+
+
+@pytest.mark.parametrize("change", [Log.truncate, Log.delete_prefix])
+def test_a_cut_into_an_unwritten_hole_waits_until_it_is_written(change: Callable[[Log, int], None]) -> None:
+    full, end = full_after_a_power_loss()
+    log = open_log(full.files)
+    with pytest.raises(DiskFull):
+        change(log, end - 5)
+    assert (log.start_offset, log.end_offset, values_of(log)) == (0, end, [b"a"])
+    full.is_full = False
+    change(log, end - 5)
+    is_truncated = change is Log.truncate
+    assert (log.start_offset, log.end_offset) == ((0, end - 5) if is_truncated else (end - 5, end))
+    (offset,) = log.append([frame_of(b"d")]).base_offsets
+    assert offset == (end - 5 if is_truncated else end)
+    log.close()
+    again = open_log(MemoryFiles(full.disk.after_kill()))
+    assert values_of(again) == ([b"a", b"d"] if is_truncated else [b"d"])
 
 
 def test_a_sync_that_fails_stops_the_log() -> None:

@@ -55,6 +55,7 @@ from penstock.frame import Frame
 RAN_OUT = "the lease ran out"
 # Of those before the last one: somebody may allow a thousand retries.
 _FAILURES_MAX = 20
+_NO_HOLES = BitMap64()
 
 
 @dataclass(slots=True)
@@ -176,11 +177,14 @@ class Delivery:
     def is_done(self, offset: int) -> bool:
         return offset < self.floor or offset in self.done
 
-    def lag(self, end_offset: int) -> int:
-        """Messages that are not done."""
+    def lag(self, end_offset: int, holes: BitMap64 = _NO_HOLES) -> int:
+        """Messages that are not done. At the offsets in `holes` there never were any, or they are lost."""
         end = end_offset if self.end is None else min(self.end, end_offset)
         # What is done may lie ahead of the cursor, but never behind the end.
-        return max(end - self.floor, 0) - len(self.done)
+        lag = max(end - self.floor, 0) - len(self.done)
+        if holes and self.floor < end:
+            lag -= (holes - self.done).range_cardinality(self.floor, end)
+        return lag
 
     def count_handed(self, offsets: BitMap64, frames: Sequence[Frame], flags: int, now_us: int) -> None:
         """Of a lease that was applied: those that were never delivered before, by their age."""

@@ -261,11 +261,12 @@ class Group:
         """Messages not done, for each partition."""
         lags = []
         for partition in self.topic.partitions:
-            end = partition.reading.visible_offset
+            end, holes = partition.reading.visible_offset, partition.reading.holes
             if partition.groups.has(self.name):
-                lags.append(partition.groups.state(self.name).lag(end))
+                lags.append(partition.groups.state(self.name).lag(end, holes))
             else:
-                lags.append(end - self._first_offset(partition))
+                first = min(self._first_offset(partition), end)
+                lags.append(end - first - holes.range_cardinality(first, end))
         return lags
 
     # --- parked keys -------------------------------------------------------------------------------------

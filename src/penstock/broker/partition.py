@@ -75,7 +75,7 @@ class Partition:
         self._loop = loop
         self.groups = Deliveries(deliveries, self.reading, clock=clock, disk=disk, loop=loop, new_id=new_id)
         self.groups.wake = bell.ring
-        self._recall_producers(clock.now_us() - PRODUCER_EXPIRY_US)
+        self._recall(clock.now_us() - PRODUCER_EXPIRY_US)
 
     @classmethod
     def open(
@@ -293,13 +293,17 @@ class Partition:
         finally:
             self.deliveries.close()
 
-    def _recall_producers(self, since_us: int) -> None:
-        """From the headers of the frames appended since then.
+    def _recall(self, since_us: int) -> None:
+        """From the headers of the frames appended since then: holes and producers.
 
-        Not from what retention has left over of others: a producer would seem to be where it was long ago.
+        No producers from what retention has left over of others: they would seem to be where they were long ago.
         """
+        holes, unwritten = self.reading.holes, self.messages.unwritten_hole
+        holes.add_range(unwritten.start, unwritten.stop)
         for frame in self.messages.heads(since_us=since_us):
             facts = frame.facts()
+            if not facts.messages:
+                holes.add_range(facts.base_offset, facts.base_offset + facts.span)
             if facts.producer.id == 0 or facts.base_offset < self.messages.whole_from:
                 continue
             where = self._loop.create_future()

@@ -39,6 +39,8 @@ class Reading:
     def __init__(self, log: Log, cache: FrameCache) -> None:
         self.log = log
         self._cache = cache
+        # Offsets without messages that crashes have left, as far as they are known: see `Partition`.
+        self.holes = BitMap64()
         # Messages in other lanes or with delays that are on their way to the disk, or there but not known yet: until
         # they are, nobody may see them, nor anything behind them.
         self._coming = 0

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.ring.batch import JobBatch
+from penstock.ring.handlers import AsyncHandler, check_async
 from penstock.ring.settings import Duration, listed
-from penstock.ring.tasks import AsyncHandler, LoopTasks
+from penstock.ring.tasks import LoopTasks
 from penstock.ring.waiting import WaitingTask, drive_async
-from penstock.ring.workers import Work, check_handler
+from penstock.ring.workers import Work
 
 if TYPE_CHECKING:
     from penstock.ring.ring import Ring
@@ -43,7 +44,7 @@ class AsyncRing:
         self, handler: AsyncHandler, workers: int = 1, batch: int = 100, *, until_idle: Duration | None = None
     ) -> None:
         """Tasks in this event loop, until the ring is closed, or has had nothing to do for `until_idle`."""
-        check_handler(handler)
+        check_async(handler)
         self._ring._check_open()
         tasks = LoopTasks(Work(self._ring, workers, batch, until_idle))
         self._ring._list(tasks)

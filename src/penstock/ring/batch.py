@@ -71,12 +71,12 @@ class JobBatch(msgspec.Struct, eq=False):
     def retry(self, jobs: Sequence[Any] | None = None, delay: Duration | None = None, *, reason: str = "") -> None:
         """They come again after `delay`, or after what the ring's `backoff` says; or, tried often enough, fail."""
         _check_reason(reason)
-        self._ring._retry(self, self._positions(jobs), delay, reason)
+        self._ring._retry(self, self._positions(jobs, "a delay is given as delay=…"), delay, reason)
 
     def fail(self, jobs: Sequence[Any] | None = None, reason: str = "") -> None:
         """They will not be tried again: `Ring.failed` has them."""
         _check_reason(reason)
-        self._ring._fail(self, self._positions(jobs), reason)
+        self._ring._fail(self, self._positions(jobs, "a reason is given as reason=…"), reason)
 
     @property
     def is_settled(self) -> bool:
@@ -94,11 +94,16 @@ class JobBatch(msgspec.Struct, eq=False):
         if error is None:
             self.ack()
         else:
-            self.retry(reason=f"{type(error).__name__}: {error}")
+            self.retry(reason=reason_of(error))
+
+    def __repr__(self) -> str:
+        settled = len(self.jobs) if self.is_settled else len(self._settled or ())
+        return f"<JobBatch of {len(self.jobs):,}, {settled:,} answered for>"
 
     # --- for the ring --------------------------------------------------------------------------------------
 
-    def _positions(self, jobs: Sequence[Any] | None) -> list[int]:
+    def _positions(self, jobs: Sequence[Any] | None, instead: str = "") -> list[int]:
+        """`instead`: what somebody may have meant who gives no list."""
         settled = self._settled or ()
         left = [at for at in range(len(self.jobs)) if at not in settled]
         if jobs is None:
@@ -106,7 +111,8 @@ class JobBatch(msgspec.Struct, eq=False):
                 raise _answered()
             return left
         if isinstance(jobs, str | bytes) or not isinstance(jobs, Sequence):
-            raise InvalidInput(f"jobs are given as a list of some of the batch's, not as {type(jobs).__name__}")
+            message = f"jobs are given as a list of some of the batch's, not as {type(jobs).__name__}"
+            raise InvalidInput(f"{message}; {instead}" if instead else message)
         if not jobs:
             return []
         if self.is_settled:
@@ -141,6 +147,10 @@ class JobBatch(msgspec.Struct, eq=False):
             self._settled = set()
         self._settled.update(positions)
         return len(self._settled) == len(self.jobs)
+
+
+def reason_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _check_reason(reason: object) -> None:

@@ -12,6 +12,7 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from threading import Thread
@@ -22,8 +23,9 @@ import msgspec
 
 from penstock.clock import SystemClock
 from penstock.durations import duration_us
-from penstock.ring.batch import JobBatch
+from penstock.ring.batch import JobBatch, reason_of
 from penstock.ring.exchange import ANSWERED, BROKEN, READY, Answer, Memory, Outcome, Parcels, as_text
+from penstock.ring.handlers import check_returned
 from penstock.ring.jobs import Jobs
 from penstock.ring.settings import Duration, RingSettings
 
@@ -33,6 +35,7 @@ Call = Callable[[JobBatch], Any]
 def main(pipe: Connection, memory: Memory | None, order: bytes, is_async: bool) -> None:
     """`order` is the handler and the type of the jobs, pickled: both by name, as `multiprocessing` does."""
     _leave_ctrl_c_to_the_parent()
+    _keep_files_to_itself()
     Thread(target=_end_with_the_parent, name="penstock-ring-parent", daemon=True).start()
     if hasattr(os, "register_at_fork"):
         # That this process has ended is seen from the pipe, which those it has forked must not hold open.
@@ -41,7 +44,7 @@ def main(pipe: Connection, memory: Memory | None, order: bytes, is_async: bool) 
         handler, job_type = pickle.loads(order)
         parcels = Parcels(job_type)
     except BaseException as error:
-        reason = as_text(f"{type(error).__name__}: {error}")
+        reason = as_text(reason_of(error))
         pipe.send_bytes(BROKEN + msgspec.msgpack.encode((reason, as_text(format_exc()))))
         return
     pipe.send_bytes(READY)
@@ -58,6 +61,16 @@ def _leave_ctrl_c_to_the_parent() -> None:
     if hasattr(signal, "pthread_sigmask"):
         # Held back by the parent so that this process would not die of it before it got here.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _keep_files_to_itself() -> None:
+    """What it starts by `os.system` or the like would have them all, and they would be open for as long as it runs."""
+    if os.path.isdir("/dev/fd"):
+        for fd in map(int, os.listdir("/dev/fd")):
+            # The one of the listing is closed by now.
+            with suppress(OSError):
+                if fd > 2:
+                    os.set_inheritable(fd, False)
 
 
 def _end_with_the_parent() -> None:
@@ -92,13 +105,15 @@ def _outcome(attempts: list[int] | None, jobs: list[Any], unread: dict[int, str]
     batch = JobBatch(book, jobs, attempts)
     book._in_flight.add(batch)
     error: str | None = None
+    raised: tuple[str, str] | None = None
     try:
-        call(batch)
-    except Exception as raised:
-        error = None if batch.is_settled else as_text(f"{type(raised).__name__}: {raised}")
+        check_returned(call(batch))
+    except Exception as problem:
+        raised = as_text(reason_of(problem)), as_text(format_exc())
+        error = None if batch.is_settled else raised[0]
     # From now on it is too late for answers.
     book._in_flight.discard(batch)
-    return Outcome(book.answers, error)
+    return Outcome(book.answers, error, raised)
 
 
 class AnswerBook(Jobs):

@@ -4,7 +4,7 @@
                      S, u64 size                                    the parcel is in the shared memory
     worker ─► ring   R                                              ready: the handler is loaded
                      E, msgpack [reason, traceback]                 it can't be
-                     A, msgpack [[answer, …], reason | nil]         the parcel is dealt with
+                     A, msgpack [[answer, …], error | nil, raised]  the parcel is dealt with
 
 One parcel at a time: the next is written when the last is answered. Jobs are never pickled.
 
@@ -58,6 +58,8 @@ class Outcome(msgspec.Struct, array_like=True, frozen=True):
     answers: list[Answer]
     # Why the others are to be tried again; None if they are done.
     error: str | None = None
+    # What the handler raised, also if that was behind its last answer; and where.
+    raised: tuple[str, str] | None = None
 
 
 class Memory:
@@ -145,14 +147,14 @@ class Parcels:
     def _decoded(self, parcel: bytes | memoryview) -> tuple[list[int] | None, list[Any], dict[int, str]]:
         try:
             return *self._all.decode(parcel), {}
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             attempts, raw = self._raw.decode(parcel)
         jobs: list[Any] = []
         unread: dict[int, str] = {}
         for at, job in enumerate(raw):
             try:
                 jobs.append(self._one.decode(job))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 jobs.append(None)
                 unread[at] = f"{type(error).__name__}: {error}"
         return attempts, jobs, unread

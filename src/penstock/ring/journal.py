@@ -1,10 +1,11 @@
 """The journal of a ring: what a restart has to know, written behind its back.
 
     put, taken, done …  ─► pending ─ flush ─► a frame or two ─► log ─► fdatasync
-    (under the ring's lock)          (every half interval, or when asked)
+    (under the ring's lock)          (half an interval after it, earlier if flushes take long, or when asked)
 
-A job that was put and acknowledged between two flushes is never written. What is older than the interval is on disk:
-flushes start after half of it, and so have the other half to finish. If they take longer, `unflushed_s` shows it.
+A job that was put and acknowledged between two flushes is never written. What is older than the interval is on disk,
+as long as a flush takes about half of it or less: see `flusher`. If flushes take longer, since the disk is slow or
+other threads do not let go of the interpreter, `unflushed_s` shows it.
 
 A disk that is full is written to again and again: meanwhile nothing more can be put, and all else goes on. After any
 other error nothing does.
@@ -21,18 +22,19 @@ from typing import Any
 from pyroaring import BitMap64
 
 from penstock.clock import Clock
-from penstock.errors import Fatal, InvalidInput, InvalidSetting, RingClosed, StorageError
+from penstock.errors import Fatal, InvalidSetting, RingClosed, StorageError
 from penstock.limits import MIB
 from penstock.message import Message
 from penstock.ring import records
 from penstock.ring.batch import Run
 from penstock.ring.flusher import Flusher
 from penstock.ring.pending import Pending, state_records
+from penstock.ring.place import directory, named, place
 from penstock.ring.records import JobCodec, Piece
 from penstock.ring.replay import Found, State, replay
 from penstock.ring.stats import JournalStats
 from penstock.ring.store import Framed, Store
-from penstock.storage.files import DiskFiles, Files
+from penstock.storage.files import Files
 from penstock.storage.log import Log, LogSettings
 
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.001, 60.0
@@ -73,6 +75,10 @@ class Journal:
         self._held = self._replayed.held - self._replayed.done
         # Framed, and not written because the disk was full.
         self._unwritten: list[Framed] = []
+        # Of jobs that are being written, or could not be.
+        self._writing_bytes = 0
+        # Somebody was refused who has less to put than may wait.
+        self._is_wanted = False
         self._error: StorageError | None = None
         self._flushes = 0
         self._flush_s_last = self._flush_s_max = 0.0
@@ -98,35 +104,42 @@ class Journal:
         if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
             raise InvalidSetting(f"flush_interval is from 1ms to 1m, not {interval_s:g}s")
         codec = JobCodec(job_type)
-        if isinstance(files, str | PathLike):
-            files = DiskFiles(files)
-        elif not hasattr(files, "lock"):
-            raise InvalidInput(f"a journal is in a directory: a path, not a value of type {type(files).__name__}")
-        log = Log.open(files, clock=clock, settings=LogSettings(segment_bytes_max=segment_bytes_max))
-        try:
-            return cls(
-                log,
-                files,
-                codec,
-                lock=lock,
-                interval_s=interval_s,
-                clock=clock,
-                flushed=flushed,
-                compact_bytes_min=compact_bytes_min,
-            )
-        except BaseException:
-            log.close()
-            raise
+        files = place(files)
+        with named(files):
+            log = Log.open(files, clock=clock, settings=LogSettings(segment_bytes_max=segment_bytes_max))
+            try:
+                return cls(
+                    log,
+                    files,
+                    codec,
+                    lock=lock,
+                    interval_s=interval_s,
+                    clock=clock,
+                    flushed=flushed,
+                    compact_bytes_min=compact_bytes_min,
+                )
+            except BaseException:
+                log.close()
+                raise
 
     def recovered(self) -> Found:
         """Once, at the start: they are let go of."""
-        found = self._replayed.found(self._codec)
+        with named(self._files):
+            found = self._replayed.found(self._codec)
         del self._replayed
         return found
 
+    @property
+    def directory(self) -> str:
+        return directory(self._files)
+
     def start(self) -> None:
         self._flusher = Flusher(
-            self._interval_s, flush=self._flush, is_urgent=lambda: self.is_behind, finish=self._finish
+            self._interval_s,
+            since=lambda: self._since_s,
+            flush=self._flush,
+            is_urgent=lambda: self._is_wanted or self.is_behind,
+            finish=self._finish,
         )
         if self._since_s:
             self._flusher.ask()
@@ -140,9 +153,9 @@ class Journal:
 
     # --- what happens --------------------------------------------------------------------------------------
 
-    def encode(self, jobs: list[Any]) -> list[Piece]:
-        """InvalidInput if one can't be written. Without the lock."""
-        return self._codec.pieces(jobs)
+    def encode(self, jobs: list[Any], first: int = 0) -> list[Piece]:
+        """InvalidInput if one can't be written: which, counted from `first`. Without the lock."""
+        return self._codec.pieces(jobs, first)
 
     def put(self, pieces: list[Piece]) -> Run:
         """The numbers they get."""
@@ -193,16 +206,35 @@ class Journal:
         self._ask()
 
     @property
+    def next_number(self) -> int:
+        return self._pending.next_number
+
+    @property
     def is_behind(self) -> bool:
         return self._pending.size > UNFLUSHED_BYTES_MAX
+
+    def room_bytes(self, *, is_begun: bool = False) -> int:
+        """What may be put before more of it is on disk, or, below 0, must be on disk before more is put.
+
+        A put that has begun waits also for what is just being written: so one that the disk has no room for learns of
+        it, however much it is, and does not fill the memory.
+        """
+        return UNFLUSHED_BYTES_MAX - self._pending.size - (self._writing_bytes if is_begun else 0)
+
+    def make_room(self) -> None:
+        """Somebody was refused: what is there is written at once."""
+        self._is_wanted = self._pending.size > 0
+        if self._is_wanted and self._flusher is not None:
+            self._flusher.ask()
 
     # --- writing it down -----------------------------------------------------------------------------------
 
     def _ask(self) -> None:
         if not self._since_s:
-            self._since_s = perf_counter()
+            # First, so that it is asked for again should this be interrupted.
             if self._flusher is not None:
                 self._flusher.ask()
+            self._since_s = perf_counter()
 
     def flush(self) -> None:
         """Everything that happened before this call is on disk when it returns."""
@@ -220,6 +252,8 @@ class Journal:
         began_s = perf_counter()
         with self._lock:
             pending, self._pending = self._pending, Pending(self._pending.next_number)
+            self._writing_bytes += pending.size
+            self._is_wanted = False
             states = {number: self._states[number] for number in pending.changed if number in self._states}
             self._writing_since_s, self._since_s = self._since_s, 0.0
         try:
@@ -235,6 +269,8 @@ class Journal:
         with self._lock:
             if self._unwritten:
                 self._since_s = self._writing_since_s or self._since_s
+            else:
+                self._writing_bytes = 0
             self._writing_since_s = 0.0
         self._flush_s_last = perf_counter() - began_s
         self._flush_s_max = max(self._flush_s_max, self._flush_s_last)
@@ -265,7 +301,7 @@ class Journal:
         since_s = self._writing_since_s or self._since_s
         return JournalStats(
             bytes_on_disk=self._store.log.size,
-            unflushed_bytes=self._pending.size,
+            unflushed_bytes=self._pending.size + self._writing_bytes,
             unflushed_s=perf_counter() - since_s if since_s else 0.0,
             flushes=self._flushes,
             flush_s_last=self._flush_s_last,

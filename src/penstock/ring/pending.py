@@ -30,8 +30,10 @@ class Pending:
     def put(self, pieces: Sequence[Piece]) -> Run:
         first = self.next_number
         for count, data in pieces:
-            self._pieces.append((self.next_number, count, data))
+            number = self.next_number
+            # First: whoever is interrupted here must not leave a number that is given again.
             self.next_number += count
+            self._pieces.append((number, count, data))
             self.size += len(data)
         return first, self.next_number - first
 

@@ -17,9 +17,10 @@ from typing import Any
 from penstock.errors import InvalidInput, RingClosed, WorkerFailed
 from penstock.ring.batch import JobBatch
 from penstock.ring.exchange import Outcome, Parcels, parcel_of
+from penstock.ring.handlers import Handler
 from penstock.ring.settings import Duration, seconds
 from penstock.ring.spawned import TERMINATING_S, Ended, Spawned
-from penstock.ring.workers import Handler, Work
+from penstock.ring.workers import Work
 
 
 class Processes:
@@ -31,17 +32,26 @@ class Processes:
         self.count = work.count
         self._error: BaseException | None = None
         self._feeders = [
-            Feeder(work, lambda name: Spawned(order, is_async, name), f"penstock-ring-{number}", self._failed)
+            Feeder(work, lambda name: Spawned(order, is_async, name), f"penstock-ring-{number}", self)
             for number in range(work.count)
         ]
-        # A program that ends without closing its ring leaves no process behind.
-        Finalize(self, end_all, (work, self._feeders, 0), exitpriority=0)
+        self._at_work = list(self._feeders)
+        self.have_ended = False
+        # A program that ends without closing its ring leaves no process behind. Cancelled at their end: it keeps the
+        # ring.
+        self._finalizer = Finalize(self, end_all, (work, self._feeders, 0), exitpriority=0)
         for feeder in self._feeders:
             feeder.thread.start()
 
-    def _failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
         self._error = self._error or error
         self._work.stop_soon()
+
+    def one_ended(self) -> None:
+        self._at_work.pop()
+        if not self._at_work:
+            self._finalizer.cancel()
+            self._work.ended(self)
 
     def began_s(self) -> Iterable[float]:
         return self._work.began_s()
@@ -94,12 +104,10 @@ def _still_at_work(feeders: Sequence[Feeder], until_s: float | None) -> list[Fee
 class Feeder:
     """A thread and its process."""
 
-    def __init__(
-        self, work: Work, spawn: Callable[[str], Spawned], name: str, failed: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, work: Work, spawn: Callable[[str], Spawned], name: str, all_of_them: Processes) -> None:
         self._work = work
         self._spawn = spawn
-        self._failed = failed
+        self._all = all_of_them
         self._child: Spawned | None = None
         # Between whoever aborts and a process that is just being started.
         self._lock = Lock()
@@ -121,9 +129,12 @@ class Feeder:
         except BaseException as error:
             # A process that is ended while it starts has not failed.
             if not (self._is_aborted and isinstance(error, WorkerFailed)):
-                self._failed(error)
+                self._all.failed(error)
         finally:
-            self._end()
+            try:
+                self._end()
+            finally:
+                self._all.one_ended()
 
     def _start(self) -> Spawned:
         with self._lock:
@@ -172,6 +183,11 @@ class Feeder:
             else:
                 delay = None if answer.delay_us is None else timedelta(microseconds=answer.delay_us)
                 ring._retry(batch, positions, delay, answer.reason)
+        if outcome.raised is not None:
+            reason, traceback = outcome.raised
+            ring._complaints.failed(len(batch), reason, traceback=traceback)
+        elif outcome.error is not None and not self._is_aborted:
+            ring._complaints.failed(len(batch), outcome.error)
         if outcome.error is not None:
             batch.retry(reason=outcome.error)
 

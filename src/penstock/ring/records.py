@@ -38,6 +38,10 @@ _FIRST = Struct("<Q")
 _COUNT = Struct("<I")
 _ARRAY = Struct(">BI")
 
+# Whatever is written of these can be read back: it need not be tried.
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+
 # Jobs as they follow each other in an array, and how many.
 Piece = tuple[int, bytes]
 
@@ -53,44 +57,79 @@ class JobCodec:
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"jobs can't be read back as {job_type!r}: {error}") from error
 
-    def pieces(self, jobs: list[Any]) -> list[Piece]:
-        """InvalidInput if one of them can't be written."""
+    def pieces(self, jobs: list[Any], first: int = 0) -> list[Piece]:
+        """InvalidInput if one of them can't be written: which, counted from `first`."""
         if len(jobs) <= PIECE_JOBS:
-            return self._piece(jobs)
+            return self._piece(jobs, first)
         found: list[Piece] = []
         for at in range(0, len(jobs), PIECE_JOBS):
-            found += self._piece(jobs[at : at + PIECE_JOBS])
+            found += self._piece(jobs[at : at + PIECE_JOBS], first + at)
         return found
 
-    def _piece(self, jobs: list[Any]) -> list[Piece]:
+    def _piece(self, jobs: list[Any], first: int) -> list[Piece]:
         try:
-            encoded = self._encoder.encode(jobs)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidInput(f"a job can't be written to the journal: {error}") from error
-        if self._is_typed:
-            # One that can't be read back would keep all others from being read.
-            self._check_type(encoded)
+            encoded = self._encoded(jobs)
+        except _UNWRITABLE as error:
+            at, why = self._first_bad(jobs) or (0, error)
+            what = "can't be written to the journal"
+            if isinstance(why, msgspec.DecodeError):
+                what = "is not of the type that was given" if self._is_typed else "could not be read back"
+            raise InvalidInput(f"the job at index {first + at} {what}: {why}", index=first + at) from why
         if len(encoded) <= JOB_BYTES_MAX:
             return [(len(jobs), encoded[_header_bytes(encoded) :])]
         if len(jobs) == 1:
-            raise BatchTooLarge(f"a job of {len(encoded):,} bytes; the journal takes {JOB_BYTES_MAX:,}")
+            raise BatchTooLarge(
+                f"the job at index {first} is of {len(encoded):,} bytes; the journal takes {JOB_BYTES_MAX:,}",
+                index=first,
+            )
         middle = len(jobs) // 2
-        return self._piece(jobs[:middle]) + self._piece(jobs[middle:])
+        return self._piece(jobs[:middle], first) + self._piece(jobs[middle:], first + middle)
 
-    def _check_type(self, encoded: bytes) -> None:
-        try:
+    def _encoded(self, jobs: list[Any]) -> bytes:
+        encoded = self._encoder.encode(jobs)
+        if self._is_typed or not _PLAIN.issuperset(map(type, jobs)):
+            # One that can't be read back would be lost, and might keep all others from being read.
             self._decoder.decode(encoded)
-        except msgspec.MsgspecError as error:
-            raise InvalidInput(f"a job is not of the type that was given for the ring's: {error}") from error
+        return encoded
 
-    def jobs(self, array: bytes | memoryview) -> list[Any]:
+    def _first_bad(self, jobs: list[Any]) -> tuple[int, Exception] | None:
+        for at, job in enumerate(jobs):
+            try:
+                self._encoded([job])
+            except _UNWRITABLE as error:
+                return at, error
+        return None
+
+    def jobs(self, array: bytes | memoryview) -> tuple[list[Any], dict[int, str]]:
+        """And why some can't be read, by their position, at which there are their bytes.
+
+        With a type it is all of them or an error: with another type they can be read.
+        """
         try:
-            found: list[Any] = self._decoder.decode(array)
-        except msgspec.ValidationError as error:
-            raise InvalidInput(f"jobs of the journal are not of the type that was given: {error}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise UnknownFormat(f"jobs of the journal can't be read back: {error}") from error
-        return found
+            return self._decoder.decode(array), {}
+        except (msgspec.MsgspecError, RecursionError) as error:
+            if self._is_typed and isinstance(error, msgspec.ValidationError):
+                raise InvalidInput(
+                    f"its jobs are not of the type that was given: {error}. "
+                    "Open it with the type that they were put with"
+                ) from error
+            if self._is_typed:
+                raise UnknownFormat(f"jobs of the journal can't be read back: {error}") from error
+        return _one_by_one(array)
+
+
+def _one_by_one(array: bytes | memoryview) -> tuple[list[Any], dict[int, str]]:
+    try:
+        found: list[Any] = raw_jobs(array)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UnknownFormat(f"jobs of the journal can't be told apart: {error}") from error
+    unread: dict[int, str] = {}
+    for at, raw in enumerate(found):
+        try:
+            found[at] = msgspec.msgpack.decode(raw)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            unread[at] = f"it can't be read back, so here are its bytes: {error}"
+    return found, unread
 
 
 def _header_bytes(array: bytes) -> int:
@@ -143,7 +182,7 @@ def rows_record(kind: bytes, rows: list[Any]) -> Message:
     return Message(msgspec.msgpack.encode(rows), key=kind)
 
 
-def raw_jobs(array: memoryview) -> list[bytes]:
+def raw_jobs(array: bytes | memoryview) -> list[bytes]:
     """Each as it was encoded."""
     return [bytes(job) for job in msgspec.msgpack.decode(array, type=list[msgspec.Raw])]
 

@@ -1,27 +1,25 @@
 """A ring and its journal: how one is filled from the other at the start, and what holds when nobody closes it.
 
-Whoever lets go of a ring, or ends the process, without closing it loses nothing: what was not written yet is then. A
-forked child has a copy of the ring that is of no use: the journal is its parent's, who goes on writing it.
+Whoever lets go of a ring, or ends the process, without closing it loses nothing: what was not written yet is then.
 """
 
 from __future__ import annotations
 
-import os
-from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod, WeakSet, finalize
+from weakref import WeakMethod, finalize
 
 from penstock.ring.journal import Journal
 from penstock.ring.replay import Found
-from penstock.ring.settings import Duration, seconds
+from penstock.ring.settings import Duration, duration_setting
 
 if TYPE_CHECKING:
     from penstock.ring.ring import Ring
 
-_journaled: WeakSet[Ring] = WeakSet()
+_FLUSH_INTERVAL = "100ms"
 
 
-def recover(ring: Ring, path: Any, flush_interval: Duration, job_type: Any) -> None:
+def recover(ring: Ring, path: Any, flush_interval: Duration | None, job_type: Any) -> None:
+    interval_us = duration_setting("flush_interval", _FLUSH_INTERVAL if flush_interval is None else flush_interval)
     # The journal and its thread outlive the ring for as long as it takes to close it, and must not keep it.
     flushed = WeakMethod(ring._flushed)
 
@@ -32,7 +30,7 @@ def recover(ring: Ring, path: Any, flush_interval: Duration, job_type: Any) -> N
     ring._journal = journal = Journal.open(
         path,
         lock=ring._lock,
-        interval_s=seconds(flush_interval),
+        interval_s=interval_us / 1e6,
         job_type=job_type,
         clock=ring._clock,
         flushed=told,
@@ -44,7 +42,6 @@ def recover(ring: Ring, path: Any, flush_interval: Duration, job_type: Any) -> N
         journal.close()
         raise
     ring._finalizer = finalize(ring, journal.close)
-    _journaled.add(ring)
     if ring._is_written_behind:
         journal.start()
 
@@ -52,7 +49,7 @@ def recover(ring: Ring, path: Any, flush_interval: Duration, job_type: Any) -> N
 def _fill(ring: Ring, found: Found) -> None:
     now_s, now_us = ring._steady(), ring._clock.now_us()
     alike = sum(len(jobs) for _, jobs in found.fresh) + sum(len(held.jobs) for held in found.held)
-    ring._recovered = alike + len(found.tried) + len(found.failed)
+    ring._recovered = alike + len(found.tried) + len(found.failed) + len(found.unread)
     for run, jobs in found.fresh:
         ring._numbers.push(*run)
         ring._waiting.extend(jobs)
@@ -68,15 +65,5 @@ def _fill(ring: Ring, found: Found) -> None:
     for tried in found.tried:
         due_s = now_s + max(tried.due_us - now_us, 0) / 1e6
         ring._retries.add(tried.job, tried.sequence, tried.attempts, due_s)
-
-
-def _disown_all() -> None:
-    """In a forked child, where whoever held a lock may not be there to release it."""
-    for ring in list(_journaled):
-        ring._lock = Lock()
-        ring._finalizer.detach()
-        assert ring._journal is not None
-        ring._journal.disown(ring._lock)
-
-
-os.register_at_fork(after_in_child=_disown_all)
+    for unread in found.unread:
+        ring._give_up(unread.raw, unread.sequence, unread.attempts, unread.reason)

@@ -32,6 +32,15 @@ class Held(NamedTuple):
     attempts: int
 
 
+class Unread(NamedTuple):
+    """A job that can't be read back, as it was written; and why."""
+
+    raw: bytes
+    sequence: int
+    attempts: int
+    reason: str
+
+
 class State(NamedTuple):
     """What there is to know of a job that is not fresh. Either due again, held since its last attempt, or failed."""
 
@@ -70,18 +79,41 @@ class Replayed:
         elif kind == records.DONE:
             done = BitMap64.deserialize(value)
             self.done |= done
-            self.next_number = max(self.next_number, done.max() + 1)
+            self._note_used(done.max())
         elif kind == records.HELD:
-            self.held |= BitMap64.deserialize(value)
+            held = BitMap64.deserialize(value)
+            self.held |= held
+            self._note_used(held.max())
+            self._forget_states(held)
         else:
             for number, *rest in msgspec.msgpack.decode(value):
                 self.held.discard(number)
                 self.states[number] = _state(kind, rest)
+                self._note_used(number)
 
     def _jobs(self, offset: int, numbers: BitMap64, array: memoryview) -> None:
         self.stored.append(Stored(offset, numbers))
         self.arrays.append(array)
-        self.next_number = max(self.next_number, numbers.max() + 1)
+        self._note_used(numbers.max())
+
+    def _note_used(self, number: int) -> None:
+        """By any record, also where there is no job any more: what it says must not be taken for another one's."""
+        self.next_number = max(self.next_number, number + 1)
+
+    def _forget_states(self, numbers: BitMap64) -> None:
+        """Whichever are fewer are looked through."""
+        for number in list(numbers) if len(numbers) < len(self.states) else list(self.states):
+            if number in numbers:
+                self.states.pop(number, None)
+
+    def forget_gone(self) -> None:
+        """What is said of jobs that are done, or not there."""
+        there = BitMap64()
+        for stored in self.stored:
+            there |= stored.numbers
+        there -= self.done
+        self.held &= there
+        self.states = {number: state for number, state in self.states.items() if number in there}
 
     def found(self, codec: JobCodec) -> Found:
         found = Found()
@@ -93,11 +125,11 @@ class Replayed:
             seen |= left
             if not left:
                 continue
-            jobs = codec.jobs(array)
+            jobs, unread = codec.jobs(array)
             if len(jobs) != len(numbers):
                 raise UnknownFormat(f"{len(jobs):,} jobs where {len(numbers):,} were due: it is no journal of a ring")
             # Many are alike, mostly: they are not looked at one by one.
-            if len(left) == len(jobs) and left.max() - left.min() + 1 == len(left):
+            if not unread and len(left) == len(jobs) and left.max() - left.min() + 1 == len(left):
                 run = (left.min(), len(left))
                 if left.isdisjoint(special):
                     found.fresh.append((run, jobs))
@@ -105,21 +137,23 @@ class Replayed:
                 if left.issubset(self.held):
                     found.held.append(Held(run, jobs, 1))
                     continue
-            for number, job in zip(numbers, jobs, strict=True):
+            for at, (number, job) in enumerate(zip(numbers, jobs, strict=True)):
                 if number in left:
-                    self._sort(found, number, job)
+                    self._sort(found, number, job, unread.get(at))
         found.fresh.sort(key=lambda fresh: fresh[0][0])
         found.held.sort(key=lambda held: held.run)
         found.tried.sort(key=lambda tried: (tried.due_us, tried.sequence))
         found.failed.sort(key=lambda failed: (failed.failed_at, failed.sequence))
         return found
 
-    def _sort(self, found: Found, number: int, job: Any) -> None:
+    def _sort(self, found: Found, number: int, job: Any, unread: str | None) -> None:
         state = State(1, is_held=True) if number in self.held else self.states.get(number)
-        if state is None:
+        if state is not None and state.failed_at:
+            found.failed.append(FailedJob(job, state.attempts, unread or state.reason, state.failed_at, number))
+        elif unread is not None:
+            found.unread.append(Unread(job, number, 0 if state is None else state.attempts, unread))
+        elif state is None:
             found.fresh.append(((number, 1), [job]))
-        elif state.failed_at:
-            found.failed.append(FailedJob(job, state.attempts, state.reason, state.failed_at, number))
         elif state.is_held:
             found.held.append(Held((number, 1), [job], state.attempts))
         else:
@@ -132,6 +166,7 @@ class Found:
     held: list[Held] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
     failed: list[FailedJob] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
 
 
 def _state(kind: bytes, row: list[Any]) -> State:
@@ -152,6 +187,7 @@ def replay(log: Log) -> Replayed:
             raise UnknownFormat(
                 f"the record at offset {offset} makes no sense ({error}): the log is no journal of a ring"
             ) from error
+    replayed.forget_gone()
     return replayed
 
 

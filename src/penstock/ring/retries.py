@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import Any, NamedTuple
 
 
@@ -19,15 +19,14 @@ class Retry(NamedTuple):
 
 
 class Retries:
-    """Under the ring's lock, all but `len`."""
+    """Under the ring's lock."""
 
     def __init__(self) -> None:
         # Read without the lock: empty means that nothing can be due.
         self.heap: list[Retry] = []
         self._came = 0
-
-    def __len__(self) -> int:
-        return len(self.heap)
+        # Those that are due first, as they are asked for; IndexError if there is none.
+        self._leaving = starmap(heappop, repeat((self.heap,)))
 
     def add(self, job: Any, sequence: int, attempts: int, due_s: float) -> bool:
         """Whether it is due before all others."""
@@ -45,11 +44,16 @@ class Retries:
         self.heap += map(Retry._make, zip(repeat(due_s), orders, jobs, numbers, repeat(attempts), strict=False))
         self._came += len(jobs)
 
-    def due(self, now_s: float, count_max: int) -> list[Retry]:
-        found: list[Retry] = []
-        while self.heap and len(found) < count_max and self.heap[0].due_s <= now_s:
-            found.append(heappop(self.heap))
-        return found
+    def due(self, now_s: float, count_max: int, found: list[Retry]) -> None:
+        """Those that are, at most so many; each is in the heap or in `found`, also for whoever is interrupted."""
+        heap = self.heap
+        if not heap or heap[0].due_s > now_s:
+            return
+        # From one to the other without a call, behind which Ctrl-C could come.
+        for retry in self._leaving:
+            found += (retry,)
+            if len(found) >= count_max or not heap or heap[0].due_s > now_s:
+                return
 
     def next_due_s(self) -> float | None:
         heap = self.heap

@@ -11,7 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from penstock.clock import Clock, SystemClock
+from penstock.errors import InvalidSetting
+from penstock.ring import forked
 from penstock.ring.batch import JobBatch
+from penstock.ring.complaints import Complaints
 from penstock.ring.failed import FailedJob
 from penstock.ring.jobs import Jobs
 from penstock.ring.settings import CAPACITY_MAX, Duration, RingSettings, listed, seconds, whole
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
     from weakref import finalize
 
     from penstock.ring.aio import AsyncRing
-    from penstock.ring.workers import Handler, Work, Workers
+    from penstock.ring.handlers import Handler
+    from penstock.ring.workers import Work, Workers
     from penstock.storage.files import Files
 
 # A number that is this very object is an int, and not True or 1.0; asking so costs nothing.
@@ -43,15 +47,17 @@ class Ring(Jobs):
     `when_full`: "block" until there is room, "reject" with RingFull, or "drop_oldest" of those that wait.
     `max_attempts`, `backoff`: how often and when a job is tried again before `failed` has it; `failed_max` are kept.
     `journal`: a directory; jobs that nobody acknowledged are there again after a restart or a kill. It is written
-    behind: a kill undoes at most the last `flush_interval`. `flush` waits until all is on disk; so does a program that
-    ends, or lets go of the ring, without closing it. A forked child can't use it. Jobs must then be what
-    msgpack can hold: None, bool, int, float, str, bytes, list, dict, datetime; dataclasses and msgspec.Structs come
-    back as such if `type` names theirs.
+    behind: a kill undoes the last `flush_interval` ("100ms"), as long as the disk and the interpreter keep up. `flush`
+    waits until all is on disk; so does a program that ends, or lets go of the ring, without closing it. A forked child
+    can't use it. Jobs must then be what msgpack can hold: None, bool, int, float, str, bytes, list, dict, datetime;
+    dataclasses and msgspec.Structs come back as such if `type` names theirs, which is looked at with a journal and in
+    processes only.
     """
 
     __slots__ = (
         "_closer",
         "_closing_error",
+        "_complaints",
         "_finalizer",
         "_handled_batches",
         "_handled_s",
@@ -76,7 +82,7 @@ class Ring(Jobs):
         backoff: Mapping[str, Any] | None = None,
         failed_max: int = 10_000,
         journal: str | PathLike[str] | Files | None = None,
-        flush_interval: Duration = "100ms",
+        flush_interval: Duration | None = None,
         type: Any = Any,
         clock: Clock | None = None,
         steady: Callable[[], float] = time.monotonic,
@@ -88,7 +94,12 @@ class Ring(Jobs):
             backoff=backoff,
             failed_max=failed_max,
         )
+        if journal is None and flush_interval is not None:
+            raise InvalidSetting(
+                "flush_interval is that of the journal, and this ring is given none: journal=directory"
+            )
         super().__init__(settings, clock or SystemClock(), steady, is_plain=journal is None)
+        self._complaints = Complaints(steady)
         self._workers: list[Workers] = []
         # Batches that are with a handler, and in which thread. One that closes the ring leaves the rest to the closer.
         self._handling: dict[int, int] = {}
@@ -103,6 +114,7 @@ class Ring(Jobs):
             from penstock.ring.recovery import recover
 
             recover(self, journal, flush_interval, type)
+        forked.note(self)
 
     # --- putting and taking ----------------------------------------------------------------------------------
 
@@ -119,7 +131,8 @@ class Ring(Jobs):
     def put_many(self, jobs: Iterable[Any], wait: Duration | None = None) -> None:
         """Adds all of them, in their order; as room comes, if the ring is full and blocks.
 
-        RingFull has in its details how many were `put` before `wait` was over. A ring that rejects takes all or none.
+        With a journal also as the disk has them, if they are more than 64 MiB. RingFull has in its details how many
+        were `put` before `wait` was over. A ring that rejects takes all or none.
         """
         drive(self._putting(listed(jobs), wait, WaitingThread))
 
@@ -128,19 +141,26 @@ class Ring(Jobs):
 
         Jobs to be tried again come first. RingClosed once the ring is closed.
         """
-        if max is _ONE and wait is None and self._is_plain and not self._heap:
-            batch = JobBatch(self, _NO_JOBS)
-            self._hold(batch)
-            try:
-                batch.jobs = [self._popleft()]
-            except IndexError:
-                self._discard(batch)
-            else:
-                if self._putters_waiting:
-                    self._putters.wake_one()
-                return batch
-        taken: JobBatch = drive(self._taking(max, wait, WaitingThread))
-        return taken
+        batch = JobBatch(self, _NO_JOBS)
+        try:
+            if max is _ONE and wait is None and self._is_plain and not self._heap:
+                self._hold(batch)
+                try:
+                    # From one to the other without a call, behind which Ctrl-C could come.
+                    for job in self._leaving:
+                        batch.jobs = [job]
+                        break
+                except IndexError:
+                    self._discard(batch)
+                else:
+                    if self._putters_waiting:
+                        self._putters.wake_one()
+                    return batch
+            taken: JobBatch = drive(self._taking(max, wait, WaitingThread, None, batch))
+            return taken
+        except BaseException:
+            self._give_back(batch)
+            raise
 
     # --- workers -------------------------------------------------------------------------------------------
 
@@ -191,15 +211,23 @@ class Ring(Jobs):
 
     def _list(self, running: Workers) -> None:
         with self._lock:
-            self._workers.append(running)
+            if not running.have_ended:
+                self._workers.append(running)
 
     def _remove(self, running: Workers) -> None:
+        """By the last of them, when they have ended; by who ran them, if that was not so."""
         with self._lock:
-            self._workers.remove(running)
+            if running in self._workers:
+                self._workers.remove(running)
 
     def _take_for(self, work: Work) -> JobBatch:
-        taken: JobBatch = drive(self._taking(work.batch_max, work.until_idle, WaitingThread, work))
-        return taken
+        batch = JobBatch(self, _NO_JOBS)
+        try:
+            taken: JobBatch = drive(self._taking(work.batch_max, work.until_idle, WaitingThread, work, batch))
+            return taken
+        except BaseException:
+            self._give_back(batch)
+            raise
 
     def _note_handled(self, spent_s: float) -> None:
         with self._lock:
@@ -251,8 +279,14 @@ class Ring(Jobs):
         """Jobs that wait, for their first attempt or another one."""
         return len(self._waiting) + len(self._heap)
 
+    def __repr__(self) -> str:
+        held = sum(len(batch) - len(batch._settled or ()) for batch in list(self._in_flight))
+        where = "" if self._journal is None else f", journal {self._journal.directory}"
+        closed = ", closed" if self._is_closed else ""
+        return f"<Ring of {self._capacity:,}: {len(self):,} waiting, {held:,} in flight{where}{closed}>"
+
     def join(self, wait: Duration | None = None) -> bool:
-        """Until every job is acknowledged or has failed; False if `wait` was over before."""
+        """Until every job is acknowledged or has failed, also those due later; False if `wait` was over before."""
         return bool(drive(self._joining(wait, WaitingThread)))
 
     def flush(self) -> None:
@@ -305,6 +339,7 @@ class Ring(Jobs):
             workers = list(self._workers)
         for some in workers:
             some.stop(None if until_s is None else timedelta(seconds=max(until_s - time.monotonic(), 0)))
+        self._complaints.end()
         if self._journal is not None:
             self._finalizer.detach()
             self._journal.close()

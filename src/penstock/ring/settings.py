@@ -73,7 +73,16 @@ def _backoff(given: Mapping[str, Any] | None) -> Backoff:
     factor = settings["factor"]
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 100:
         raise InvalidSetting(f"backoff's factor is a number from 1 to 100, not {factor!r}")
-    return Backoff(duration_us(settings["initial"]), float(factor), duration_us(settings["max"]))
+    initial, longest = (duration_setting(f"backoff's {name}", settings[name]) for name in ("initial", "max"))
+    return Backoff(initial, float(factor), longest)
+
+
+def duration_setting(name: str, value: Any) -> int:
+    """Microseconds; InvalidSetting says which one it is."""
+    try:
+        return duration_us(value)
+    except InvalidInput as error:
+        raise InvalidSetting(f"{name}: {error.message}") from None
 
 
 def seconds(duration: Duration) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import select
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
 from math import inf
 from multiprocessing import connection, get_context, resource_tracker
 from threading import Lock
 from time import monotonic
+from typing import Any
 
 import msgspec
 
@@ -55,11 +58,17 @@ class Spawned:
             except Exception as error:
                 raise WorkerFailed(f"a worker process could not be started: {error}") from error
             undo.pop_all()
+        # `Connection.poll` makes one each time, which takes as long as all the rest of a small parcel.
+        self._poll: Callable[[float], list[Any]] | None = None
+        if hasattr(select, "poll"):
+            poller = select.poll()
+            poller.register(self._pipe.fileno(), select.POLLIN)
+            self._poll = poller.poll
 
     def wait_ready(self) -> None:
         """WorkerFailed if it can't be."""
         try:
-            message = self._pipe.recv_bytes()
+            message = self._received()
         except (EOFError, ConnectionError):
             raise WorkerFailed(
                 f"{self._ended()} before it was ready; what it wrote to stderr says why. A script that starts workers "
@@ -76,11 +85,27 @@ class Spawned:
         except ConnectionError:
             raise Ended(self._ended(), was_given=False) from None
         try:
-            message = self._pipe.recv_bytes()
+            message = self._received()
         except (EOFError, ConnectionError):
             raise Ended(self._ended(), was_given=True) from None
         assert message[:1] == ANSWERED
         return _outcomes.decode(memoryview(message)[1:])
+
+    def _received(self) -> bytes:
+        """EOFError if it has ended. The pipe alone does not tell: what it has started may hold the other end."""
+        while not self._heard():
+            with _starting:
+                has_ended = self._process.exitcode is not None
+            # Only now: its last words may have come before its end.
+            if has_ended and not self._pipe.poll():
+                raise EOFError
+        return self._pipe.recv_bytes()
+
+    def _heard(self) -> bool:
+        """Whether there is something in the pipe; looks for at most `_LOOK_S`."""
+        if self._poll is None:
+            return self._pipe.poll(_LOOK_S)
+        return bool(self._poll(_LOOK_S * 1000))
 
     def _ended(self) -> str:
         self._wait(ENDING_S)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidSetting
+from penstock.ring.handlers import check_handler, is_async
 from penstock.ring.settings import Duration
-from penstock.ring.workers import Threads, Work, Workers, check_handler
+from penstock.ring.workers import Threads, Work, Workers
 
 if TYPE_CHECKING:
     from penstock.ring.ring import Ring
@@ -18,12 +18,11 @@ def start(ring: Ring, handler: Any, workers: int, batch: int, kind: str, until_i
     if kind not in ("threads", "processes"):
         raise InvalidSetting(f'kind is "threads" or "processes", not {kind!r}')
     work = Work(ring, workers, batch, until_idle)
-    is_async = iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
     if kind == "processes":
         from penstock.ring.processes import Processes
 
-        return Processes(work, handler, ring._job_type, is_async=is_async)
-    if is_async:
+        return Processes(work, handler, ring._job_type, is_async=is_async(handler))
+    if is_async(handler):
         from penstock.ring.tasks import LoopThread
 
         return LoopThread(work, handler)

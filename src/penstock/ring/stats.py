@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Rates are those of about so long.
 RATE_WINDOW_S = 10.0
+# As much as is shown of an error in a sentence.
+ERROR_LENGTH_MAX = 200
 
 
 class Counts(NamedTuple):
@@ -26,7 +28,8 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JournalStats:
-    """`unflushed_s`: how old the oldest job or answer is that a kill would undo; `error`: why it can't be written."""
+    """`unflushed_s`: how old the oldest job or answer is that a kill would undo; `unflushed_bytes`: of jobs, also those
+    that are just being written, or could not be; `error`: why it can't be written."""
 
     bytes_on_disk: int
     unflushed_bytes: int
@@ -78,7 +81,8 @@ class Rates:
         while len(self._seen) > 1 and self._seen[1][0] <= now_s - RATE_WINDOW_S:
             self._seen.popleft()
         then_s, then = self._seen[0]
-        passed_s = max(now_s - then_s, 1e-9)
+        # Of the first second there is not enough to tell: what has happened in it counts as all of a second.
+        passed_s = max(now_s - then_s, 1.0)
         # So that whoever looks all the time does not fill the memory.
         if now_s - self._seen[-1][0] >= RATE_WINDOW_S / 100:
             self._seen.append((now_s, counts))
@@ -120,7 +124,15 @@ def stats_of(ring: Ring) -> RingStats:
 
 
 def why_slow(stats: RingStats, alive_s: float) -> str:
-    """A sentence for people: the first thing to look at."""
+    """A sentence for people: the first thing to look at; and what handlers fail with, as long as that is to be seen."""
+    reason = _reason(stats, alive_s)
+    if stats.last_error is None or not (stats.delayed or stats.failed):
+        return reason
+    error = stats.last_error
+    return f"{reason}; the last error: {error if len(error) <= ERROR_LENGTH_MAX else error[:ERROR_LENGTH_MAX] + '…'}"
+
+
+def _reason(stats: RingStats, alive_s: float) -> str:
     journal = stats.journal
     if journal is not None and journal.error is not None:
         return f"the journal can't be written: {journal.error}"
@@ -131,21 +143,31 @@ def why_slow(stats: RingStats, alive_s: float) -> str:
     if stats.put_waited_s > 0.05 * alive_s:
         return f"producers have waited {_shown(stats.put_waited_s)} for room: {_workers(stats)}"
     if stats.delayed and not stats.waiting:
-        return f"{stats.delayed:,} jobs wait for their next attempt, and no others are there"
+        return f"{jobs_wait(stats.delayed)} for the next attempt, and no others are there"
     if stats.in_flight and not stats.waiting:
-        return f"{stats.in_flight:,} jobs are being worked on, and no others are there{_longest(stats)}"
+        return f"{_worked_on(stats.in_flight, 'job')}, and no others are there{_longest(stats)}"
     if not stats.waiting:
         return "it is not: nothing is waiting"
-    return f"{stats.waiting:,} jobs wait: {_workers(stats)}"
+    return f"{jobs_wait(stats.waiting)}: {_workers(stats)}"
 
 
 def _workers(stats: RingStats) -> str:
     if stats.handled_batches:
         each = stats.handled_s / stats.handled_batches
-        return f"{stats.workers} workers take {_shown(each)} for a batch"
+        workers = "1 worker takes" if stats.workers == 1 else f"{stats.workers} workers take"
+        return f"{workers} {_shown(each)} for a batch"
     if stats.in_flight:
-        return f"{stats.in_flight:,} are being worked on{_longest(stats)}"
+        return f"{_worked_on(stats.in_flight)}{_longest(stats)}"
     return "nobody takes any"
+
+
+def jobs_wait(count: int) -> str:
+    return "1 job waits" if count == 1 else f"{count:,} jobs wait"
+
+
+def _worked_on(count: int, noun: str = "") -> str:
+    named = f"{count:,} {noun}{'s' if count > 1 else ''}" if noun else f"{count:,}"
+    return f"{named} {'is' if count == 1 else 'are'} being worked on"
 
 
 def _longest(stats: RingStats) -> str:

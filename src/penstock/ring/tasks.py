@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from math import inf
 from threading import Event, Thread, current_thread
-from typing import Any
+from time import monotonic
 
 from penstock.errors import RingClosed
 from penstock.ring.batch import JobBatch
+from penstock.ring.handlers import AsyncHandler, check_returned
 from penstock.ring.settings import Duration, seconds
 from penstock.ring.workers import Work
 
-AsyncHandler = Callable[[JobBatch], Awaitable[Any]]
+_LOOK_S = 0.1
 
 
 async def run_tasks(work: Work, handler: AsyncHandler) -> None:
@@ -44,9 +46,9 @@ async def _run(work: Work, handler: AsyncHandler) -> None:
 async def _handle(work: Work, handler: AsyncHandler, batch: JobBatch) -> None:
     work.begin(batch)
     try:
-        await handler(batch)
+        check_returned(await handler(batch))
     except Exception as error:
-        work.end(batch, error)
+        work.failed(batch, error)
     except BaseException as error:
         work.end(batch, error)
         raise
@@ -62,6 +64,7 @@ class LoopTasks:
         self._loop = asyncio.get_running_loop()
         self._ended = Event()
         self.count = work.count
+        self.have_ended = False
 
     async def run(self, handler: AsyncHandler) -> None:
         try:
@@ -77,7 +80,12 @@ class LoopTasks:
         if _running_loop() is self._loop:
             # They could not end while this waits for them.
             return self._ended.is_set()
-        return self._ended.wait(None if wait is None else seconds(wait))
+        until_s = inf if wait is None else monotonic() + seconds(wait)
+        while not self._ended.wait(max(min(until_s - monotonic(), _LOOK_S), 0)):
+            if monotonic() >= until_s or not self._loop.is_running():
+                # One that was stopped, or closed, in the middle of it: they will not end, however long this waits.
+                return False
+        return True
 
     def join(self) -> None:
         self._ended.wait()
@@ -97,6 +105,7 @@ class LoopThread:
         self._work = work
         self._handler = handler
         self.count = work.count
+        self.have_ended = False
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="penstock-ring-loop", daemon=True)
         self._thread.start()
@@ -106,6 +115,8 @@ class LoopThread:
             asyncio.run(run_tasks(self._work, self._handler))
         except BaseException as error:
             self._error = error
+        finally:
+            self._work.ended(self)
 
     def began_s(self) -> Iterable[float]:
         return self._work.began_s()

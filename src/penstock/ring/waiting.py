@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator
+from contextlib import suppress
+from itertools import repeat, starmap
 from threading import TIMEOUT_MAX, Lock
 from typing import Any, Protocol
 
@@ -19,7 +21,7 @@ Waiting = Generator[tuple[Any, float | None], bool, Any]
 
 class Waiter(Protocol):
     def wake(self) -> bool:
-        """From any thread, at most once. False if nobody is there any more to be woken."""
+        """From any thread. False if nobody may be there any more to be woken: then another one is to be."""
 
 
 class WaitingThread:
@@ -30,7 +32,9 @@ class WaitingThread:
         self._lock.acquire()
 
     def wake(self) -> bool:
-        self._lock.release()
+        # Twice only by who was interrupted, and can't know: then it may be unlocked already.
+        with suppress(RuntimeError):
+            self._lock.release()
         return True
 
     def sleep(self, seconds: float | None) -> bool:
@@ -51,7 +55,8 @@ class WaitingTask:
         except RuntimeError:
             # Its loop is closed, and the task with it.
             return False
-        return True
+        # One that is stopped may never go on; if it does, the task looks again.
+        return self._loop.is_running()
 
     def _woken(self) -> None:
         if not self._future.done():
@@ -69,39 +74,38 @@ class WaitingTask:
 class Line:
     """Who stands in line. Whether anybody does is to be seen from `waiters` itself, without a call."""
 
-    __slots__ = ("waiters",)
+    __slots__ = ("_leaving", "waiters")
 
     def __init__(self) -> None:
         self.waiters: deque[Waiter] = deque()
+        self._leaving = starmap(self.waiters.popleft, repeat(()))
 
     def join(self, waiter: Waiter) -> None:
         self.waiters.append(waiter)
 
-    def leave(self, waiter: Waiter) -> bool:
-        """False if it has been woken meanwhile, or is just being."""
-        try:
+    def leave(self, waiter: Waiter) -> None:
+        """If it is there: it may have been woken meanwhile."""
+        with suppress(ValueError):
             self.waiters.remove(waiter)
-        except ValueError:
-            return False
-        return True
 
     def wake_one(self) -> None:
+        waiter: Waiter | None = None
         try:
-            while not self.waiters.popleft().wake():
-                pass
+            # Out of the line without a call, behind which Ctrl-C could come: then nobody would be woken.
+            for waiter in self._leaving:
+                if waiter.wake():
+                    return
         except IndexError:
             return
+        except BaseException:
+            if waiter is not None:
+                waiter.wake()
+            raise
 
     def wake_all(self) -> None:
         # Those who are there now: one that looked and stands in line again is not to be woken without end.
         for _ in range(len(self.waiters)):
             self.wake_one()
-
-
-def leave(line: Line, waiting: Waiter) -> None:
-    """Out of the line; a call that came meanwhile is for the next one."""
-    if not line.leave(waiting):
-        line.wake_one()
 
 
 def drive(waiting: Waiting) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from threading import Thread, current_thread, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import InvalidInput, RingClosed
-from penstock.ring.batch import JobBatch
+from penstock.errors import RingClosed
+from penstock.ring.batch import JobBatch, reason_of
+from penstock.ring.handlers import Handler, check_returned
+from penstock.ring.jobs import TAKE_MAX
 from penstock.ring.settings import Duration, seconds, whole
 
 if TYPE_CHECKING:
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
 
 WORKERS_MAX = 1_000
 IDLE_S_MIN = 0.001
-# What comes of it does not matter: what was not answered for is acknowledged.
-Handler = Callable[[JobBatch], Any]
 
 
 class Workers(Protocol):
     """Started by `Ring.start`; each has `count` of them at work."""
 
     count: int
+    # All of them: then the ring does not know them any more.
+    have_ended: bool
 
     def stop(self, wait: Duration | None = None) -> bool:
         """They finish what they hold, and end; False if they have not after `wait`, or if a handler asks."""
@@ -42,7 +44,7 @@ class Work:
     def __init__(self, ring: Ring, count: int, batch: int, until_idle: Duration | None) -> None:
         self.ring = ring
         self.count = whole("workers", count, 1, WORKERS_MAX)
-        self.batch_max = whole("batch", batch, 1, 1 << 24)
+        self.batch_max = whole("batch", batch, 1, TAKE_MAX)
         # Not less, so that those who wait for others to be done do not spin.
         self.until_idle = None if until_idle is None else timedelta(seconds=max(seconds(until_idle), IDLE_S_MIN))
         self.is_over = False
@@ -69,13 +71,23 @@ class Work:
             if error is None:
                 batch.ack()
             else:
-                batch.retry(reason=f"{type(error).__name__}: {error}")
+                batch.retry(reason=reason_of(error))
         finally:
             del self.ring._handling[id(batch)]
+
+    def failed(self, batch: JobBatch, error: Exception) -> None:
+        """The handler raised it."""
+        self.ring._complaints.failed(len(batch), reason_of(error), error)
+        self.end(batch, error)
 
     def stop_soon(self) -> None:
         self.is_over = True
         self.ring._takers.wake_all()
+
+    def ended(self, workers: Workers) -> None:
+        """The last one of them, by itself or because it was told to."""
+        workers.have_ended = True
+        self.ring._remove(workers)
 
 
 class Threads:
@@ -89,6 +101,8 @@ class Threads:
         self._threads = [
             Thread(target=self._run, name=f"penstock-ring-{number}", daemon=True) for number in range(work.count)
         ]
+        self._at_work = list(self._threads)
+        self.have_ended = False
         for thread in self._threads:
             thread.start()
 
@@ -105,13 +119,17 @@ class Threads:
         except BaseException as error:
             self._error = error
             self._work.stop_soon()
+        finally:
+            self._at_work.pop()
+            if not self._at_work:
+                self._work.ended(self)
 
     def _handle(self, batch: JobBatch) -> None:
         self._work.begin(batch)
         try:
-            self._handler(batch)
+            check_returned(self._handler(batch))
         except Exception as error:
-            self._work.end(batch, error)
+            self._work.failed(batch, error)
         except BaseException as error:
             self._work.end(batch, error)
             raise
@@ -136,8 +154,3 @@ class Threads:
             thread.join()
         if self._error is not None:
             raise self._error
-
-
-def check_handler(handler: object) -> None:
-    if not callable(handler):
-        raise InvalidInput(f"a handler is a function that takes a batch, not a value of type {type(handler).__name__}")

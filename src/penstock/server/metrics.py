@@ -260,7 +260,11 @@ def _of_groups(broker: Broker, topics: dict[str, Topic]) -> Iterator[Family]:
         if not group.startswith("__")
     ]
     for name, help, of in (
-        ("lag", "Messages that are not done.", lambda part, state: state.lag(part.reading.visible_offset)),
+        (
+            "lag",
+            "Messages that are not done.",
+            lambda part, state: state.lag(part.reading.visible_offset, part.reading.holes),
+        ),
         ("in_flight", "Messages that are leased.", lambda part, state: state.in_flight),
         ("waiting", "Messages that wait for their next try.", lambda part, state: len(state.waiting)),
         ("parked_keys", "Keys that wait for somebody to release them.", lambda part, state: len(state.parked)),

@@ -123,6 +123,9 @@ class Log:
         self._synced_offset = 0
         self._sync_within_us: int | None = None
         self._opened_at = 0
+        # Not 0: the log is to end here with a hole for which there is no room yet. It is written ahead of whatever is
+        # appended next; until then the manifest alone knows of it.
+        self._hole_end = 0
         # While it is set, syncing does not move the mark: somebody waits for the sync, and nobody for the mark.
         self.marks_later = False
         self._due_mark: Mark | None = None
@@ -206,12 +209,18 @@ class Log:
     @property
     def end_offset(self) -> int:
         """The offset the next message will get."""
-        return self._segments[-1].next_offset
+        return self._hole_end or self._segments[-1].next_offset
 
     @property
     def synced_offset(self) -> int:
         """Messages below it are on disk."""
         return self._synced_offset
+
+    @property
+    def unwritten_hole(self) -> range:
+        """Offsets at the end that hold no message, and of which no frame says so for want of room; mostly none."""
+        end = self._segments[-1].next_offset
+        return range(end, self._hole_end or end)
 
     @property
     def committed_offset(self) -> int:
@@ -258,6 +267,10 @@ class Log:
         active = self._segments[-1]
         offset = active.next_offset
         append_time = max(self._clock.now_us(), active.last_append_time)
+        given = len(frames)
+        if self._hole_end:
+            frames = [hole(self._hole_end - offset, append_time), *frames]
+            spans = [self._hole_end - offset, *spans]
         buffers: list[Buffer] = []
         infos: list[FrameInfo] = []
         for frame, span in zip(frames, spans, strict=True):
@@ -267,7 +280,8 @@ class Log:
             offset += span
         with self._stops_if_fatal:
             segments.append(active, buffers, infos, self._room)
-        return Appended([info.base_offset for info in infos], offset, append_time)
+        self._hole_end = 0
+        return Appended([info.base_offset for info in infos[len(infos) - given :]], offset, append_time)
 
     def _reserve(self, end_offset: int) -> None:
         """Before anybody can hear of an offset below `end_offset`."""
@@ -280,9 +294,21 @@ class Log:
         """Somebody may have been told of messages that are lost. Others must not come under their offsets: whoever has
         read so far would never see them."""
         first, until = self.end_offset, self._manifest.reserved
-        self._append([hole(until - first, self._clock.now_us())], [until - first], 0)
-        self.sync()
-        self.recovery_notes.append(f"offsets {first} to {until - 1} may have been given out, and are passed over")
+        self._hole_end = until
+        note = f"offsets {first} to {until - 1} may have been given out, and are passed over"
+        try:
+            self._write_hole()
+        except DiskFull:
+            # Whoever reads and deletes must get on, or there will never be room.
+            self._synced_offset = until
+            note += "; there is no room yet to write that down"
+        self.recovery_notes.append(note)
+
+    def _write_hole(self) -> None:
+        """Before anything relies on it but an append, which takes it along."""
+        if self._hole_end:
+            self._append([], [], 0)
+            self.sync()
 
     def sync_within(self, time_us: int | None) -> None:
         """From now on; what was written before is on disk when this returns."""
@@ -295,7 +321,7 @@ class Log:
     def _release_reserved(self) -> None:
         """All that was ever told is on disk."""
         assert self._synced_offset == self.end_offset
-        if self._manifest.reserved:
+        if self._manifest.reserved and not self._hole_end:
             with self._stops_if_fatal, suppress(DiskFull):
                 # What stays reserved is passed over by the next start; that does no harm.
                 self._write_manifest(self._manifest._replace(reserved=0))
@@ -322,7 +348,7 @@ class Log:
     def _note_synced(self) -> None:
         active = self._segments[-1]
         self._synced_position = active.size
-        self._synced_offset = active.next_offset
+        self._synced_offset = self.end_offset
         self._due_mark = Mark(active.base_offset, active.size, active.next_offset)
         if not self.marks_later:
             self._write_mark()
@@ -385,6 +411,7 @@ class Log:
             self._check_range(offset)
             if offset == self.end_offset:
                 return
+            self._write_hole()
             self.sync()
             self._trim()
             target = self._segment_of(offset)
@@ -427,6 +454,11 @@ class Log:
             self._check_range(offset)
             if offset == self.start_offset:
                 return
+            if offset > self._segments[-1].next_offset:
+                self._write_hole()
+            if offset > self._synced_offset:
+                # A log that lost its end must not start behind it.
+                self.sync()
             if offset == self.end_offset:
                 self.roll()
             with self._stops_if_fatal:

@@ -79,7 +79,8 @@ class TopicSettings(_In):
         Meta(description="fsync, or interval: answered before it is on disk, and a power loss may take the last ones."),
     ] = UNSET
     sync_interval: Annotated[
-        Duration | UnsetType, Meta(description="With interval: so long after a publish, at most, it is synced.")
+        str | int | UnsetType,
+        Meta(description='With interval: so long after a publish, at most, it is synced; from "1ms" to "10m".'),
     ] = UNSET
 
 

@@ -269,7 +269,7 @@ ROUTES = (
         "POST",
         "/v1/topics/{topic}/publish",
         publish,
-        "Publish a message. It is on disk when this is answered.",
+        "Publish a message. It is on disk when this is answered (or written, with durability: interval).",
         body=shapes.Publish,
         reply=shapes.Published,
         errors=(TopicNotFound, PartitionNotFound, InvalidMessage, BatchTooLarge, DiskFull),
@@ -281,7 +281,8 @@ ROUTES = (
         "POST",
         "/v1/topics/{topic}/publish/batch",
         publish_batch,
-        "Publish many messages, with a result for each of them. Those that are not refused are on disk.",
+        "Publish many messages, with a result for each of them. Those that are not refused are on disk (or written, "
+        "with durability: interval).",
         body=_Batch,
         described=shapes.PublishBatch,
         reply=shapes.PublishedBatch,

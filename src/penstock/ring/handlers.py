@@ -1,0 +1,53 @@
+"""What can be a handler, and what it must not return: work that nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any
+
+from penstock.errors import InvalidInput
+from penstock.ring.batch import JobBatch
+
+# What was not answered for is acknowledged when it returns.
+Handler = Callable[[JobBatch], Any]
+AsyncHandler = Callable[[JobBatch], Awaitable[Any]]
+
+
+def check_handler(handler: object) -> None:
+    """InvalidInput if it can't be one."""
+    if not callable(handler):
+        raise InvalidInput(f"a handler is a function that takes a batch, not a value of type {type(handler).__name__}")
+    if _is(isgeneratorfunction, handler) or _is(isasyncgenfunction, handler):
+        raise InvalidInput("a handler that has a `yield` would not be run when it is called: it is to be without one")
+
+
+def is_async(handler: object) -> bool:
+    return _is(iscoroutinefunction, handler)
+
+
+def check_async(handler: object) -> None:
+    check_handler(handler)
+    if not is_async(handler):
+        raise InvalidInput(
+            "`ring.aio.run` takes a coroutine function (`async def`), whose batches are handled in this event loop; "
+            "`ring.run` takes other functions, and runs them in threads"
+        )
+
+
+def _is(kind: Callable[[object], bool], handler: object) -> bool:
+    """Also of an object whose `__call__` is one."""
+    return kind(handler) or kind(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def check_returned(returned: object) -> None:
+    """InvalidInput if the work has yet to be done: nobody would do it, and the jobs would count as done."""
+    if returned is None or not isinstance(returned, Awaitable | GeneratorType | AsyncGeneratorType | map | filter):
+        return
+    if isinstance(returned, Coroutine | GeneratorType):
+        returned.close()
+    raise InvalidInput(
+        f"the handler returned a value of type {type(returned).__name__}, whose work is not done until somebody awaits "
+        "it or goes through it, and nobody does; a coroutine function (`async def`) must be the handler itself"
+    )
