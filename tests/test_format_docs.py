@@ -14,7 +14,7 @@ from penstock import frame as frame_module
 from penstock.batch import Batch
 from penstock.frame import Frame, Producer, head_seed, look, payload, stamp
 from penstock.message import Message
-from penstock.storage import index, manifest, mark, segment
+from penstock.storage import epochs, index, manifest, mark, reset, segment
 from penstock.storage.files import DiskFiles
 from penstock.storage.log import Log
 from penstock.testing import ManualClock
@@ -135,6 +135,7 @@ def test_a_log_writes_the_documented_files(tmp_path: Path) -> None:
         "manifest": dump("### `manifest`")[0],
         "manifest.new": bytes(48),
         "synced": dump("### `synced`")[0],
+        "epochs": dump("### `epochs`")[0],
     }
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == expected
 
@@ -147,6 +148,8 @@ def test_a_log_writes_the_documented_files(tmp_path: Path) -> None:
         ("## Index: `<base>.index` and `<base>.timeindex`", index),
         ("## Manifest: `manifest`", manifest),
         ("## Mark: `synced`", mark),
+        ("## Epochs: `epochs`", epochs),
+        ("## Reset: `reset`", reset),
     ],
 )
 def test_the_layout_tables_have_the_fields_the_docstrings_draw(title: str, module: ModuleType) -> None:

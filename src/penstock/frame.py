@@ -83,16 +83,23 @@ CONTROL = 16  # not messages: written by the broker for itself
 SPARSE = 32  # has an offset_delta column
 MERGED = 64  # has an append_time column
 _FLAGS_FROM_OUTSIDE = HAS_DELAYS | HAS_TTL | HAS_HIGH | HAS_LOW
+_FLAGS_OF_A_LOG = _FLAGS_FROM_OUTSIDE | CONTROL | SPARSE | MERGED
+# Offsets are far from the end of their 63 bits, so that sums of them are numbers of 63 bits too.
+OFFSET_MAX = 1 << 62
+SPAN_MAX = (1 << 32) - 1
 
 
 _STAMP = struct.Struct("<qqIII")
 _HEAD = struct.Struct("<4sI")
 _STABLE = struct.Struct("<IIIIHBxqqqiHxx")
 _WALK = struct.Struct("<4sIqqIIIIIII")
+_WHOLE = struct.Struct("<4sIqqIIIIIIIHBBqqqiHH")
+_START = struct.Struct("<4s32xI")
 _U32 = struct.Struct("<I")
 _PADDING = [b"\0" * n for n in range(8)]
+_CODECS = frozenset(CODECS.values())
 assert _HEAD.size + _STAMP.size == _STAMP_END
-assert _STAMP_END + _STABLE.size == HEADER_BYTES
+assert _STAMP_END + _STABLE.size == _WHOLE.size == HEADER_BYTES
 
 
 class Producer(NamedTuple):
@@ -206,8 +213,7 @@ class Frame:
             raise FrameTruncated(f"the header says {size} bytes, {len(view)} came", header=size, got=len(view))
         frame = cls(view)
         frame.check_body()
-        _check_header(frame, limits)
-        body_length, raw_length, count, _, flags, codec, first, last, *_ = frame._stable()
+        body_length, raw_length, count, _, flags, codec, first, last, *_ = _checked_header(frame, limits)
         body = view[HEADER_BYTES : HEADER_BYTES + body_length]
         is_simple = count == 1 and codec == NONE and not flags and 0 <= first == last <= TIME_MAX_US
         if is_simple and is_plain_message(body, limits):
@@ -215,8 +221,8 @@ class Frame:
         if codec != NONE:
             body = decompress_checked(codec, body, raw_length)
         batch = frame._decode(body, limits)
-        if flags_of(batch) != frame.flags:
-            raise InvalidColumn(f"flags are {frame.flags:#x}, the columns say {flags_of(batch):#x}")
+        if flags_of(batch) != flags:
+            raise InvalidColumn(f"flags are {flags:#x}, the columns say {flags_of(batch):#x}")
         return frame
 
     # --- reading frames ----------------------------------------------------------------------------------
@@ -250,7 +256,9 @@ class Frame:
     def facts(self) -> FrameFacts:
         """All fields at once, for code that needs many of many frames."""
         base_offset, append_time, leader_epoch, _, _ = _STAMP.unpack_from(self.data, 8)
-        _, _, count, span, flags, codec, first, last, producer_id, sequence, epoch = self._stable()
+        _, _, count, span, flags, codec, first, last, producer_id, sequence, epoch = _STABLE.unpack_from(
+            self.data, _STAMP_END
+        )
         producer = Producer(producer_id, epoch, sequence)
         return FrameFacts(base_offset, append_time, leader_epoch, count, span, flags, codec, (first, last), producer)
 
@@ -364,7 +372,7 @@ def check_appendable(frame: Frame) -> int:
     """
     if not isinstance(frame, Frame) or len(frame.data) < HEADER_BYTES:
         raise InvalidFrame("not a frame")
-    _, _, count, span, flags, *_ = frame._stable()
+    _, _, count, span, flags, *_ = _STABLE.unpack_from(frame.data, _STAMP_END)
     if span != count or flags & (SPARSE | MERGED):
         raise InvalidFrame("a frame that a log has rewritten can't be appended; make one of its messages")
     return int(count)
@@ -377,9 +385,8 @@ def payload(frame: Frame) -> memoryview:
 
 def rewrite(frame: Frame, batch: Batch, span: int, append_time: int, seed: int) -> Frame:
     """`frame` with other messages inside, covering `span` offsets: for sealed segments only."""
-    built = _build(
-        encode(batch), batch.count, span, flags_of(batch), batch.timestamp_range(), frame.codec, frame.producer
-    )
+    flags = flags_of(batch) | frame.flags & CONTROL
+    built = _build(encode(batch), batch.count, span, flags, batch.timestamp_range(), frame.codec, frame.producer)
     head = stamp(built, frame.base_offset, append_time, frame.leader_epoch, 0, seed)
     return Frame(memoryview(head + payload(built)))
 
@@ -387,6 +394,27 @@ def rewrite(frame: Frame, batch: Batch, span: int, append_time: int, seed: int) 
 def hole(span: int, now_us: int) -> Frame:
     """No messages, over `span` offsets that shall not be given out: for a log's own use."""
     return _build(encode(Batch(0, timestamp=now_us)), 0, span, CONTROL, (now_us, now_us), NONE, NO_PRODUCER)
+
+
+def tail(frame: Frame, offset: int) -> Frame:
+    """What `frame` says of the offsets from `offset` on, not stamped yet; a hole if it has no message there."""
+    batch = frame.batch(verify=False)
+    facts = frame.facts()
+    behind = offset - facts.base_offset
+    assert 0 < behind < facts.span
+    row = int(batch.offset_deltas.searchsorted(behind)) if batch.count else 0
+    if row == batch.count:
+        return hole(facts.span - behind, facts.append_time)
+    part = batch.slice(row, batch.count)
+    if part.offset_delta is not None:
+        # What lies before the part wraps around, and is not looked at.
+        part.offset_delta = part.offset_delta - np.uint32(behind)
+    producer = facts.producer
+    if producer.id:
+        producer = producer._replace(sequence=producer.sequence + behind)
+        _check_producer(producer)
+    flags = flags_of(part) | facts.flags & CONTROL
+    return _build(encode(part), part.count, facts.span - behind, flags, part.timestamp_range(), facts.codec, producer)
 
 
 def cut(frame: Frame, batch: Batch, start: int, stop: int, seed: int = 0) -> Frame:
@@ -409,8 +437,9 @@ def frame_size(data: memoryview, bytes_max: int) -> int:
     """How long the frame that starts here says it is: to be asked before its body is read or allocated for."""
     if len(data) < HEADER_BYTES:
         raise FrameTruncated(f"{len(data)} bytes are less than a header", got=len(data))
-    _check_magic(bytes(data[:4]))
-    (body_length,) = _U32.unpack_from(data, _STAMP_END)
+    magic, body_length = _START.unpack_from(data)
+    if magic != MAGIC:
+        _check_magic(magic)
     size: int = HEADER_BYTES + body_length + (-body_length % 8)
     if size > bytes_max:
         raise FrameTooLarge(f"a frame of {size} bytes; the limit is {bytes_max}", size=size, limit=bytes_max)
@@ -434,6 +463,61 @@ def look(data: memoryview, at: int, seed: int) -> FrameInfo:
     if crc32c(data[at + 8 : at + HEADER_BYTES], seed) != head_crc:
         raise ChecksumMismatch("the header does not match its checksum")
     size = HEADER_BYTES + body_length + (-body_length % 8)
+    return FrameInfo(base_offset, base_offset + span, append_time, epoch, synced, count, size)
+
+
+def look_whole(data: memoryview, at: int, seed: int) -> FrameInfo:
+    """Reads the frame at `at` of what another log has stored, come over a network: header and body are checked.
+
+    Not the columns: they were when the frame first came in, and the checksums say that they are the same still.
+    """
+    if len(data) - at < HEADER_BYTES:
+        raise FrameTruncated(f"{len(data) - at} bytes are less than a header", got=len(data) - at)
+    (
+        magic,
+        head_crc,
+        base_offset,
+        append_time,
+        epoch,
+        synced,
+        body_crc,
+        body_length,
+        raw_length,
+        count,
+        span,
+        flags,
+        codec,
+        zero,
+        first,
+        last,
+        producer_id,
+        sequence,
+        _,
+        zeros,
+    ) = _WHOLE.unpack_from(data, at)
+    if magic != MAGIC:
+        _check_magic(magic)
+    if crc32c(data[at + 8 : at + HEADER_BYTES], seed) != head_crc:
+        raise ChecksumMismatch("the header does not match its checksum, or is not of the log that it should be of")
+    size = HEADER_BYTES + body_length + (-body_length % 8)
+    if at + size > len(data):
+        raise FrameTruncated(f"the header says {size} bytes, {len(data) - at} came", header=size, got=len(data) - at)
+    if crc32c(data[at + _STAMP_END : at + size]) != body_crc:
+        raise ChecksumMismatch("the body does not match its checksum", base_offset=base_offset)
+    if not 0 <= base_offset <= OFFSET_MAX - span or not 0 <= append_time <= TIME_MAX_US:
+        raise InvalidFrame(f"offset {base_offset} or append time {append_time} is out of its range")
+    if span < 1 or count > span or (not count and not flags & CONTROL):
+        raise InvalidFrame(f"{count} messages over {span} offsets")
+    if flags & ~_FLAGS_OF_A_LOG or zero or zeros:
+        raise InvalidFrame(f"unknown flags {flags:#x}, or reserved bytes that are not zero")
+    if count and count != span and not flags & SPARSE:
+        raise InvalidFrame(f"{count} messages over {span} offsets, without offsets of their own")
+    if not 0 <= first <= last or producer_id < 0 or sequence < 0:
+        raise InvalidFrame("timestamps, producer id or sequence are out of their range")
+    if codec not in CODECS.values():
+        raise DecompressionRefused(f"codec {codec} is unknown")
+    if raw_length >= 1 << 31 or (codec == NONE and raw_length != body_length):
+        raise InvalidFrame(f"raw length {raw_length} of a body of {body_length} bytes")
     return FrameInfo(base_offset, base_offset + span, append_time, epoch, synced, count, size)
 
 
@@ -518,8 +602,9 @@ def check_message(message: Message, limits: Limits = DEFAULT_LIMITS) -> int:
     return size
 
 
-def _check_header(frame: Frame, limits: Limits) -> None:
-    body_length, raw_length, count, span, flags, codec, _, _, producer_id, sequence, _ = frame._stable()
+def _checked_header(frame: Frame, limits: Limits) -> tuple[Any, ...]:
+    fields = _STABLE.unpack_from(frame.data, _STAMP_END)
+    body_length, raw_length, count, span, flags, codec, _, _, producer_id, sequence, _ = fields
     if count == 0 or span != count:
         raise InvalidFrame(f"{count} messages over {span} offsets")
     if flags & ~_FLAGS_FROM_OUTSIDE:
@@ -528,7 +613,7 @@ def _check_header(frame: Frame, limits: Limits) -> None:
         raise InvalidFrame("reserved bytes are not zero")
     if producer_id < 0 or sequence < 0:
         raise InvalidFrame(f"producer id {producer_id}, sequence {sequence}: neither may be negative")
-    if codec not in CODECS.values():
+    if codec not in _CODECS:
         raise DecompressionRefused(f"codec {codec} is unknown")
     if codec == NONE and raw_length != body_length:
         raise InvalidFrame(f"raw length {raw_length} of an uncompressed body of {body_length} bytes")
@@ -538,3 +623,4 @@ def _check_header(frame: Frame, limits: Limits) -> None:
         raise DecompressionRefused(
             f"{body_length} bytes claim to decompress to {raw_length}", limit=limits.decompression_ratio_max
         )
+    return fields

@@ -263,9 +263,10 @@ def test_compaction_is_what_a_dictionary_would_keep(
 def test_frames_keep_their_codec_and_epoch(log: Log, clock: ManualClock) -> None:
     log.append([frame_of(*[b"again and again"] * 50, keys=[b"a"] * 49 + [b"b"], codec=2)], leader_epoch=3)
     log.append(
-        [frame_of(*[b"again and again %d" % i for i in range(50)], keys=[b"%d" % i for i in range(50)], codec=2)]
+        [frame_of(*[b"again and again %d" % i for i in range(50)], keys=[b"%d" % i for i in range(50)], codec=2)],
+        leader_epoch=4,
     )
     compact_all(log, clock)
     frames: list[Frame] = list(log.scan(log.segments[0]))
-    assert [frame.leader_epoch for frame in frames] == [3, 0]
+    assert [frame.leader_epoch for frame in frames] == [3, 4]
     assert frames[1].codec == 2

@@ -161,14 +161,18 @@ def test_a_group_is_told_when_it_is_written_and_nothing_was_synced() -> None:
     log.append([frame_of(b"a")])
     kinds.clear()
     told: list[object] = []
-    took: list[int] = []
+    took: list[bool] = []
     commits: GroupCommit[str] = GroupCommit(
-        log, clock=ManualClock(), run=lambda work: work(), tell=told.extend, took=took.append
+        log,
+        clock=ManualClock(),
+        run=lambda work: work(),
+        tell=told.extend,
+        took=lambda spent_us, is_synced: took.append(is_synced),
     )
     commits.commit("one", frame_of(b"b"))
     assert told == [("one", Committed(1, log.segments[-1].last_append_time))]
     assert [operation.kind for operation in kinds] == ["write_at"]
-    assert took == [], "it says nothing of how long a sync takes"
+    assert took == [False], "it says nothing of how long a sync takes"
 
 
 def test_what_can_not_be_reserved_is_not_written() -> None:

@@ -11,6 +11,9 @@ recovery    from files to state after a crash; tells a torn tail from damage
 rewrite     replacing sealed segments safely
 merge       small frames to large ones
 compaction  the last message of every key
+epochs      at which offset each leader's epoch begins
+reset       a log that begins anew at another offset
+replicated  frames of a leader's log, copied to a follower's
 retention   which segments have had their time
 commit      many appends, one sync
 walk        a segment frame by frame, also over damage

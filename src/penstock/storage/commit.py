@@ -22,7 +22,7 @@ from penstock.errors import Fatal, LogClosed, Overloaded, PenstockError
 from penstock.frame import Frame, check_appendable, check_message
 from penstock.limits import DEFAULT_LIMITS, MIB, Limits
 from penstock.message import Message
-from penstock.storage.log import Log
+from penstock.storage.log import Appended, Log
 
 Token = TypeVar("Token")
 
@@ -61,12 +61,12 @@ class GroupCommit(Generic[Token]):
         clock: Clock,
         run: Run,
         tell: Callable[[Sequence[tuple[Token, Outcome]]], None],
-        took: Callable[[int], None] = lambda spent_us: None,
+        took: Callable[[int, bool], None] = lambda spent_us, is_synced: None,
         limits: Limits = DEFAULT_LIMITS,
         is_chained: bool = False,
     ) -> None:
         """`run` has a function called, on another thread or later on this one; `tell` is called there, once for each
-        group, and so is `took`, with how long it took until the group was on disk.
+        group, and so is `took`, with how long it took to write the group and whether that was with a sync.
 
         `is_chained`: each item builds on those before it, so once one could not be written, none behind it is.
         Otherwise each stands for itself, and what comes after a full disk may succeed.
@@ -98,6 +98,26 @@ class GroupCommit(Generic[Token]):
         """Several messages of the broker's own, which need no check, each under this token; all of them or none."""
         waiting: list[_Waiting[Token]] = [(token, row, row.size + _MESSAGE_OVERHEAD) for row in rows]
         self._add(waiting, sum(size for _, _, size in waiting))
+
+    def commit_alone(self, token: Token, frame: Frame) -> Outcome | None:
+        """Written and synced by whoever calls this, before it returns. None if others wait or are being written: then
+        it is to be handed in like them."""
+        with self._lock:
+            if self._is_running:
+                return None
+            self._is_running = True
+        group: list[_Waiting[Token]] = [(token, frame, len(frame.data))]
+        try:
+            appended = self._appended(group)
+        finally:
+            with self._lock:
+                self._is_running = bool(self._waiting)
+            if self._is_running:
+                # Other threads have handed them in meanwhile, and left them to us.
+                self.start(self._run)
+        if isinstance(appended, PenstockError):
+            return self._failed(group, appended)[0][1]
+        return Committed(appended.base_offsets[0], appended.append_time)
 
     def _add(self, waiting: list[_Waiting[Token]], size: int) -> None:
         with self._lock:
@@ -157,22 +177,9 @@ class GroupCommit(Generic[Token]):
             return group
 
     def _write(self, group: list[_Waiting[Token]]) -> list[tuple[Token, Outcome]]:
-        if self._broken is not None:
-            return self._failed(group, self._broken)
-        try:
-            frames = self._frames(group)
-            began = self._clock.now_us()
-            appended = self._log.append(frames)
-            if self._log.sync_within_us is None:
-                self._log.sync()
-                self._took(self._clock.now_us() - began)
-        except PenstockError as error:
-            return self._failed(group, error)
-        except Exception as error:
-            # A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal.
-            fatal = Fatal(f"unexpected {error!r}")
-            fatal.__cause__ = error
-            return self._failed(group, fatal)
+        appended = self._appended(group)
+        if isinstance(appended, PenstockError):
+            return self._failed(group, appended)
         outcomes: list[tuple[Token, Outcome]] = []
         offset = appended.base_offsets[0]
         for token, item, _ in group:
@@ -180,6 +187,27 @@ class GroupCommit(Generic[Token]):
             offset += item.count if isinstance(item, Frame) else 1
         assert offset == appended.next_offset
         return outcomes
+
+    def _appended(self, group: list[_Waiting[Token]]) -> Appended | PenstockError:
+        """In the log now, and on disk if it is to be."""
+        if self._broken is not None:
+            return self._broken
+        try:
+            frames = [group[0][1]] if len(group) == 1 and isinstance(group[0][1], Frame) else self._frames(group)
+            began = self._clock.now_us()
+            appended = self._log.append(frames)
+            is_synced = self._log.sync_within_us is None
+            if is_synced:
+                self._log.sync()
+            self._took(self._clock.now_us() - began, is_synced)
+            return appended
+        except PenstockError as error:
+            return error
+        except Exception as error:
+            # A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal.
+            fatal = Fatal(f"unexpected {error!r}")
+            fatal.__cause__ = error
+            return fatal
 
     def _failed(self, group: list[_Waiting[Token]], error: PenstockError) -> list[tuple[Token, Outcome]]:
         if self._is_chained:

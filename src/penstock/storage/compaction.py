@@ -45,10 +45,12 @@ def compact(
 
     Memory: keys of about `keys_bytes_max` bytes and those of one segment; the rest waits for the next run.
     `protected` tells of offsets which must stay (delayed messages not yet delivered): true where they must. Segments
-    with offsets of `keep_from` or later are left alone: they are looked at when all of them may go.
+    with offsets of `keep_from` or later are left alone: they are looked at when all of them may go. So are those that
+    are held back from readers: what may be truncated replaces nothing.
     """
     truncations = log.truncations
-    sealed = [s for s in log.segments[:-1] if keep_from is None or s.next_offset <= keep_from]
+    bound = log.committed_offset if keep_from is None else min(keep_from, log.committed_offset)
+    sealed = [s for s in log.segments[:-1] if s.next_offset <= bound]
     dirty = [segment for segment in sealed if not _is_compacted(segment)]
     if not dirty:
         return 0

@@ -9,7 +9,9 @@ to it); readers on any thread, at any time, without a lock: they take the tuple 
 
 Invariants: start_offset ≤ synced_offset ≤ committed_offset ≤ end_offset; segments cover [first base, end) without
 overlap; append times never run backwards; after a failed sync nothing is written any more; an offset below
-committed_offset is never given out again, not even if its message is lost with the power (`sync_within`).
+committed_offset is never given out again, not even if its message is lost with the power (`sync_within`); leader
+epochs never descend, and `lineage` says where each begins. Where others hold copies of the log, `hold_back` keeps
+committed_offset below what they have not; `replicated.py` is about those copies.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock, RLock
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
@@ -31,13 +33,16 @@ from penstock.errors import (
     InvalidInput,
     LogClosed,
     LogCorrupt,
+    LogFollows,
     OffsetOutOfRange,
     StorageError,
 )
-from penstock.frame import MERGED, Frame, FrameInfo, FrameRun, check_appendable, hole, payload, stamp
+from penstock.frame import MERGED, OFFSET_MAX, Frame, FrameInfo, FrameRun, check_appendable, hole, payload, stamp
 from penstock.limits import MIB
+from penstock.storage import reset as resets
 from penstock.storage import segment as segments
 from penstock.storage.cache import SegmentCache
+from penstock.storage.epochs import EPOCH_MAX, Epoch, Epochs, Lineage, lineage_of
 from penstock.storage.files import Buffer, DiskFiles, Files, PathLike, random_id
 from penstock.storage.manifest import Manifest, write_manifest
 from penstock.storage.mark import Mark, MarkFile
@@ -59,6 +64,8 @@ _RESERVED_MIN = 1_000
 _RESERVED_MAX = 100_000
 
 T = TypeVar("T")
+# A frame of another log, and what its header says; offset, append time and epoch stay.
+Copy = tuple[Frame, FrameInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,7 @@ class LogSettings:
             raise InvalidInput(f"segment_age_us_max must be positive, not {self.segment_age_us_max}")
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """Where frames went: base_offsets[i] is that of the i-th frame given."""
 
     base_offsets: list[int]
@@ -123,6 +129,10 @@ class Log:
         self._synced_offset = 0
         self._sync_within_us: int | None = None
         self._opened_at = 0
+        self._epochs: Epochs
+        # What comes next is copied from another log, until this one leads.
+        self._follows = False
+        self._ceiling: int | None = None
         # Not 0: the log is to end here with a hole for which there is no room yet. It is written ahead of whatever is
         # appended next; until then the manifest alone knows of it.
         self._hole_end = 0
@@ -166,6 +176,9 @@ class Log:
     def _open(
         cls, files: Files, clock: Clock, settings: LogSettings, cache: SegmentCache, new_log_id: Callable[[], bytes]
     ) -> Log:
+        under_way = resets.read_reset(files)
+        if under_way is not None:
+            resets.carry_out(files, under_way)
         recovered = recover(files)
         manifest = recovered.manifest if recovered else Manifest(new_log_id(), 0)
         log = cls(files, clock, settings, manifest, cache)
@@ -174,6 +187,7 @@ class Log:
             log._segments = (log._create_segment(manifest.start_offset, 0),)
         log._mark = MarkFile(files, manifest.log_id)
         log._note_synced()
+        log._epochs = Epochs.open(files, manifest.log_id, log)
         if manifest.whole_from > log.end_offset:
             # A truncation was cut short behind its last step but one.
             log._note_whole_from(log.end_offset)
@@ -185,6 +199,8 @@ class Log:
             write_manifest(files, manifest)
             return log
         log.recovery_notes[:0] = recovered.notes
+        if under_way is not None:
+            log.recovery_notes.append(f"carried out a reset to offset {under_way.start_offset} that was cut short")
         log.recovered_cleanly = recovered.is_clean
         return log
 
@@ -224,8 +240,51 @@ class Log:
 
     @property
     def committed_offset(self) -> int:
-        """Messages below it are there for everybody: on disk, or merely written where that is enough."""
-        return self._synced_offset if self._sync_within_us is None else self.end_offset
+        """Messages below it are there for everybody: on disk, or merely written where that is enough; and not held
+        back."""
+        reached = self._synced_offset if self._sync_within_us is None else self.end_offset
+        return reached if self._ceiling is None or self._ceiling > reached else self._ceiling
+
+    def hold_back(self, offset: int | None, *, anew: bool = False) -> None:
+        """Readers see nothing from here on, and what is there is left as it is: others do not have it yet, and it may
+        be truncated. None: no more than any log does.
+
+        Never goes back, but in a truncation, or `anew`: for a log whose leader has changed.
+        """
+        if offset is not None and not anew and self._ceiling is not None and offset < self._ceiling:
+            raise InvalidInput(f"readers were let up to {self._ceiling}, and can't be held back at {offset}")
+        self._ceiling = offset if offset is None else max(offset, self.start_offset)
+
+    @property
+    def ceiling(self) -> int | None:
+        """What `hold_back` was told last."""
+        return self._ceiling
+
+    @property
+    def last_append_time(self) -> int:
+        return self._segments[-1].last_append_time
+
+    @property
+    def lineage(self) -> Lineage:
+        """Each epoch of the log and where it begins; the first may have begun below the start, and even ended there.
+
+        Empty if nothing is known of any: a log that never held a message.
+        """
+        if not self._epochs.is_compared:
+            with self.writing:
+                self._epochs.compare()
+        return lineage_of(self._epochs.entries, self.start_offset, self.end_offset)
+
+    @property
+    def last_epoch(self) -> int:
+        """Of the last frame; 0 if there is none."""
+        lineage = self.lineage
+        return lineage[-1].epoch if lineage else 0
+
+    @property
+    def safe_offset(self) -> int:
+        """Messages below it are on disk, here and wherever else they have to be."""
+        return min(self._synced_offset, self.committed_offset)
 
     @property
     def sync_within_us(self) -> int | None:
@@ -249,19 +308,70 @@ class Log:
 
     # --- writing -----------------------------------------------------------------------------------------
 
-    def append(self, frames: Sequence[Frame], *, leader_epoch: int = 0) -> Appended:
-        """Writes frames at the end, all or none. They are on disk only after `sync`."""
+    def append(self, frames: Sequence[Frame], *, leader_epoch: int | None = None) -> Appended:
+        """Writes frames at the end, all or none. They are on disk only after `sync`. Of the last epoch, if not told."""
         with self.writing:
-            self._check_writable()
+            if self._stopped is not None:
+                raise self._stopped.again()
+            epoch = self._epochs.last if leader_epoch is None else leader_epoch
+            if self._follows or not self._epochs.last <= epoch <= EPOCH_MAX:
+                if self._follows:
+                    raise LogFollows("this log copies another, and takes messages only once it leads")
+                self._refuse_epoch(epoch)
             frames = list(frames)
             counts = [check_appendable(frame) for frame in frames]
             if not counts:
                 raise InvalidInput("nothing to append")
-            if self._is_full(sum(len(frame.data) for frame in frames)):
+            if self._is_full(sum([len(frame.data) for frame in frames])):
                 self.roll()
             if self._sync_within_us is not None:
                 self._reserve(self.end_offset + sum(counts))
-            return self._append(frames, counts, leader_epoch)
+            return self._append(frames, counts, epoch)
+
+    def append_epoch_start(self, epoch: int) -> int:
+        """The first frame of an epoch, of one offset and without a message; returns its offset. From here on this log
+        leads: what is appended is of that epoch."""
+        with self.writing:
+            self._check_writable()
+            if not isinstance(epoch, int) or not self.last_epoch < epoch <= EPOCH_MAX:
+                self._refuse_epoch(epoch)
+            start = hole(1, self._clock.now_us())
+            if self._is_full(len(start.data)):
+                self.roll()
+            appended = self._append([start], [1], epoch)
+            self._follows = False
+            return appended.base_offsets[0]
+
+    def follow(self) -> None:
+        """From here on this log is a copy of another: nothing is appended but `append_copies`."""
+        with self.writing:
+            self._follows = True
+
+    def append_copies(self, copies: Sequence[Copy]) -> None:
+        """Frames of another log, under the offsets, append times and epochs that they have there, and which go on where
+        this one ends. All or none; for `append_replicated`, which has checked them. From here on this log follows."""
+        with self.writing:
+            self._check_writable()
+            self._write_hole()
+            if self._is_full(sum(info.size for _, info in copies)):
+                self.roll()
+            active = self._segments[-1]
+            offset = active.next_offset
+            buffers: list[Buffer] = []
+            infos: list[FrameInfo] = []
+            for frame, info in copies:
+                assert info.base_offset == offset
+                _, offset, append_time, epoch, *_ = info
+                stamped = stamp(frame, info.base_offset, append_time, epoch, self._synced_position, active.head_seed)
+                buffers += (stamped, payload(frame))
+                infos.append(info)
+            if infos[-1].leader_epoch != self._epochs.last or not self._epochs.is_written:
+                self._begin_epochs([(info.leader_epoch, info.base_offset) for info in infos])
+            with self._stops_if_fatal:
+                segments.append(active, buffers, infos, self._room)
+            if not self._epochs.is_written:
+                self._epochs.settle()
+            self._follows = True
 
     def _append(self, frames: list[Frame], spans: list[int], leader_epoch: int) -> Appended:
         active = self._segments[-1]
@@ -273,13 +383,23 @@ class Log:
             spans = [self._hole_end - offset, *spans]
         buffers: list[Buffer] = []
         infos: list[FrameInfo] = []
+        if leader_epoch != self._epochs.last or not self._epochs.is_written:
+            self._begin_epochs([(leader_epoch, offset)])
         for frame, span in zip(frames, spans, strict=True):
-            buffers.append(stamp(frame, offset, append_time, leader_epoch, self._synced_position, active.head_seed))
-            buffers.append(payload(frame))
+            buffers += (
+                stamp(frame, offset, append_time, leader_epoch, self._synced_position, active.head_seed),
+                payload(frame),
+            )
             infos.append(FrameInfo(offset, offset + span, append_time, leader_epoch, 0, span, len(frame.data)))
             offset += span
-        with self._stops_if_fatal:
+        try:
             segments.append(active, buffers, infos, self._room)
+        except Fatal as error:
+            # As `_stops_if_fatal` does, without two calls for each lone message.
+            self._stop(error)
+            raise
+        if not self._epochs.is_written:
+            self._epochs.settle()
         self._hole_end = 0
         return Appended([info.base_offset for info in infos[len(infos) - given :]], offset, append_time)
 
@@ -307,7 +427,7 @@ class Log:
     def _write_hole(self) -> None:
         """Before anything relies on it but an append, which takes it along."""
         if self._hole_end:
-            self._append([], [], 0)
+            self._append([], [], self._epochs.last)
             self.sync()
 
     def sync_within(self, time_us: int | None) -> None:
@@ -328,7 +448,7 @@ class Log:
 
     def _is_full(self, more: int) -> bool:
         active = self._segments[-1]
-        if active.is_empty:
+        if active.size == SEGMENT_HEADER_BYTES:
             return False
         age = self._clock.now_us() - active.header.created
         return active.size + more > self._settings.segment_bytes_max or age >= self._settings.segment_age_us_max
@@ -336,13 +456,17 @@ class Log:
     def sync(self) -> None:
         """What was appended before this call is on disk when it returns. A failure is final."""
         with self.writing:
-            self._check_writable()
+            if self._stopped is not None:
+                raise self._stopped.again()
             active = self._segments[-1]
             assert active.opened is not None
             if self._synced_position == active.size:
                 return
-            with self._stops_if_fatal:
+            try:
                 active.opened.file.sync()
+            except Fatal as error:
+                self._stop(error)
+                raise
             self._note_synced()
 
     def _note_synced(self) -> None:
@@ -401,7 +525,7 @@ class Log:
                 active.is_cut = False
 
     def _create_segment(self, base_offset: int, last_append_time: int) -> Segment:
-        header = SegmentHeader(self._manifest.log_id, base_offset, 0, 0, 0, self._clock.now_us())
+        header = SegmentHeader(self._manifest.log_id, base_offset, 0, 0, 0, self._clock.now_us(), last_append_time)
         return segments.create_segment(self._files, header, last_append_time)
 
     def truncate(self, offset: int) -> None:
@@ -422,6 +546,9 @@ class Log:
                 position = self._position_of(target, offset)
             with self._all_or_stop(), self._truncation_under_way():
                 self._truncate(kept, target if keeps_target else None, offset, position)
+                self._epochs.cut(offset)
+                if self._ceiling is not None:
+                    self._ceiling = min(self._ceiling, offset)
                 if self._manifest.whole_from > offset:
                     # What comes next under these offsets is not what was taken out.
                     self._note_whole_from(offset)
@@ -443,9 +570,44 @@ class Log:
         if target is not None:
             kept[-1] = self._shorten(target, offset, position)
         if not kept or kept[-1].opened is None:
-            kept.append(self._create_segment(offset, kept[-1].last_append_time if kept else 0))
+            kept.append(self._create_segment(offset, 0))
+        kept[-1].last_append_time = max(segment.last_append_time for segment in kept)
         self._segments = tuple(kept)
         self._note_synced()
+
+    def reset(self, start_offset: int, *, epoch: Epoch | None = None) -> None:
+        """The log is empty and begins at `start_offset`, whatever it held: for a follower that ends before its leader's
+        log starts. After a crash it is as it was, or reset. `epoch`: that of what lay below, and where it began."""
+        with self._rewriting, self.writing:
+            self._check_writable()
+            if not isinstance(start_offset, int) or not 0 <= start_offset <= OFFSET_MAX:
+                raise InvalidInput(f"a log can't begin at {start_offset!r}")
+            if epoch is not None and not (0 <= epoch.epoch <= EPOCH_MAX and 0 <= epoch.first_offset < start_offset):
+                raise InvalidInput(f"{epoch} is not an epoch that began below {start_offset}")
+            under_way = resets.Reset(self.log_id, start_offset, epoch)
+            with self._stops_if_fatal:
+                resets.write_reset(self._files, under_way)
+            with self._all_or_stop(), self._truncation_under_way():
+                self._mark.close()
+                for segment in self._segments:
+                    self._cache.forget(segment)
+                self._manifest = resets.carry_out(self._files, under_way)
+                self._segments = (self._create_segment(start_offset, 0),)
+                self._mark = MarkFile(self._files, self.log_id)
+                self._hole_end = 0
+                self._opened_at = start_offset
+                self._epochs = Epochs.open(self._files, self.log_id, self)
+                self._ceiling = None if self._ceiling is None else start_offset
+                self._follows = True
+                self._note_synced()
+
+    def note_whole_from(self, offset: int) -> None:
+        """Of the log that this one is a copy of: below it, single messages may be missing."""
+        with self.writing:
+            self._check_writable()
+            if min(offset, self.end_offset) > self.whole_from:
+                with self._stops_if_fatal:
+                    self._note_whole_from(min(offset, self.end_offset))
 
     def delete_prefix(self, offset: int) -> None:
         """Messages below `offset` are gone: segments wholly below it from the disk, the rest from sight."""
@@ -463,6 +625,8 @@ class Log:
                 self.roll()
             with self._stops_if_fatal:
                 self._write_manifest(self._manifest._replace(start_offset=offset))
+            if self._ceiling is not None:
+                self._ceiling = max(self._ceiling, offset)
             removed = [s for s in self._segments[:-1] if s.next_offset <= offset]
             self._segments = self._segments[len(removed) :]
             with self._all_or_stop():
@@ -541,6 +705,7 @@ class Log:
             generation=max(segment.header.generation for segment in old) + 1,
             flags=flags,
             created=old[0].header.created,
+            appended=old[0].header.appended,
         )
         with self._rewriting:
             try:
@@ -608,16 +773,23 @@ class Log:
     # --- reading -----------------------------------------------------------------------------------------
 
     def read(
-        self, offset: int, *, bytes_max: int = MIB, count_max: int = 1 << 62, until: int | None = None
+        self,
+        offset: int,
+        *,
+        bytes_max: int = MIB,
+        count_max: int = 1 << 62,
+        until: int | None = None,
+        holes: bool = False,
     ) -> FrameRun:
         """Whole frames from `offset` on, as they lie on disk, at least one if there is any below `until`.
 
         The first frame may start before `offset` and the last may end behind `until`; bounds are on whole frames.
         Without `until`, what is committed can be read. Headers are checked here, bodies by whoever decodes them.
+        `holes`: frames without messages too.
         """
         self._check_open()
         self._check_range(offset)
-        return self._reading(lambda held: self._read(held, offset, bytes_max, count_max, until), offset)
+        return self._reading(lambda held: self._read(held, offset, bytes_max, count_max, until, holes), offset)
 
     def _reading(self, look: Callable[[tuple[Segment, ...]], T], offset: int | None = None) -> T:
         """Looks again if segments were removed, replaced or cut under the look."""
@@ -662,25 +834,32 @@ class Log:
         return segments.corrupt(segment, self._position_of(segment, offset), offset, error.message)
 
     def _read(
-        self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, until: int | None
+        self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, until: int | None, holes: bool
     ) -> FrameRun:
         end = self.committed_offset if until is None else min(until, self.end_offset)
+        if held is not self._segments:
+            # What lies in a segment that was begun meanwhile is not passed over.
+            end = min(end, held[-1].next_offset)
         first = max(bisect_right(held, offset, key=lambda s: s.base_offset) - 1, 0)
         for segment in held[first:]:
             if segment.base_offset >= end:
                 break
             opened = self._cache.open(self._files, segment)
-            run = segments.read(segment, opened, offset, until=end, bytes_max=bytes_max, count_max=count_max)
+            run = segments.read(
+                segment, opened, offset, until=end, bytes_max=bytes_max, count_max=count_max, holes=holes
+            )
             if run is not None:
                 return run
         return FrameRun(memoryview(b""), [], max(offset, end))
 
     def offset_at(self, time_us: int) -> int:
-        """The first offset appended at or after `time_us`; the end offset if there is none."""
+        """The first offset appended at or after `time_us`; the end offset if there is none. Where readers are held
+        back, no later one."""
         self._check_open()
         if not isinstance(time_us, int):
             raise InvalidInput(f"a time is a whole number of microseconds, not {time_us!r}")
-        return self._reading(lambda held: self._offset_at(held, time_us))
+        found = self._reading(lambda held: self._offset_at(held, time_us))
+        return found if self._ceiling is None else min(found, self.committed_offset)
 
     def _offset_at(self, held: tuple[Segment, ...], time_us: int) -> int:
         for segment in held:
@@ -707,6 +886,23 @@ class Log:
         return int(frame.offsets(batch)[row]) if row < batch.count else found.info.next_offset
 
     # --- helpers -----------------------------------------------------------------------------------------
+
+    def last_head(self) -> Frame | None:
+        """The last frame, cut off behind its header."""
+        for segment in reversed(self._segments):
+            opened = self._cache.open(self._files, segment)
+            if opened.offsets.positions:
+                *_, (_, head) = segments.heads(segment, opened.file, opened.offsets.positions[-1])
+                return head
+        return None
+
+    def _begin_epochs(self, stamps: Sequence[tuple[int, int]]) -> None:
+        """Before frames of these epochs and base offsets are written."""
+        with self._stops_if_fatal:
+            self._epochs.begin(stamps)
+
+    def _refuse_epoch(self, epoch: int) -> NoReturn:
+        raise InvalidInput(f"epoch {epoch!r} does not follow the log's last, {self._epochs.last}")
 
     def _note_whole_from(self, offset: int) -> None:
         self._write_manifest(self._manifest._replace(whole_from=offset))

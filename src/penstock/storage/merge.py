@@ -28,8 +28,11 @@ MERGED_MESSAGES_MAX = 10_000
 
 
 def merge_small_frames(log: Log, segment: Segment) -> bool:
-    """Rewrites a sealed segment as it was appended, if most of its frames are small; True if it did."""
-    if segment.header.generation > 0:
+    """Rewrites a sealed segment as it was appended, if most of its frames are small; True if it did.
+
+    What is held back from readers is left as it is: they get whole frames, and must not get it with one.
+    """
+    if segment.header.generation > 0 or segment.next_offset > log.committed_offset:
         return False
     try:
         sizes = list(log.frame_sizes(segment))

@@ -80,8 +80,10 @@ def recover(files: Files) -> Recovered | None:
         found.segments.append(_sealed(files, header, following.base_offset, found))
     if headers:
         found.segments.append(_active(files, headers[-1], mark, found))
-        # Append times never run backwards, also when the active segment is still empty.
-        found.segments[-1].last_append_time = max(segment.last_append_time for segment in found.segments)
+        # Append times never run backwards, also when the active segment is still empty, or is all there is.
+        found.segments[-1].last_append_time = max(
+            headers[-1].appended, *(segment.last_append_time for segment in found.segments)
+        )
         if mark is None:
             found.notes.append("the mark was missing or damaged and is made anew")
     _remove_orphaned_indexes(files, found)

@@ -81,7 +81,8 @@ def apply_retention(
             # No room for a new segment yet; the older ones can go all the same.
             log.roll()
     segments = log.segments
-    keep = log.end_offset if keep_from is None else keep_from
+    # What is held back from readers may still be truncated: the log must not start behind it.
+    keep = log.committed_offset if keep_from is None else min(keep_from, log.committed_offset)
     count = expired(segments, retention, now_us=now_us, keep_from=keep)
     bare = count if protected is None else _first_with(log, segments[:count], protected)
     if bare:

@@ -104,7 +104,12 @@ def truncated_in_place(files: Files, segment: Segment, opened: Opened, offset: i
     file.truncate(position)
     file.sync()
     opened = Opened(file, opened.offsets.cut(position), opened.times.cut(position))
-    return Segment(segment.header, position, offset, segment.last_append_time, opened)
+    shortened = Segment(segment.header, position, offset, 0, opened)
+    if opened.offsets.positions:
+        # Copies of another log keep its times, so the time of what was cut off must not stand in their way.
+        *_, last = headers(shortened, file, opened.offsets.positions[-1])
+        shortened.last_append_time = last.info.append_time
+    return shortened
 
 
 def truncated_by_rewrite(files: Files, segment: Segment, opened: Opened, offset: int, position: int) -> Segment:

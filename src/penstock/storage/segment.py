@@ -10,7 +10,7 @@
       40    4   generation      0 as appended, one more at each rewrite; indexes must match it
       44    4   flags           1: holds one message a key
       48    8   created         µs
-      56    8   zero
+      56    8   appended        µs; the last append time before this segment, which an emptied log must not fall behind
       64        frames, one after the other
 
 Frames are in offset order. As appended they follow each other without a gap, though one of them may stand for offsets
@@ -56,7 +56,7 @@ _ZEROS = memoryview(bytes(ROOM_BYTES))
 
 _MAGIC = b"PNG\x01"
 _HEAD = struct.Struct("<4sI")
-_BODY = struct.Struct("<16sqqIIq8x")
+_BODY = struct.Struct("<16sqqIIqq")
 _SCAN_BYTES = 4 << 20
 # A segment of 2 GiB has an index of 1.5 MiB.
 _INDEX_BYTES_MAX = 16 << 20
@@ -71,6 +71,7 @@ class SegmentHeader(NamedTuple):
     generation: int
     flags: int
     created: int
+    appended: int = 0
 
     def encode(self) -> bytes:
         body = _BODY.pack(*self)
@@ -179,7 +180,7 @@ def append(segment: Segment, buffers: Sequence[Buffer], infos: Sequence[FrameInf
     assert segment.opened is not None
     offsets, times = segment.opened.offsets, segment.opened.times
     try:
-        _write(segment, segment.opened.file, buffers, sum(info.size for info in infos), room)
+        _write(segment, segment.opened.file, buffers, sum([info.size for info in infos]), room)
     except StorageError:
         try:
             _cut(segment, segment.opened.file)
@@ -249,9 +250,10 @@ def add_to_indexes(offsets: SparseIndex, times: SparseIndex, position: int, info
 
 
 def read(
-    segment: Segment, opened: Opened, offset: int, *, until: int, bytes_max: int, count_max: int
+    segment: Segment, opened: Opened, offset: int, *, until: int, bytes_max: int, count_max: int, holes: bool = False
 ) -> FrameRun | None:
-    """Frames from the one that holds `offset` (or the first after it) on, up to the bounds; at least one."""
+    """Frames from the one that holds `offset` (or the first after it) on, up to the bounds; at least one. Those without
+    messages only with `holes`."""
     size = segment.size
     bytes_max = max(bytes_max, HEADER_BYTES)
     at = opened.offsets.at_or_before(offset) or SEGMENT_HEADER_BYTES
@@ -276,7 +278,7 @@ def read(
         previous = info.next_offset
         if info.base_offset >= until:
             break
-        if info.next_offset <= offset or info.messages == 0:
+        if info.next_offset <= offset or (info.messages == 0 and not holes):
             if bounds:
                 break
             at += info.size
