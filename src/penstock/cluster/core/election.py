@@ -1,0 +1,101 @@
+"""What a controller, or an operator, makes of a record. Put into etcd by compare-and-swap, as any change of it.
+
+A controller may be one that was, and what it knows of the nodes may be old: then it elects somebody without need, but
+never somebody who lacks what is committed. None always means: leave the record as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from penstock.cluster.core.events import Registered
+from penstock.cluster.core.record import Member, PartitionRecord
+from penstock.errors import InvalidInput
+
+Live = Mapping[str, Registered]
+
+
+def first(topic: str, number: int, replicas: Sequence[str], min_isr: int, live: Live) -> PartitionRecord:
+    """The record of a new partition. All copies are empty, so all are in sync."""
+    missing = [node for node in replicas if node not in live]
+    if not replicas or missing or len(set(replicas)) < len(replicas) or not 1 <= min_isr <= len(replicas):
+        raise InvalidInput(f"{list(replicas)} can't hold a partition of min_isr {min_isr}: {missing} are not live.")
+    isr = tuple(Member(node, live[node].disk) for node in replicas)
+    record = PartitionRecord(topic, number, tuple(replicas), min_isr)
+    return record.elected(replicas[0], live[replicas[0]].incarnation, isr)
+
+
+def elect(record: PartitionRecord, live: Live) -> PartitionRecord | None:
+    """Another leader, if the one there is has died, or was started again; None too if nobody can be elected.
+
+    Who is in the ISR stays in it. To take out the dead is up to the new leader: should that one be gone too, what only
+    the dead one has is not given up for lost.
+    """
+    if is_led(record, live):
+        return None
+    leader = next(iter(_candidates(record, live)), None)
+    if leader is None:
+        return None
+    return record.elected(leader, live[leader].incarnation, record.isr)
+
+
+def prefer(record: PartitionRecord, live: Live) -> PartitionRecord | None:
+    """Ask the leader to hand over to the first of the replicas, if that one can take over."""
+    preferred = record.replicas[0]
+    if record.leader == preferred or preferred not in _candidates(record, live):
+        return None
+    return _with_successor(record, preferred)
+
+
+def hand_over(record: PartitionRecord, node: str, live: Live) -> PartitionRecord | None:
+    """Ask the leader to hand over to that node, if it can take over."""
+    return None if record.leader == node or node not in _candidates(record, live) else _with_successor(record, node)
+
+
+def drain(record: PartitionRecord, node: str, live: Live) -> PartitionRecord | None:
+    """Ask a leader to hand over to anybody else. None if it does not lead, or nobody can take over."""
+    if record.leader != node:
+        return None
+    others = [name for name in _candidates(record, live) if name != node]
+    return _with_successor(record, others[0]) if others else None
+
+
+def reassign(record: PartitionRecord, target: Sequence[str], live: Live) -> PartitionRecord | None:
+    """Have the partition moved to these nodes: those that are new catch up first. The present ones: call a move off."""
+    missing = [node for node in target if node not in live and node not in record.replicas]
+    if missing or len(set(target)) < len(target) or len(target) < record.min_isr:
+        raise InvalidInput(
+            f"{list(target)} can't hold a partition of min_isr {record.min_isr}: {missing} are not live."
+        )
+    if tuple(target) == (record.target or record.replicas):
+        return None
+    leaving = tuple(node for node in record.hosting if node not in record.replicas and node not in target)
+    return replace(record, target=tuple(target), leaving=leaving, successor=None)
+
+
+def elect_unclean(record: PartitionRecord, node: str, live: Live) -> PartitionRecord:
+    """An operator gives up what only disks have that are lost: this node leads, with what it has.
+
+    Everybody else follows it. Readers are told that the log was truncated, by the epoch among `unclean`.
+    """
+    if node not in live or not record.hosts(node):
+        raise InvalidInput(f"{node} can't lead this partition: it is not live, or has no copy of it.")
+    elected = record.elected(node, live[node].incarnation, (Member(node, live[node].disk),))
+    return replace(elected, unclean=(*record.unclean, elected.epoch))
+
+
+def is_led(record: PartitionRecord, live: Live) -> bool:
+    """Whether the leader is there, and is the process that was elected."""
+    registered = live.get(record.leader) if record.leader is not None else None
+    return registered is not None and registered.incarnation == record.incarnation
+
+
+def _candidates(record: PartitionRecord, live: Live) -> list[str]:
+    """Those in the ISR that are live, on the disk by which they are in it; by preference."""
+    return [name for name in record.hosting if name in live and record.is_in_sync(name, live[name].disk)]
+
+
+def _with_successor(record: PartitionRecord, node: str) -> PartitionRecord | None:
+    return None if record.successor == node else replace(record, successor=node)

@@ -1,0 +1,90 @@
+"""What happens to a replica: each is given to `Replica.step`, together with the node's boot time.
+
+Besides these, `Fetch` (to a leader) and `Reply` (to a follower) are events as they come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from penstock.cluster.core.extent import Both
+from penstock.cluster.core.messages import Fetch, Reply
+from penstock.cluster.core.record import PartitionRecord
+
+
+class Registered(Struct, frozen=True, gc=False):
+    """What a live node has registered in etcd."""
+
+    disk: str
+    incarnation: str
+
+
+class RecordSeen(Struct, frozen=True, gc=False):
+    """From a watch, a read, or the answer to a proposal. Late ones do no harm. None: the partition was deleted."""
+
+    revision: int
+    record: PartitionRecord | None
+
+
+class ProposalEnded(Struct, frozen=True, gc=False):
+    """The last `Propose` was carried out, or was not, or nobody knows. If it is known, `RecordSeen` came first."""
+
+
+class Tick(Struct, frozen=True, gc=False):
+    """Once a second for a leader, when a `Wake` is due, and when nodes come or go: how things are on this node.
+
+    The same mappings serve all of a node's replicas; nobody changes them.
+    """
+
+    # The session is surely valid until then: when the last keepalive that was answered had been sent, plus trust.
+    session_until_us: int
+    live: Mapping[str, Registered]
+    # When nodes were last heard to still wait for the answers to their fetches.
+    heard_us: Mapping[str, int]
+
+
+class Wrote(Struct, frozen=True, gc=False):
+    """This node's own appends, as leader: how far the log goes, and how far it is on disk."""
+
+    log: int
+    end: int
+    durable: int
+
+
+class Begun(Struct, frozen=True, gc=False):
+    """`Begin` was done: the epoch's first frames are at these offsets. `Wrote` goes on telling what is on disk."""
+
+    epoch: int
+    firsts: Both
+
+
+class Stored(Struct, frozen=True, gc=False):
+    """`Store` was done, and is on disk."""
+
+    log: int
+    end: int
+    epochs: tuple[tuple[int, int], ...]
+
+
+class WasCut(Struct, frozen=True, gc=False):
+    """`Cut` or `Reset` was done, and is on disk."""
+
+    log: int
+    start: int
+    end: int
+
+
+class Trimmed(Struct, frozen=True, gc=False):
+    """Retention has taken the leader's log from here on: never what is not committed."""
+
+    log: int
+    start: int
+
+
+class Unanswered(Struct, frozen=True, gc=False):
+    """The connection to the leader was lost, or it is silent for too long: the fetch may never be answered."""
+
+
+Event = RecordSeen | ProposalEnded | Tick | Wrote | Begun | Stored | WasCut | Trimmed | Unanswered | Fetch | Reply

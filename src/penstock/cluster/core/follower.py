@@ -1,0 +1,86 @@
+"""The replica that follows: it asks its leader, cuts what the leader does not have, and stores what it has.
+
+It never cuts to the high watermark. What it knows of that may be old, and what it has beyond may be all that is left of
+something that was acknowledged. The leader says where the follower's last epoch ends there; the follower cuts to that,
+or to where its own part of that epoch ends, and asks again, until they agree.
+
+It asks only when all it has is on disk, so that a fetch acknowledges what it does not ask for.
+"""
+
+from __future__ import annotations
+
+from penstock.cluster.core.effects import Ask, Cut, Effect, Follow, Reread, Reset, Store, Trim, Wake
+from penstock.cluster.core.extent import LOGS
+from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, StartAt
+from penstock.cluster.core.site import Site
+
+
+class Follower:
+    def __init__(self, site: Site, leader: str, epoch: int, out: list[Effect]) -> None:
+        self.site = site
+        self.leader = leader
+        self.epoch = epoch
+        # The number of the fetch that is not answered yet.
+        self._asked: int | None = None
+        # It was fenced, and does not ask before.
+        self._not_before_us = 0
+        out.append(Follow(leader, epoch))
+        self.ask(out)
+
+    def ask(self, out: list[Effect]) -> None:
+        site = self.site
+        if self._asked is not None or self._not_before_us or not site.is_settled:
+            return
+        messages, deliveries = site.logs
+        site.request += 1
+        self._asked = site.request
+        ends = messages.durable, deliveries.durable
+        lasts = messages.lineage.last, deliveries.lineage.last
+        fetch = Fetch(site.node, site.disk, site.incarnation, self.epoch, site.request, ends, lasts)
+        out.append(Ask(self.leader, fetch))
+
+    def unanswered(self, out: list[Effect]) -> None:
+        self._asked = None
+        self.ask(out)
+
+    def ticked(self, now_us: int, out: list[Effect]) -> None:
+        if self._not_before_us and now_us >= self._not_before_us:
+            self._not_before_us = 0
+            self.ask(out)
+
+    def replied(self, now_us: int, reply: Reply, out: list[Effect]) -> None:
+        if reply.request != self._asked or reply.incarnation != self.site.incarnation:
+            return
+        self._asked = None
+        if reply.is_fenced or reply.epoch != self.epoch:
+            self._not_before_us = now_us + self.site.timing.retry_us
+            out.append(Reread())
+            out.append(Wake(self._not_before_us))
+            return
+        known = self.site.committed
+        self.site.committed = max(known[0], reply.committed[0]), max(known[1], reply.committed[1])
+        for log in LOGS:
+            self._take(log, reply.parts[log], out)
+            self._trim(log, reply.starts[log], out)
+        self.ask(out)
+
+    def _take(self, log: int, part: Part, out: list[Effect]) -> None:
+        own = self.site.logs[log]
+        match part:
+            case Data() if part.first == own.end and part.end > part.first:
+                own.is_busy = True
+                out.append(Store(log, part))
+            case Diverged():
+                offset = min(part.end, own.lineage.end_of(part.epoch, own.end)[1])
+                assert offset < own.end, f"{part} does not shorten {own}"
+                own.is_busy = True
+                out.append(Cut(log, offset) if offset >= own.start else Reset(log, offset))
+            case StartAt():
+                own.is_busy = True
+                out.append(Reset(log, part.start))
+
+    def _trim(self, log: int, start: int, out: list[Effect]) -> None:
+        own = self.site.logs[log]
+        if own.start < start <= own.end and not own.is_busy:
+            own.trim(start)
+            out.append(Trim(log, start))

@@ -1,0 +1,211 @@
+"""The replica that leads: it answers fetches, moves the high watermarks, and keeps the ISR in the record.
+
+High watermark of a log: as far as it is on the disks of the leader and of all voters. It stands still while the ISR is
+smaller than `min_isr`. It counts only beyond the frame that began this epoch: what lies below may have been on as many
+disks before, and yet have been replaced by the leader of an epoch in between.
+"""
+
+from __future__ import annotations
+
+from penstock.cluster.core.ballot import Ballot
+from penstock.cluster.core.effects import Begin, Committed, Effect, Hold, Reread, Serve, Wake
+from penstock.cluster.core.events import Begun
+from penstock.cluster.core.extent import LOGS, Both
+from penstock.cluster.core.membership import in_sync
+from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, StartAt
+from penstock.cluster.core.progress import Progress
+from penstock.cluster.core.record import PartitionRecord
+from penstock.cluster.core.site import Site
+from penstock.cluster.core.succession import Succession
+
+
+class Leader:
+    def __init__(self, site: Site, revision: int, record: PartitionRecord, now_us: int, out: list[Effect]) -> None:
+        self.site = site
+        self.epoch = record.epoch
+        self.ballot = Ballot(site.node, revision, record)
+        self.followers: dict[str, Progress] = {}
+        # Where this epoch begins; None until it has.
+        self.firsts: Both | None = None
+        self.is_open = False
+        self.until_us = 0
+        self.began_us = now_us
+        self._succession = Succession(site)
+        self._early: dict[str, Fetch] = {}
+        out.append(Begin(self.epoch))
+
+    @property
+    def is_handing_over(self) -> bool:
+        return self._succession.is_under_way
+
+    # ---- what happens
+
+    def begun(self, now_us: int, event: Begun, out: list[Effect]) -> None:
+        if event.epoch != self.epoch:
+            return
+        self.firsts = event.firsts
+        committed = self.site.committed
+        self.site.committed = min(committed[0], event.firsts[0]), min(committed[1], event.firsts[1])
+        early, self._early = self._early, {}
+        for fetch in early.values():
+            self.fetched(now_us, fetch, out)
+        self.advance(now_us, out)
+
+    def wrote(self, now_us: int, out: list[Effect]) -> None:
+        self.advance(now_us, out)
+        for node, progress in self.followers.items():
+            if progress.is_waiting:
+                self._answer(node, progress, out)
+
+    def fetched(self, now_us: int, fetch: Fetch, out: list[Effect]) -> None:
+        if not self._is_welcome(fetch):
+            out.append(Reply(fetch.node, fetch.incarnation, self.epoch, fetch.request, is_fenced=True))
+            out.append(Reread())
+            return
+        if self.firsts is None:
+            # What is in its own logs is not known for sure before the epoch has begun.
+            self._early[fetch.node] = fetch
+            return
+        progress = self.followers.get(fetch.node)
+        if progress is None or (progress.incarnation, progress.disk) != (fetch.incarnation, fetch.disk):
+            progress = self.followers[fetch.node] = Progress(fetch.disk, fetch.incarnation, now_us)
+        if fetch.request <= progress.request:
+            # A late one; it has asked again since.
+            return
+        progress.request = fetch.request
+        progress.heard_us = now_us
+        parts = self._compare(0, fetch), self._compare(1, fetch)
+        if parts != (None, None):
+            progress.is_waiting = False
+            self._reply(fetch.node, progress, parts, out)
+            return
+        progress.is_waiting = True
+        progress.fetched(now_us, fetch.ends, self.site.ends)
+        self._answer(fetch.node, progress, out)
+        self.advance(now_us, out)
+        if self.is_handing_over or not self.ballot.record.is_in_sync(fetch.node, fetch.disk):
+            self.review(now_us, out)
+
+    def seen(self, now_us: int, revision: int, record: PartitionRecord, out: list[Effect]) -> None:
+        """A newer record of the same epoch."""
+        self.ballot.seen(revision, record)
+        for node in [node for node in self.followers if not record.hosts(node)]:
+            del self.followers[node]
+        self.advance(now_us, out)
+        self.review(now_us, out)
+
+    def proposal_ended(self, now_us: int, out: list[Effect]) -> None:
+        self.ballot.is_proposing = False
+        if self.ballot.is_in_doubt:
+            out.append(Reread())
+            out.append(Wake(now_us + self.site.timing.retry_us))
+        else:
+            self.review(now_us, out)
+
+    def ticked(self, now_us: int, out: list[Effect]) -> None:
+        heard, ends = self.site.tick.heard_us, self.site.ends
+        for node, progress in self.followers.items():
+            if node in heard:
+                progress.heard(heard[node], ends)
+        self.review(now_us, out)
+        self._serve(now_us, out)
+
+    # ---- what comes of it
+
+    def advance(self, now_us: int, out: list[Effect]) -> None:
+        """Move the high watermarks as far as they may."""
+        if self.firsts is None or not self.ballot.has_quorum:
+            return
+        logs, followers = self.site.logs, self.followers
+        messages, deliveries = logs[0].durable, logs[1].durable
+        for voter in self.ballot.voters:
+            progress = followers.get(voter.node)
+            if progress is None or progress.ends is None or progress.disk != voter.disk:
+                return
+            messages = min(messages, progress.ends[0])
+            deliveries = min(deliveries, progress.ends[1])
+        if not self.is_open:
+            if messages <= self.firsts[0] or deliveries <= self.firsts[1]:
+                return
+            self.is_open = True
+            self._serve(now_us, out)
+        before = self.site.committed
+        self.site.committed = after = max(messages, before[0]), max(deliveries, before[1])
+        for log in LOGS:
+            if after[log] > before[log]:
+                out.append(Committed(log, after[log]))
+
+    def review(self, now_us: int, out: list[Effect]) -> None:
+        """Propose what the record should be, if it is not, and nothing is being proposed."""
+        record = self.ballot.record
+        heir = self._succession.heir(now_us, self)
+        if self._succession.has_changed:
+            self._succession.has_changed = False
+            if self.is_handing_over:
+                out.append(Hold())
+                out.append(Wake(now_us + self.site.timing.handover_us))
+            self.until_us = 0
+            self._serve(now_us, out)
+        wanted = heir or in_sync(now_us, self)
+        if wanted != record and not self.ballot.is_proposing:
+            self.ballot.propose(wanted, out)
+
+    def _serve(self, now_us: int, out: list[Effect]) -> None:
+        if self.is_open and not self.is_handing_over:
+            until_us = self._trusted_until(now_us)
+            if until_us > max(self.until_us, now_us):
+                self.until_us = until_us
+                out.append(Serve(until_us))
+
+    def _trusted_until(self, now_us: int) -> int:
+        """By the session; or, should etcd be out of reach, because so many replicas still fetch at this epoch that too
+        few are left for anybody else to begin another. What is at stake is only how long clients are kept from looking
+        for the new leader: nothing is committed without them."""
+        record, timing = self.ballot.record, self.site.timing
+        needed = len(record.hosting) - record.min_isr
+        if needed <= 0:
+            return now_us + timing.trust_us
+        heard = sorted((p.heard_us for p in self.followers.values() if p.ends is not None), reverse=True)
+        by_followers = heard[needed - 1] + timing.trust_us if len(heard) >= needed else 0
+        return max(self.site.tick.session_until_us, by_followers)
+
+    # ---- fetches
+
+    def _is_welcome(self, fetch: Fetch) -> bool:
+        if fetch.epoch != self.epoch or not self.ballot.record.hosts(fetch.node):
+            return False
+        registered = self.site.tick.live.get(fetch.node)
+        return registered is None or (registered.disk, registered.incarnation) == (fetch.disk, fetch.incarnation)
+
+    def _compare(self, log: int, fetch: Fetch) -> Part:
+        """None if the follower's log is the beginning of this one."""
+        own, end, last = self.site.logs[log], fetch.ends[log], fetch.lasts[log]
+        if end < own.start:
+            return StartAt(own.start)
+        if end == 0 or (last == 0 and end == own.start):
+            return None
+        epoch, epoch_end = own.lineage.end_of(last, own.end)
+        if epoch == 0:
+            return StartAt(own.start)
+        return None if epoch == last and end <= epoch_end else Diverged(epoch, epoch_end)
+
+    def _answer(self, node: str, progress: Progress, out: list[Effect]) -> None:
+        """Tell the follower what it does not have, or hold its fetch."""
+        ends = progress.ends
+        assert ends is not None
+        messages, deliveries = self.site.logs
+        if messages.end == ends[0] and deliveries.end == ends[1]:
+            return
+        progress.is_waiting = False
+        parts = (
+            Data(ends[0], messages.end) if messages.end > ends[0] else None,
+            Data(ends[1], deliveries.end) if deliveries.end > ends[1] else None,
+        )
+        self._reply(node, progress, parts, out)
+
+    def _reply(self, node: str, progress: Progress, parts: tuple[Part, Part], out: list[Effect]) -> None:
+        site = self.site
+        reply = Reply(
+            node, progress.incarnation, self.epoch, progress.request, parts, site.committed, starts=site.starts
+        )
+        out.append(reply)

@@ -1,0 +1,115 @@
+"""What controllers and operators make of a record."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.cluster.core import election
+from penstock.cluster.core.events import Registered
+from penstock.cluster.core.record import Member, PartitionRecord
+from penstock.errors import InvalidInput
+
+
+def live(names: str) -> dict[str, Registered]:
+    """By words: "a" as it was, "b2" started a second time, "c!" with another disk."""
+    found = {}
+    for word in names.split():
+        node, start = word[0], word[1:].rstrip("!") or "1"
+        found[node] = Registered(f"d{node}!" if word.endswith("!") else f"d{node}", f"{node}{start}")
+    return found
+
+
+def record(isr: str = "a b c", **changes: object) -> PartitionRecord:
+    members = tuple(Member(node, f"d{node}") for node in isr.split())
+    fields = {"leader": "a", "incarnation": "a1", "epoch": 5, **changes}
+    return PartitionRecord("t", 0, ("a", "b", "c"), 2, members, **fields)  # type: ignore[arg-type]
+
+
+def test_a_new_partition_has_all_its_replicas_in_sync_and_the_first_leads() -> None:
+    made = election.first("t", 3, ["b", "a"], 2, live("a b c"))
+    assert (made.leader, made.incarnation, made.epoch) == ("b", "b1", 1)
+    assert made.isr == (Member("b", "db"), Member("a", "da"))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "min_isr"), [(["a", "x"], 1), (["a", "a"], 1), ([], 1), (["a", "b"], 3), (["a"], 0)]
+)
+def test_a_new_partition_needs_live_nodes_and_enough_of_them(replicas: list[str], min_isr: int) -> None:
+    with pytest.raises(InvalidInput):
+        election.first("t", 0, replicas, min_isr, live("a b c"))
+
+
+def test_a_leader_that_is_there_stays() -> None:
+    assert election.elect(record(), live("a")) is None
+
+
+@pytest.mark.parametrize(
+    ("isr", "nodes", "leader"),
+    [
+        ("a b c", "b c", "b"),
+        ("a c", "b c", "c"),
+        ("a b c", "c", "c"),
+        ("c b a", "a2 b c", "a"),
+        ("a b c", "b! c", "c"),
+        ("a b", "c", None),
+        ("a b", "b! c", None),
+        ("a b c", "", None),
+    ],
+)
+def test_the_first_replica_in_sync_on_its_disk_is_elected(isr: str, nodes: str, leader: str | None) -> None:
+    elected = election.elect(record(isr), live(nodes))
+    assert (elected and elected.leader) == leader
+    if elected:
+        assert elected.epoch == 6
+        assert elected.incarnation == live(nodes)[str(leader)].incarnation
+        assert elected.isr == record(isr).isr
+
+
+def test_a_leader_that_was_started_again_needs_another_epoch() -> None:
+    elected = election.elect(record("a"), live("a2 b c"))
+    assert elected is not None
+    assert (elected.leader, elected.incarnation, elected.epoch) == ("a", "a2", 6)
+
+
+def test_leadership_goes_back_to_the_preferred_replica_once_that_is_in_sync() -> None:
+    assert election.prefer(record(leader="b", incarnation="b1", isr="b c"), live("a b c")) is None
+    asked = election.prefer(record(leader="b", incarnation="b1"), live("a b c"))
+    assert asked is not None
+    assert (asked.successor, asked.leader, asked.epoch) == ("a", "b", 5)
+    assert election.prefer(asked, live("a b c")) is None
+    assert election.prefer(record(), live("a b c")) is None
+
+
+def test_a_node_is_drained_of_what_it_leads() -> None:
+    asked = election.drain(record(), "a", live("a b c"))
+    assert asked is not None
+    assert asked.successor == "b"
+    assert election.drain(record(), "b", live("a b c")) is None
+    assert election.drain(record("a"), "a", live("a b c")) is None
+
+
+def test_a_move_keeps_all_who_have_copies_until_it_ends() -> None:
+    moved = election.reassign(record(), ["b", "d"], live("a b c d"))
+    assert moved is not None
+    assert (moved.target, moved.leaving, moved.replicas) == (("b", "d"), (), ("a", "b", "c"))
+    other = election.reassign(moved, ["b", "e"], live("a b c d e"))
+    assert other is not None
+    assert (other.target, other.leaving) == (("b", "e"), ("d",))
+    back = election.reassign(other, ["a", "b", "c"], live("a b c d e"))
+    assert back is not None
+    assert (back.target, back.leaving) == (("a", "b", "c"), ("e", "d"))
+    assert election.reassign(record(), ["a", "b", "c"], live("a b c")) is None
+
+
+@pytest.mark.parametrize("target", [["b", "x"], ["b", "b"], ["b"]])
+def test_a_move_needs_live_nodes_and_enough_of_them(target: list[str]) -> None:
+    with pytest.raises(InvalidInput):
+        election.reassign(record(), target, live("a b c d"))
+
+
+def test_an_unclean_election_is_written_down() -> None:
+    elected = election.elect_unclean(record("a"), "c", live("b c"))
+    assert (elected.leader, elected.epoch, elected.isr, elected.unclean) == ("c", 6, (Member("c", "dc"),), (6,))
+    for node in ("a", "x"):
+        with pytest.raises(InvalidInput):
+            election.elect_unclean(record(), node, live("b c x"))

@@ -1,0 +1,120 @@
+"""A follower, as transcripts: what it is told, and what it has done about it."""
+
+from __future__ import annotations
+
+from penstock.cluster.core.effects import Ask, Cut, Follow, Reread, Reset, Rest, Store, Trim, Wake
+from penstock.cluster.core.events import RecordSeen, Stored, Unanswered, WasCut
+from penstock.cluster.core.extent import Both
+from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, StartAt
+from replica_support import SECOND_US, Play, fetch, record
+
+
+def follower(*epochs: tuple[int, int], end: int = 10) -> Play:
+    """The node "b", which has asked "a" once."""
+    play = Play("b", list(epochs) or [(4, 0)], [(4, 0)], (end, 4))
+    play.does(RecordSeen(7, record()))
+    return play
+
+
+def reply(request: int, messages: Part = None, deliveries: Part = None, starts: Both = (0, 0)) -> Reply:
+    return Reply("b", "b1", 5, request, (messages, deliveries), (11, 5), starts)
+
+
+def asked(effects: list[object]) -> list[Fetch]:
+    return [effect.fetch for effect in effects if isinstance(effect, Ask)]
+
+
+def test_it_asks_its_leader_for_what_comes_after_its_own() -> None:
+    b = Play("b", [(4, 0)], [(4, 0)], (10, 4))
+    assert b.does(RecordSeen(7, record())) == [Follow("a", 5), Ask("a", fetch("b", 1, (10, 4), (4, 4)))]
+
+
+def test_its_next_fetch_says_that_what_it_stored_is_on_disk() -> None:
+    b = follower()
+    data = Data(10, 13, ((4, 10), (5, 12))), Data(4, 5, ((5, 4),))
+    assert b.does(reply(1, *data)) == [Store(0, data[0]), Store(1, data[1])]
+    assert b.does(Stored(0, 13, data[0].epochs)) == []
+    assert b.does(Stored(1, 5, data[1].epochs)) == [Ask("a", fetch("b", 2, (13, 5), (5, 5)))]
+    assert b.replica.committed == (11, 5)
+
+
+def test_it_cuts_and_asks_again_until_they_agree() -> None:
+    b = follower((1, 0), (2, 4), (4, 7))
+    assert b.does(reply(1, Diverged(3, 9))) == [Cut(0, 7)]
+    assert asked(b.does(WasCut(0, 0, 7))) == [fetch("b", 2, (7, 4), (2, 4))]
+    assert b.does(reply(2, Diverged(1, 3))) == [Cut(0, 3)]
+    assert asked(b.does(WasCut(0, 0, 3))) == [fetch("b", 3, (3, 4), (1, 4))]
+
+
+def test_it_cuts_to_where_the_leaders_part_of_its_epoch_ends() -> None:
+    b = follower((4, 0))
+    assert b.does(reply(1, Diverged(4, 8))) == [Cut(0, 8)]
+
+
+def test_it_never_cuts_to_the_high_watermark() -> None:
+    b = follower(end=20)
+    b.does(reply(1))
+    assert b.replica.committed == (11, 5)
+    effects = b.does(RecordSeen(8, record("c", 6)))
+    assert effects == [Follow("c", 6), Ask("c", fetch("b", 3, (20, 4), (4, 4), epoch=6))]
+
+
+def test_it_begins_anew_where_the_leaders_log_begins() -> None:
+    b = follower()
+    assert b.does(reply(1, StartAt(50))) == [Reset(0, 50)]
+    assert asked(b.does(WasCut(0, 50, 50))) == [fetch("b", 2, (50, 4), (0, 4))]
+
+
+def test_it_deletes_what_the_leader_has_deleted() -> None:
+    b = follower((1, 0), (4, 5))
+    effects = b.does(reply(1, starts=(7, 2)))
+    assert effects == [Trim(0, 7), Trim(1, 2), Ask("a", fetch("b", 2, (10, 4), (4, 4)))]
+    assert b.does(reply(2, starts=(7, 2))) == [Ask("a", fetch("b", 3, (10, 4), (4, 4)))]
+
+
+def test_a_late_reply_is_not_taken() -> None:
+    b = follower()
+    assert asked(b.does(Unanswered())) == [fetch("b", 2, (10, 4), (4, 4))]
+    assert b.does(reply(1, Data(10, 11))) == []
+    assert b.does(Reply("b", "b0", 5, 2, (Data(10, 11), None))) == []
+    assert b.does(reply(2, Data(10, 11))) == [Store(0, Data(10, 11))]
+
+
+def test_frames_that_do_not_go_on_where_its_log_ends_are_not_taken() -> None:
+    b = follower()
+    assert b.does(reply(1, Data(11, 12))) == [Ask("a", fetch("b", 2, (10, 4), (4, 4)))]
+
+
+def test_fenced_it_looks_at_the_record_and_asks_again_a_little_later() -> None:
+    b = follower()
+    fenced = Reply("b", "b1", 6, 1, is_fenced=True)
+    assert b.does(fenced) == [Reread(), Wake(b.now_us + SECOND_US // 10)]
+    assert b.does(Unanswered()) == []
+    assert b.ticks() == []
+    b.waits(0.1)
+    assert asked(b.ticks()) == [fetch("b", 2, (10, 4), (4, 4))]
+
+
+def test_it_asks_a_new_leader_only_when_what_the_old_one_sent_is_on_disk() -> None:
+    b = follower()
+    b.does(reply(1, Data(10, 12)))
+    assert b.does(RecordSeen(8, record("c", 6))) == [Follow("c", 6)]
+    assert b.does(Stored(0, 12, ((5, 10),))) == [Ask("c", fetch("b", 2, (12, 4), (5, 4), epoch=6))]
+
+
+def test_a_record_older_than_its_log_is_an_old_read() -> None:
+    b = Play("b", [(4, 0), (6, 9)], [(4, 0)], (10, 4))
+    assert b.does(RecordSeen(7, record())) == [Rest(True, 7), Reread()]
+    assert asked(b.does(RecordSeen(8, record("c", 6)))) == [fetch("b", 1, (10, 4), (6, 4), epoch=6)]
+
+
+def test_somebody_who_asks_a_follower_is_fenced() -> None:
+    b = follower()
+    assert b.does(fetch("c", 1, (0, 0))) == [Reply("c", "c1", 0, 1, is_fenced=True)]
+    assert b.does(fetch("c", 1, (0, 0), epoch=6)) == [Reply("c", "c1", 0, 1, is_fenced=True), Reread()]
+
+
+def test_who_is_no_replica_any_more_rests() -> None:
+    b = follower()
+    assert b.does(RecordSeen(8, record(replicas=("a", "c"), isr="a c"))) == [Rest(False, 8)]
+    assert b.does(Unanswered()) == []

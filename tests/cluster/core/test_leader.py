@@ -1,0 +1,288 @@
+"""A leader, as transcripts: what it is told, and what it has done about it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.cluster.core.effects import Begin, Committed, Follow, Hold, Propose, Reread, Rest, Serve, Wake
+from penstock.cluster.core.events import Begun, ProposalEnded, RecordSeen, Registered, Tick, Trimmed
+from penstock.cluster.core.messages import Data, Diverged, Reply, StartAt
+from penstock.cluster.core.record import Member
+from replica_support import SECOND_US, Play, fetch, new_leader, open_leader, record
+
+
+def replies(effects: list[object]) -> list[Reply]:
+    return [effect for effect in effects if isinstance(effect, Reply)]
+
+
+def proposed(effects: list[object]) -> list[Propose]:
+    return [effect for effect in effects if isinstance(effect, Propose)]
+
+
+def test_a_leader_serves_once_the_beginning_of_its_epoch_is_on_all_disks_of_the_isr() -> None:
+    a = Play("a", [(4, 0)], [(4, 0)], (10, 4))
+    assert a.ticks() == []
+    assert a.does(RecordSeen(7, record())) == [Begin(5)]
+    assert a.does(Begun(5, (10, 4))) == []
+    assert a.writes(0, 11) == []
+    assert a.writes(1, 5) == []
+    assert a.does(fetch("b", 1, (11, 5))) == []
+    assert a.does(fetch("c", 1, (11, 5))) == [
+        Serve(a.now_us + 5 * SECOND_US),
+        Committed(0, 11),
+        Committed(1, 5),
+    ]
+
+
+def test_what_followers_have_of_earlier_epochs_is_not_committed_before_something_of_this_one_is() -> None:
+    a = new_leader(record())
+    a.does(fetch("b", 1, (10, 4), (4, 4)))
+    assert not any(isinstance(effect, Committed) for effect in a.does(fetch("c", 1, (10, 4), (4, 4))))
+    assert a.replica.committed == (0, 0)
+
+
+def test_the_high_watermark_is_what_the_slowest_has_on_disk() -> None:
+    a = open_leader(record())
+    a.writes(0, 20, durable=15)
+    assert a.does(fetch("b", 2, (20, 5)))[-1:] == []
+    assert a.does(fetch("c", 2, (18, 5))) == [
+        Reply("c", "c1", 5, 2, (Data(18, 20), None), (11, 5), (0, 0)),
+        Committed(0, 15),
+    ]
+    assert a.writes(0, 20) == [Committed(0, 18)]
+
+
+def test_a_fetch_with_nothing_to_tell_is_held_until_there_is() -> None:
+    a = open_leader(record())
+    assert replies(a.ticks()) == []
+    told = a.writes(0, 12, durable=11)
+    assert told == [
+        Reply("b", "b1", 5, 1, (Data(11, 12), None), (11, 5), (0, 0)),
+        Reply("c", "c1", 5, 1, (Data(11, 12), None), (11, 5), (0, 0)),
+    ]
+    assert a.writes(0, 13, durable=11) == []
+
+
+def test_both_logs_travel_together() -> None:
+    a = open_leader(record())
+    a.writes(0, 12)
+    a.writes(1, 9)
+    assert replies(a.does(fetch("b", 2, (11, 5))))[0].parts == (Data(11, 12), Data(5, 9))
+
+
+def test_a_fetch_of_another_epoch_is_fenced() -> None:
+    a = open_leader(record())
+    fenced = Reply("b", "b1", 5, 9, is_fenced=True)
+    assert a.does(fetch("b", 9, (11, 5), epoch=4)) == [fenced, Reread()]
+    assert a.does(fetch("b", 9, (11, 5), epoch=6)) == [fenced, Reread()]
+
+
+def test_a_fetch_of_a_process_or_a_disk_that_is_not_registered_is_fenced() -> None:
+    a = open_leader(record())
+    for changes in ({"incarnation": "b0"}, {"disk": "other"}):
+        assert replies(a.does(fetch("b", 9, (11, 5), **changes)))[0].is_fenced
+
+
+def test_a_fetch_of_somebody_who_is_no_replica_is_fenced() -> None:
+    assert replies(open_leader(record()).does(fetch("x", 1, (0, 0))))[0].is_fenced
+
+
+def test_a_late_fetch_changes_nothing() -> None:
+    a = open_leader(record())
+    a.writes(0, 12)
+    a.does(fetch("b", 3, (12, 5)))
+    assert a.does(fetch("b", 2, (11, 5))) == []
+    assert a.does(fetch("c", 2, (12, 5))) == [Committed(0, 12)]
+
+
+def test_a_follower_that_has_gone_another_way_is_told_where_they_part() -> None:
+    a = Play("a", [(1, 0), (3, 6)], [(1, 0)], (10, 4))
+    a.ticks()
+    a.does(RecordSeen(7, record()))
+    a.does(Begun(5, (10, 4)))
+    assert replies(a.does(fetch("b", 1, (9, 4), (2, 1))))[0].parts == (Diverged(1, 6), None)
+    assert replies(a.does(fetch("b", 2, (12, 4), (3, 1))))[0].parts == (Diverged(3, 10), None)
+    assert replies(a.does(fetch("b", 3, (9, 7), (3, 4))))[0].parts == (None, Diverged(1, 4))
+
+
+def test_a_follower_whose_log_ends_before_the_leaders_begins_starts_anew() -> None:
+    a = open_leader(record())
+    assert a.does(Trimmed(0, 8)) == []
+    assert replies(a.does(fetch("b", 2, (7, 5), (4, 5))))[0].parts == (StartAt(8), None)
+    assert replies(a.does(fetch("b", 3, (9, 5), (3, 5))))[0].parts == (StartAt(8), None)
+    assert replies(a.does(fetch("b", 4, (8, 5), (0, 5))))[0].parts == (Data(8, 11), None)
+
+
+def test_a_fetch_that_comes_before_the_epoch_has_begun_is_looked_at_then() -> None:
+    a = Play("a", [(4, 0)], [(4, 0)], (10, 4))
+    a.ticks()
+    a.does(RecordSeen(7, record()))
+    assert a.does(fetch("b", 1, (12, 4), (4, 4))) == []
+    assert replies(a.does(Begun(5, (10, 4))))[0].parts == (Diverged(4, 10), None)
+
+
+def test_a_follower_that_lags_leaves_the_isr() -> None:
+    a = open_leader(record())
+    a.writes(0, 12)
+    a.waits(3)
+    a.does(fetch("b", 2, (12, 5)))
+    assert proposed(a.ticks()) == []
+    a.waits(1.5)
+    a.does(fetch("b", 3, (12, 5)))
+    assert proposed(a.ticks()) == [Propose(7, record(isr="a b"))]
+
+
+def test_a_follower_that_waits_and_is_heard_of_is_caught_up() -> None:
+    a = open_leader(record())
+    for _ in range(10):
+        a.waits(1)
+        assert proposed(a.ticks(heard={"b": a.now_us, "c": a.now_us})) == []
+
+
+def test_a_follower_whose_session_is_gone_leaves_the_isr_at_once() -> None:
+    a = open_leader(record())
+    assert proposed(a.ticks(live="a b")) == [Propose(7, record(isr="a b"))]
+
+
+def test_the_isr_never_shrinks_below_what_can_commit() -> None:
+    a = open_leader(record(isr="a b"))
+    assert proposed(a.ticks(live="a")) == []
+
+
+def test_a_follower_joins_once_it_has_all_that_is_committed_and_the_beginning_of_the_epoch() -> None:
+    a = open_leader(record(isr="a b"))
+    a.writes(0, 12)
+    a.does(fetch("b", 2, (12, 5)))
+    assert a.replica.committed == (12, 5)
+    assert proposed(a.does(fetch("c", 1, (10, 4), (4, 4)))) == []
+    assert proposed(a.does(fetch("c", 2, (11, 5)))) == []
+    assert proposed(a.does(fetch("c", 3, (12, 5)))) == [Propose(7, record(isr="a b c"))]
+
+
+def test_a_follower_that_joins_on_another_disk_takes_the_place_of_the_old_one() -> None:
+    a = open_leader(record(isr="a b"))
+    live = {**Play("x").replica.site.tick.live, "a": Registered("da", "a1"), "b": Registered("new", "b2")}
+    a.does(Tick(a.now_us + SECOND_US, live, {}))
+    joined = proposed(a.does(fetch("b", 1, (11, 5), disk="new", incarnation="b2")))
+    assert joined[0].record.isr == (Member("a", "da"), Member("b", "new"))
+
+
+def test_while_a_change_of_the_isr_is_pending_both_count() -> None:
+    a = open_leader(record(isr="a b"))
+    a.does(fetch("c", 1, (11, 5)))
+    a.writes(0, 12)
+    assert a.does(fetch("b", 2, (12, 5))) == []
+    assert a.does(fetch("c", 2, (12, 5))) == [Committed(0, 12)]
+    b_leaves = open_leader(record())
+    b_leaves.ticks(live="a c")
+    b_leaves.writes(0, 12)
+    assert b_leaves.does(fetch("c", 2, (12, 5))) == []
+    assert b_leaves.does(RecordSeen(8, record(isr="a c")))[0] == Committed(0, 12)
+
+
+def test_an_unknown_outcome_is_asked_again_and_counts_as_pending_until_then() -> None:
+    a = open_leader(record(isr="a b"))
+    a.does(fetch("c", 1, (11, 5)))
+    a.writes(0, 12)
+    a.does(fetch("b", 2, (12, 5)))
+    assert a.does(ProposalEnded()) == [Reread(), Wake(a.now_us + SECOND_US // 10)]
+    assert a.does(RecordSeen(7, record(isr="a b"))) == []
+    a.waits(0.1)
+    assert proposed(a.ticks()) == [Propose(7, record(isr="a b c"))]
+    assert a.replica.committed == (11, 5)
+    assert Committed(0, 12) in a.does(RecordSeen(9, record(isr="a b", successor="x")))
+
+
+def test_one_proposal_is_made_at_a_time() -> None:
+    a = open_leader(record(isr="a b"))
+    assert len(proposed(a.does(fetch("c", 1, (11, 5))))) == 1
+    assert proposed(a.ticks()) == []
+
+
+def test_below_min_isr_nothing_is_committed() -> None:
+    a = new_leader(record(isr="a"))
+    assert a.replica.committed == (0, 0)
+    assert proposed(a.does(fetch("b", 1, (11, 5)))) == [Propose(7, record(isr="a b"))]
+    assert Committed(0, 11) in a.does(RecordSeen(8, record(isr="a b")))
+
+
+def test_a_leader_that_etcd_does_not_hear_serves_while_enough_followers_are_heard() -> None:
+    a = open_leader(record())
+    a.waits(4)
+    heard = a.now_us
+    assert Serve(heard + 5 * SECOND_US) in a.ticks(session=-1, heard={"b": heard})
+    a.waits(4)
+    assert not any(isinstance(effect, Serve) for effect in a.ticks(session=-1, heard={"b": heard}))
+
+
+def test_a_leader_whose_epoch_is_over_follows() -> None:
+    a = open_leader(record())
+    a.writes(0, 13, durable=12)
+    assert a.does(RecordSeen(8, record("b", 6))) == [Follow("b", 6)]
+    asked = a.writes(0, 13)
+    assert asked[0].fetch.ends == (13, 5)  # type: ignore[union-attr]
+    assert replies(a.does(fetch("c", 2, (11, 5), epoch=6)))[0].is_fenced
+
+
+def test_an_older_record_is_not_news() -> None:
+    a = open_leader(record())
+    assert a.does(RecordSeen(7, record("b", 6))) == []
+    assert a.does(RecordSeen(3, None)) == []
+
+
+def test_a_process_that_was_started_again_does_not_go_on_leading() -> None:
+    a = Play("a", [(4, 0)], [(4, 0)], (10, 4))
+    again = replace(record(), incarnation="a0")
+    assert a.does(RecordSeen(7, again)) == [Rest(True, 7)]
+    assert a.does(RecordSeen(8, record(epoch=6))) == [Begin(6)]
+
+
+def test_a_deleted_partition_is_nobodys() -> None:
+    assert open_leader(record()).does(RecordSeen(8, None)) == [Rest(False, 8)]
+
+
+def test_a_leader_hands_over_to_a_successor_that_has_all() -> None:
+    a = open_leader(record())
+    a.writes(0, 12)
+    asked = record(successor="b")
+    assert a.does(RecordSeen(8, asked)) == [Hold(), Wake(a.now_us + 400_000)]
+    elected = record("b", 6)
+    assert proposed(a.does(fetch("b", 2, (12, 5)))) == [Propose(8, elected)]
+    assert a.does(RecordSeen(9, elected))[0] == Follow("b", 6)
+
+
+def test_a_hand_over_that_takes_too_long_is_given_up() -> None:
+    a = open_leader(record())
+    a.writes(0, 12)
+    a.does(RecordSeen(8, record(successor="b")))
+    a.waits(0.41)
+    given_up = a.ticks()
+    assert any(isinstance(effect, Serve) for effect in given_up)
+    assert proposed(given_up) == [Propose(8, record())]
+
+
+def test_nobody_takes_over_who_is_not_in_sync() -> None:
+    a = open_leader(record(isr="a b"))
+    assert a.does(RecordSeen(8, record(isr="a b", successor="c"))) == [Propose(8, record(isr="a b"))]
+
+
+def test_a_move_ends_once_all_of_the_target_are_in_sync() -> None:
+    moving = record(target=("b", "d"))
+    a = open_leader(moving)
+    a.ticks(live="a b c d")
+    joined = replace(moving, isr=(*moving.isr, Member("d", "dd")))
+    assert proposed(a.does(fetch("d", 1, (11, 5)))) == [Propose(7, joined)]
+    a.does(RecordSeen(8, joined))
+    ended = proposed(a.does(ProposalEnded()))[0].record
+    assert (ended.replicas, ended.target, ended.leader, ended.epoch) == (("b", "d"), (), "b", 6)
+    assert ended.isr == (Member("b", "db"), Member("d", "dd"))
+
+
+def test_a_move_that_keeps_the_leader_is_a_new_epoch_too() -> None:
+    moving = record(target=("a", "b"))
+    a = new_leader(moving)
+    a.does(fetch("b", 1, (11, 5)))
+    a.does(fetch("c", 1, (11, 5)))
+    ended = proposed(a.ticks())[0].record
+    assert (ended.replicas, ended.leader, ended.incarnation, ended.epoch) == (("a", "b"), "a", "a1", 6)
+    assert a.does(RecordSeen(8, ended)) == [Begin(6)]

@@ -1,0 +1,43 @@
+"""The simulation is worth something: builds with one rule broken are caught, each by a seed that the real one passes.
+
+Only what a user could notice counts here: the looks at the inside that find bugs sooner are off (`is_strict`).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.cluster.checker import Violation
+from simulation.cluster.mutants import MUTANTS, broken
+from simulation.cluster.seeds import run_seed
+
+# For each: the first seeds that catch it, of those from 0 on.
+CAUGHT_BY: dict[str, tuple[int, ...]] = {
+    "truncates_to_the_high_watermark": (45, 82),
+    "takes_fetches_and_replies_of_any_epoch": (22, 57),
+    "changes_the_isr_without_waiting_for_etcd": (62, 64),
+    "counts_the_pending_isr_only": (62, 77),
+    "takes_an_unknown_outcome_for_a_win": (60, 62),
+    "acknowledges_below_min_isr": (0, 1),
+    "acknowledges_before_the_fsync": (0, 1),
+    "knows_a_disk_by_its_node": (2, 10),
+    "elects_whoever_is_there": (0, 1),
+    "serves_before_its_epoch_has_begun": (9, 10),
+    "leases_without_waiting_for_the_commit": (1, 6),
+    "compares_lineages_only_once": (1, 30),
+    "goes_on_leading_after_a_restart": (4, 5),
+    "forgets_who_was_to_be_a_replica": (823, 1037),
+    "follows_an_older_epoch_than_that_of_its_log": (11964,),
+}
+
+
+def test_every_mutant_is_tried() -> None:
+    assert set(CAUGHT_BY) == set(MUTANTS)
+
+
+@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name, seeds in CAUGHT_BY.items() for seed in seeds])
+def test_a_broken_build_is_caught(name: str, seed: int) -> None:
+    run_seed(seed, is_strict=False)
+    with broken(name), pytest.raises(Violation):
+        run_seed(seed, is_strict=False)
+    run_seed(seed, is_strict=False)
