@@ -20,6 +20,9 @@ test-tools:
 	@tools/system-packages strace
 	@tools/system-packages chromium || echo "The tests of the dashboard in a browser will be skipped." >&2
 	@tools/system-packages java=openjdk-17-jre-headless || echo "The tests with Spark will be skipped." >&2
+	@command -v etcd >/dev/null || if tools/system-packages etcd=etcd-server; then \
+	  { systemctl disable --now etcd || service etcd stop; } >/dev/null 2>&1 || true; \
+	else echo "The tests with a real etcd will be skipped." >&2; fi
 
 .PHONY: bench-tools
 bench-tools: $(BENCH_STAMP)

@@ -23,6 +23,14 @@ class SystemClock:
         return time.time_ns() // 1_000
 
 
+class BootClock:
+    """Since the machine was booted, times of suspension included: for how long something may be relied on, which a
+    clock that is set, or one that stands still while a laptop or a virtual machine sleeps, could not tell."""
+
+    def now_us(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
+
+
 def rfc3339(time_us: int) -> str:
     seconds, micros = divmod(time_us, 1_000_000)
     return f"{_second(seconds)}.{micros:06d}Z"

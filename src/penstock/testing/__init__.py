@@ -2,13 +2,15 @@
 
     clock          ManualClock: time that moves when told
     timers         ManualTimers: waiting that does not wait
+    time           ManualTime: the same, with those who wait for it
+    fake_etcd      FakeEtcd: the store of a cluster's metadata, in memory
     memory_files   MemoryDisk, MemoryFiles: a disk in memory that knows what a power loss may leave of it
     faulty_files   FaultyFiles: any disk, with faults at chosen operations
     queue          VirtualQueue, VirtualClock: the embedded broker on a disk in memory and with a virtual clock
     plugin         fixtures of these for pytest
 
-The disks pass the same suite as the real one (`tests/contracts`). Names are imported when they are first asked for: the
-plugin is loaded in every run of pytest, also of those who have no use for it.
+The disks, and etcd, pass the same suites as the real ones (`tests/contracts`). Names are imported when they are first
+asked for: the plugin is loaded in every run of pytest, also of those who have no use for it.
 """
 
 from importlib import import_module
@@ -16,15 +18,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.testing.clock import ManualClock
+    from penstock.testing.fake_etcd import FakeEtcd
     from penstock.testing.faulty_files import Fault, FaultyFiles, Operation
     from penstock.testing.memory_files import MemoryDisk, MemoryFiles
     from penstock.testing.queue import VirtualClock, VirtualQueue
+    from penstock.testing.time import ManualTime
     from penstock.testing.timers import ManualTimers
 
 __all__ = [
+    "FakeEtcd",
     "Fault",
     "FaultyFiles",
     "ManualClock",
+    "ManualTime",
     "ManualTimers",
     "MemoryDisk",
     "MemoryFiles",
@@ -33,9 +39,11 @@ __all__ = [
     "VirtualQueue",
 ]
 _MODULES = {
+    "FakeEtcd": "fake_etcd",
     "Fault": "faulty_files",
     "FaultyFiles": "faulty_files",
     "ManualClock": "clock",
+    "ManualTime": "time",
     "ManualTimers": "timers",
     "MemoryDisk": "memory_files",
     "MemoryFiles": "memory_files",
