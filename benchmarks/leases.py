@@ -124,7 +124,7 @@ def _give_one_back(group: Group, receipt: Receipt, given_back: set[int], answers
 class _Untraced(Deliveries):
     """Leases are kept in memory only."""
 
-    def _note(self, events: Sequence[AnyEvent]) -> None:
+    def _note(self, events: Sequence[AnyEvent], within_s: float = 0) -> None:
         for event in events:
             self._apply(event, self._clock.now_us())
 

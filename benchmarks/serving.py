@@ -19,7 +19,30 @@ PARTITIONS = 6
 DOORS = ("native", "http", "grpc")
 
 
-class Broker:
+def cpu_s(process: int) -> float:
+    """Of all its threads, so far: what it has cost, however busy the machine is with other things."""
+    # The clock of a process, as clock_getcpuclockid(3) makes its number.
+    return time.clock_gettime((~process << 3) | 2)
+
+
+class Running:
+    """A process, and what it has cost so far."""
+
+    _process: subprocess.Popen[str]
+
+    @property
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    @property
+    def cpu_s(self) -> float:
+        return cpu_s(self._process.pid)
+
+
+class Broker(Running):
     """Ready when this returns; `ready_s` is how long that took. `ports` are those of its doors."""
 
     def __init__(self, path: Path, doors: tuple[str, ...]) -> None:
@@ -41,19 +64,6 @@ class Broker:
     @property
     def address(self) -> str:
         return f"penstock://127.0.0.1:{self.ports['native']}"
-
-    @property
-    def resident_bytes(self) -> int:
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) * 1024
-
-    @property
-    def cpu_s(self) -> float:
-        """Of all its threads, so far: what it has cost, however busy the machine is with other things."""
-        # The clock of a process, as clock_getcpuclockid(3) makes its number.
-        return time.clock_gettime((~self._process.pid << 3) | 2)
 
     def stop(self) -> None:
         assert self._process.stderr is not None

@@ -68,7 +68,7 @@ def hold_messages(broker: Broker, partition: Partition) -> Inline:
 
 
 def hold_deliveries(broker: Broker, partition: Partition) -> Inline:
-    return _hold(broker, partition.groups._ledger._journal)
+    return _hold(broker, partition.groups._ledger.journal)
 
 
 def _hold(broker: Broker, journal: Journal) -> Inline:

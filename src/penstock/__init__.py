@@ -47,7 +47,8 @@ def open(path: str | os.PathLike[str], *, limits: Mapping[str, int] | None = Non
 
 
 def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Client:
-    """The broker at penstock://host:port (7420 if no port is named), which `penstock serve` starts.
+    """The broker at penstock://host:port (7420 if no port is named), which `penstock serve` starts. Of a cluster, any
+    node will do; with several, as in penstock://a:7420,b:7420, one of them has to be there.
 
     ConnectionLost if it is not there. Later a lost connection is made again by itself; what was under way and may be
     repeated, is. `penstocks://` is with TLS. To be closed, or used in a `with`.

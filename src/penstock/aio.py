@@ -32,7 +32,8 @@ def open(path: str | os.PathLike[str], *, limits: Mapping[str, int] | None = Non
 
 
 def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Opening:
-    """The broker at penstock://host:port: `async with connect(…) as q`, or `q = await connect(…)`."""
+    """The broker at penstock://host:port, or the cluster of which nodes are at penstock://a:port,b:port: `async with
+    connect(…) as q`, or `q = await connect(…)`."""
     return Opening(partial(connect_async, address, key=key, tls=tls))
 
 

@@ -17,7 +17,8 @@
     │   ├── OffsetOutOfRange
     │   ├── InvalidName                 a name of a topic or group that can't be one
     │   ├── InvalidSetting              a setting that does not exist or is out of its range
-    │   └── PipelineInvalid             the file of a pipeline has mistakes: `details` have each, with its line
+    │   ├── PipelineInvalid             the file of a pipeline has mistakes: `details` have each, with its line
+    │   └── EtcdRequestTooLarge         more at once than etcd takes; it was not sent, or not taken
     ├── NotFound
     │   ├── TopicNotFound
     │   ├── GroupNotFound
@@ -27,6 +28,7 @@
     │   ├── MessagesMissing             neither the log nor the archive has what lies between two offsets
     │   ├── ArchiveNotFound             there is no archive in that place, or nobody said where it is
     │   ├── NotScheduled                the message is not waiting for its time (any more)
+    │   ├── NodeNotFound                no node of that name is alive, or known at all
     │   └── DataLost                    what was to be read, and had not been yet, is not there any more
     ├── ProtocolError                   bytes on a connection that are not the native protocol, or come out of turn
     │   ├── PacketTooLarge
@@ -56,11 +58,30 @@
     │   ├── SequenceGap                 batches before this one are missing
     │   ├── AttemptDiffers              work that is done again has other messages than those that are stored of it
     │   └── SequenceTooOld              a repetition of a batch too long ago to say where it went
+    ├── ClusterError                    of a cluster of brokers
+    │   ├── NotLeader                   retriable: another node leads the partition, or nobody does yet; not carried out
+    │   ├── LeadershipLost              retriable: while it was under way; whether it was carried out is not known
+    │   ├── NotCoordinator              retriable: another node looks after the members of the group
+    │   ├── NotEnoughReplicas           retriable: fewer in sync than the topic demands; not carried out
+    │   ├── StaleMetadata               retriable: this node does not know yet what the other one does
+    │   └── LogTruncated                a leader was elected that did not have everything: what was read is not there
+    ├── EtcdError                       of the etcd that holds a cluster's metadata
+    │   ├── EtcdUnavailable             retriable: none of its members answers; nothing was changed
+    │   ├── OutcomeUnknown              a change was sent and its answer lost: read again, never assume
+    │   ├── WatchBehind                 a watch can't go on where it was: read everything again
+    │   ├── SessionLost                 the lease of a session has run out, and what was bound to it is gone
+    │   ├── EtcdRefused                 it answered, and said no; nothing was changed
+    │   │   └── EtcdVersionRefused      a version that loses data, or is too old
+    │   ├── EtcdReplaced                another etcd, or one set back to a backup; the process must stop
+    │   └── EtcdNotStarted              a local etcd did not start
+    │       └── EtcdMissing             it is not installed; the message says how to get it
     └── StorageError                    the disk, or what is on it
         ├── DiskFull                    retriable: nothing was written
         ├── StorageReadOnly
         ├── DirectoryLocked             another process has the directory open
         ├── LogClosed
+        ├── LogFollows                  retriable: the log is a copy of another, and takes messages only once it leads
+        ├── LogDiverged                 what a leader's log has does not go on where its copy ends
         ├── UnknownFormat               written by a later version
         ├── LogCorrupt                  damage in what had been synced; says where; never repaired by itself
         ├── ArchiveCorrupt              a file of an archive is damaged or missing; says which
@@ -200,6 +221,10 @@ class NotScheduled(NotFound):
     code = "not_scheduled"
 
 
+class NodeNotFound(NotFound):
+    code = "node_not_found"
+
+
 class DataLost(NotFound):
     code = "data_lost"
 
@@ -327,6 +352,96 @@ class SequenceTooOld(ProducerError):
     code = "sequence_too_old"
 
 
+class EtcdRequestTooLarge(InvalidInput):
+    code = "etcd_request_too_large"
+
+
+class ClusterError(PenstockError):
+    code = "cluster_error"
+
+
+class NotLeader(ClusterError):
+    """`details` have topic and partition, and the `leader` if one is known."""
+
+    code = "not_leader"
+    retriable = True
+
+
+class LeadershipLost(ClusterError):
+    code = "leadership_lost"
+    retriable = True
+
+
+class NotCoordinator(ClusterError):
+    """`details` have the `coordinator` if one is known."""
+
+    code = "not_coordinator"
+    retriable = True
+
+
+class NotEnoughReplicas(ClusterError):
+    code = "not_enough_replicas"
+    retriable = True
+
+
+class StaleMetadata(ClusterError):
+    code = "stale_metadata"
+    retriable = True
+
+
+class LogTruncated(ClusterError):
+    code = "log_truncated"
+
+
+class EtcdError(PenstockError):
+    code = "etcd_error"
+
+
+class EtcdUnavailable(EtcdError):
+    code = "etcd_unavailable"
+    retriable = True
+
+
+class OutcomeUnknown(EtcdError):
+    """Not retriable as it is: whoever meets it reads what is there now, and decides anew."""
+
+    code = "outcome_unknown"
+
+
+class WatchBehind(EtcdError):
+    """`details` may have `compacted`: the revision from which on etcd still knows what happened."""
+
+    code = "watch_behind"
+
+
+class SessionLost(EtcdError):
+    code = "session_lost"
+
+
+class EtcdRefused(EtcdError):
+    """`details` has etcd's own words, and its gRPC code."""
+
+    code = "etcd_refused"
+
+
+class EtcdVersionRefused(EtcdRefused):
+    code = "etcd_version_refused"
+
+
+class EtcdReplaced(EtcdError):
+    """Compare-and-swap rests on revisions that never come twice. Here they may have."""
+
+    code = "etcd_replaced"
+
+
+class EtcdNotStarted(EtcdError):
+    code = "etcd_not_started"
+
+
+class EtcdMissing(EtcdNotStarted):
+    code = "etcd_missing"
+
+
 class StorageError(PenstockError):
     code = "storage_error"
 
@@ -346,6 +461,17 @@ class DirectoryLocked(StorageError):
 
 class LogClosed(StorageError):
     code = "log_closed"
+
+
+class LogFollows(StorageError):
+    code = "log_follows"
+    retriable = True
+
+
+class LogDiverged(StorageError):
+    """`details` has the offset, and by what: `epoch` or `append_time`. Nothing was written."""
+
+    code = "log_diverged"
 
 
 class UnknownFormat(StorageError):

@@ -23,6 +23,7 @@ class Priority(IntEnum):
 
 SHOWN_BYTES_MAX = 40
 _NO_HEADERS: tuple[tuple[str, bytes], ...] = ()
+_NO_TIME = 0
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -70,11 +71,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             _check_headers(self.headers)
         if self.priority != 0 and not (_is_int(self.priority) and -1 <= self.priority <= 1):
             raise InvalidMessage(f"priority must be -1, 0 or 1, not {self.priority!r}", field="priority")
-        if not (_is_int(self.timestamp) and 0 <= self.timestamp <= TIME_MAX_US):
+        if self.timestamp is not _NO_TIME and not (_is_int(self.timestamp) and 0 <= self.timestamp <= TIME_MAX_US):
             raise _out_of_range("timestamp", self.timestamp)
-        if not (_is_int(self.deliver_at) and 0 <= self.deliver_at <= TIME_MAX_US):
+        if self.deliver_at is not _NO_TIME and not (_is_int(self.deliver_at) and 0 <= self.deliver_at <= TIME_MAX_US):
             raise _out_of_range("deliver_at", self.deliver_at)
-        if not (_is_int(self.expires_at) and 0 <= self.expires_at <= TIME_MAX_US):
+        if self.expires_at is not _NO_TIME and not (_is_int(self.expires_at) and 0 <= self.expires_at <= TIME_MAX_US):
             raise _out_of_range("expires_at", self.expires_at)
 
 

@@ -158,7 +158,7 @@ def test_a_replay_that_fails_leaves_nothing_behind_and_can_be_begun_again(monkey
             raise Overloaded("too much is waiting")
 
         with monkeypatch.context() as patch:
-            patch.setattr(topic.partition(1).groups._ledger._journal, "write", refuse)
+            patch.setattr(topic.partition(1).groups._ledger.journal, "write", refuse)
             with pytest.raises(Overloaded):
                 await broker.replay("t", "again", from_us=0)
         assert broker.groups == []
@@ -179,7 +179,7 @@ def test_a_replay_that_fails_leaves_the_group_that_was_there_as_it_was(monkeypat
             raise Overloaded("too much is waiting")
 
         with monkeypatch.context() as patch:
-            patch.setattr(topic.partition(1).groups._ledger._journal, "write", refuse)
+            patch.setattr(topic.partition(1).groups._ledger.journal, "write", refuse)
             with pytest.raises(Overloaded):
                 await broker.replay("t", "again", from_us=0)
         assert broker.groups == [record]

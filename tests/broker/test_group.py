@@ -376,7 +376,7 @@ def test_an_event_that_is_refused_for_overload_is_not_applied(monkeypatch: pytes
         group = await filled(broker, 5)
         (handed,) = await group.lease("c", 2)
         await group.ack(handed.receipt._replace(offsets=BitMap64([0])))
-        journal = broker.topic("t").partitions[0].groups._ledger._journal
+        journal = broker.topic("t").partitions[0].groups._ledger.journal
         with monkeypatch.context() as patch:
 
             def refuse(item: object) -> None:
@@ -435,7 +435,7 @@ def test_a_deliveries_log_that_makes_no_sense_is_refused() -> None:
     async def first(broker: Broker) -> None:
         group = await filled(broker, 3)
         await group.lease("c", 3)
-        await broker.topic("t").partitions[0].groups._ledger._journal.commit(Message(b"nonsense"))
+        await broker.topic("t").partitions[0].groups._ledger.journal.commit(Message(b"nonsense"))
         killed.append(disk.after_kill())
 
     async def again(broker: Broker) -> None: ...

@@ -161,7 +161,7 @@ def test_one_letter_though_the_row_that_says_it_is_there_was_refused(monkeypatch
             def refuse(item: object) -> None:
                 raise Overloaded("too much is waiting")
 
-            patch.setattr(group.topic.partition(0).groups._ledger._journal, "write", refuse)
+            patch.setattr(group.topic.partition(0).groups._ledger.journal, "write", refuse)
             executor.go_on()
             await broker.settle()
         assert (words_of(broker), dying(group)) == ([b"bad"], [0])

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 from pyroaring import BitMap64
 
+from penstock.client import placement as p
 from penstock.client import requests as r
 from penstock.client.answers import Ack
 from penstock.client.requests import Request
@@ -81,6 +82,9 @@ SAMPLES: dict[type[Request[Any]], Request[Any]] = {
         r.ReadDeliveries(TOPIC, 0, 0, 10, 1_000),
         r.AskWhy(ID, GROUP),
         r.GetStateAt(GROUP, TOPIC, 1),
+        p.DescribeCluster(),
+        p.FindPlacement(),
+        p.FindCoordinator(GROUP),
     )
 }
 

@@ -70,10 +70,10 @@ def test_a_client_made_from_the_reference_works(tmp_path: Path) -> None:
     with broker_process(tmp_path / "data") as broker:
         client = Client(broker.port)
         client.send(HELLO, [[1], "by the book", None])
-        kind, _, (version, name, now_us, silence_us, limits), _ = client.hear()
+        kind, _, (version, name, now_us, silence_us, limits, cluster), _ = client.hear()
         assert (kind, version, limits["message_bytes_max"]) == (WELCOME, 1, 1 << 20)
         assert name == "penstock"
-        assert silence_us == 15_000_000
+        assert (silence_us, cluster) == (15_000_000, "")
         client.send(PING, [now_us])
         assert client.hear()[0] == PONG
 

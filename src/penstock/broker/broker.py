@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from penstock.broker.catalog import Catalog, GroupRecord, TopicRecord
 from penstock.broker.chronicle import Chronicle
@@ -46,6 +46,15 @@ from penstock.storage.files import Files, random_id
 from penstock.storage.log import LogSettings
 
 PARTITIONS = "partitions"
+T = TypeVar("T")
+
+
+class Coordinating(Protocol):
+    async def join(
+        self, group: str, consumer: str, topics: Iterable[str], session_us: int | None, given: Mapping[str, Any]
+    ) -> GroupRecord: ...
+
+    def leave(self, group: str, consumer: str) -> None: ...
 
 
 class Broker:
@@ -65,6 +74,8 @@ class Broker:
         log_settings: LogSettings | None,
         timers: Timers,
         dice: Callable[[], float],
+        is_replicated: bool,
+        consumers: Callable[[Mapping[str, Topic], Clock], Consumers],
     ) -> None:
         """`directory` is that of the partitions."""
         self._files = files
@@ -73,7 +84,7 @@ class Broker:
         self._clock = clock
         self._disk = disk
         self._frames = FrameCache()
-        directories = Directories(
+        self.directories = directories = Directories(
             directory,
             work,
             clock=clock,
@@ -84,11 +95,15 @@ class Broker:
             log_settings=log_settings,
         )
         room = Room(files, clock, limits)
-        self._topics = Topics(catalog, directories, work, clock=clock, limits=limits, room=room)
+        self._topics = Topics(
+            catalog, directories, work, clock=clock, limits=limits, room=room, is_replicated=is_replicated
+        )
         graveyards = Graveyards(self._topics, work, clock, limits)
         self._topics.opened = graveyards.watch
         self._topics.changed = self._topic_changed
-        self.consumers = Consumers(self._topics.open, clock)
+        self.consumers = consumers(self._topics.open, clock)
+        # In a cluster: whoever looks after the members of groups, of which those here know only what concerns them.
+        self.coordination: Coordinating | None = None
         self.dead_letters = graveyards.letters
         self.schedules = Schedules(self._topics.topic, catalog, work.save, clock, limits)
         self._groups = Groups(catalog, self._topics, self.consumers, work, clock=clock, limits=limits, dice=dice)
@@ -112,19 +127,22 @@ class Broker:
         timers: Timers | None = None,
         dice: Callable[[], float] | None = None,
         lone_writes: bool = True,
+        catalog: Catalog | None = None,
+        consumers: Callable[[Mapping[str, Topic], Clock], Consumers] = Consumers,
     ) -> Broker:
         """Opens the data directory, or makes one; it is this process's until `close`.
 
         `dice` are numbers from 0 to 1, for the jitter of retries. For `lone_writes` see `Disk`, for `readers` `Work`.
+        With a `catalog`, which is a cluster's, the directory is locked already, and partitions come by `replicated`.
         """
         work, disk = Work(executor, readers), Disk(executor, lone_writes=lone_writes)
 
         def opened() -> Broker:
-            catalog, directory = _locked(files, clock, new_id)
+            own, directory = _locked(files, clock, new_id, catalog)
             broker = cls(
                 files,
                 directory,
-                catalog,
+                own,
                 work,
                 clock=clock,
                 disk=disk,
@@ -133,6 +151,8 @@ class Broker:
                 log_settings=log_settings,
                 timers=timers or LoopTimers(clock),
                 dice=dice or partial(_thrown, new_id),
+                is_replicated=catalog is not None,
+                consumers=consumers,
             )
             broker._open()
             return broker
@@ -148,6 +168,27 @@ class Broker:
         except PenstockError:
             self._close()
             raise
+
+    @property
+    def replicated(self) -> Topics:
+        """For a cluster, which says what is led here."""
+        return self._topics
+
+    async def on_a_thread(self, work: Callable[[], T]) -> T:
+        return await self._work.on_a_thread(work)
+
+    def follow_catalog(self) -> None:
+        """In a cluster, after it has changed."""
+        self._topics.follow_catalog()
+        self._groups.follow_catalog()
+
+    def drop_here(self, group: str) -> None:
+        """What a group that was deleted has done in the partitions led here."""
+        self._work.in_background(self._groups.drop(group))
+
+    def take_up(self, topic: Topic, number: int) -> None:
+        """What was under way in a partition when it was last led, here or elsewhere."""
+        self._upkeep.take_up_one(topic, number)
 
     @property
     def failure(self) -> BaseException | None:
@@ -203,6 +244,12 @@ class Broker:
         """A group on a topic. It must have been created."""
         return self._groups.on(name, topic)
 
+    def has_group(self, name: str) -> bool:
+        return self._catalog.has_group(name)
+
+    def group_record(self, name: str) -> GroupRecord:
+        return self._catalog.group(name)
+
     def group_topics(self, name: str) -> list[str]:
         """The topics that the group has asked for messages of."""
         return self._groups.topics_of(name)
@@ -252,11 +299,23 @@ class Broker:
 
         Without a session the member stays until it leaves.
         """
+        if self.coordination is not None:
+            return await self.coordination.join(group, consumer, topics, session_us, given)
         return await self._polling.join(group, consumer, topics, session_us, given)
 
     def leave(self, group: str, consumer: str) -> None:
         """Its partitions go to the others; what it leased comes back when its leases run out."""
-        self._polling.leave(group, consumer)
+        if self.coordination is not None:
+            self.coordination.leave(group, consumer)
+        else:
+            self._polling.leave(group, consumer)
+
+    def checked_topics(self, topics: Iterable[str]) -> list[str]:
+        """Names of topics that are there, as a consumer may ask for them."""
+        names = self._polling.names(topics)
+        for name in names:
+            self.topic(name)
+        return names
 
     async def poll(
         self,
@@ -329,8 +388,10 @@ class Broker:
             self._files.close()
 
 
-def _locked(files: Files, clock: Clock, new_id: Callable[[], bytes]) -> tuple[Catalog, Files]:
+def _locked(files: Files, clock: Clock, new_id: Callable[[], bytes], catalog: Catalog | None) -> tuple[Catalog, Files]:
     """The catalog and the directory of the partitions, of a data directory that is ours from now on."""
+    if catalog is not None:
+        return catalog, files.directory(PARTITIONS)
     files.lock()
     try:
         return Catalog.open(files, clock=clock, new_id=new_id), files.directory(PARTITIONS)

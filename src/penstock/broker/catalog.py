@@ -83,7 +83,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     pending: str = ""
 
 
-class _Contents(msgspec.Struct, frozen=True):
+class Contents(msgspec.Struct, frozen=True):
     topics: tuple[TopicRecord, ...] = ()
     removing: tuple[str, ...] = ()
     groups: tuple[GroupRecord, ...] = ()
@@ -93,7 +93,7 @@ class _Contents(msgspec.Struct, frozen=True):
 class Catalog:
     """Opened with `Catalog.open`. Topics are in the order of their names."""
 
-    def __init__(self, files: Files, contents: _Contents, clock: Clock, new_id: Callable[[], bytes]) -> None:
+    def __init__(self, files: Files, contents: Contents, clock: Clock, new_id: Callable[[], bytes]) -> None:
         self._files = files
         self._clock = clock
         self._new_id = new_id
@@ -103,7 +103,7 @@ class Catalog:
     def open(cls, files: Files, *, clock: Clock, new_id: Callable[[], bytes]) -> Catalog:
         contents = _read(files)
         if contents is None:
-            catalog = cls(files, _Contents(), clock, new_id)
+            catalog = cls(files, Contents(), clock, new_id)
             catalog._save(catalog._contents)
             return catalog
         return cls(files, contents, clock, new_id)
@@ -252,13 +252,13 @@ class Catalog:
     def _change(self, **changes: Any) -> None:
         self._save(msgspec.structs.replace(self._contents, **changes))
 
-    def _save(self, contents: _Contents) -> None:
+    def _save(self, contents: Contents) -> None:
         """Memory follows the disk, never the other way round."""
         body = msgspec.json.encode(contents)
         replace_file(self._files, NAME, [_MAGIC, crc32c(body).to_bytes(4, "little"), body])
         self._hold(contents)
 
-    def _hold(self, contents: _Contents) -> None:
+    def _hold(self, contents: Contents) -> None:
         self._contents = contents
         # Every poll and every answer asks for a group by its name, and there may be thousands.
         self._topics = {record.name: record for record in contents.topics}
@@ -277,7 +277,7 @@ def _without(records: tuple[R, ...], name: str) -> tuple[R, ...]:
     return tuple(record for record in records if record.name != name)
 
 
-def _read(files: Files) -> _Contents | None:
+def _read(files: Files) -> Contents | None:
     if NAME not in files.names():
         # Partitions are made after the catalog that lists them.
         if files.directories():
@@ -290,4 +290,4 @@ def _read(files: Files) -> _Contents | None:
         raise UnknownFormat(f"catalog version {data[3]}; this build reads version {_MAGIC[3]}", file=NAME)
     if data[:4] != _MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
         raise LogCorrupt("the catalog is damaged", file=NAME, position=0)
-    return msgspec.json.decode(data[8:], type=_Contents)
+    return msgspec.json.decode(data[8:], type=Contents)

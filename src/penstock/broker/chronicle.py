@@ -80,7 +80,7 @@ class Chronicle:
     async def ends(self, partition: Partition) -> tuple[int, int]:
         """Where the log starts and ends; what has happened before this was asked is before its end."""
         await partition.groups.flushed()
-        return partition.deliveries.start_offset, partition.deliveries.synced_offset
+        return partition.deliveries.start_offset, partition.deliveries.safe_offset
 
     async def read(self, partition: Partition, offset: int, until: int, bytes_max: int) -> tuple[Columns, int]:
         """From `offset` on, and where to read on. OffsetOutOfRange if the log does not go back as far."""
@@ -94,7 +94,7 @@ class Chronicle:
 
 
 def _read(log: Log, known: Follower | None, offset: int, until: int, bytes_max: int) -> tuple[Follower, Columns]:
-    run = log.read(offset, bytes_max=bytes_max, until=min(until, log.synced_offset))
+    run = log.read(offset, bytes_max=bytes_max, until=min(until, log.safe_offset))
     follower = Follower.to(log, offset) if known is None else known
     happened: list[Happened] = []
     for frame in run:

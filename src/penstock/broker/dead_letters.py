@@ -128,6 +128,10 @@ class DeadLetters:
         finally:
             self._burying.pop(place).set_result(None)
 
+    def doubt(self, topic: Topic, number: int) -> None:
+        """Somebody else may have buried there, and not have come to say so: it is searched again."""
+        self._searched = {place for place in self._searched if place[:2] != (topic.record.id, number)}
+
     def _next(self, partition: Partition, group: str) -> dict[int, Death]:
         dying = partition.groups.state(group).dying if partition.groups.has(group) else {}
         return dict(sorted(dying.items())[:_LETTERS_AT_ONCE])
@@ -144,7 +148,7 @@ class DeadLetters:
         # A topic that was made since counts its offsets anew.
         first = log.start_offset if graves.record.created_us >= died_us else max(since, log.start_offset)
         found = {}
-        for stored in partition.reading.messages(BitMap64(range(first, max(log.synced_offset, first)))):
+        for stored in partition.reading.messages(BitMap64(range(first, max(log.safe_offset, first)))):
             obituary = obituary_of(stored.message)
             if obituary is not None and obituary.topic == topic.name and obituary.identity in wanted:
                 found[wanted[obituary.identity]] = stored.offset
@@ -201,9 +205,9 @@ class DeadLetters:
             graves = self._topic(topic + DEAD_LETTERS)
         except TopicNotFound:
             return
-        for number, partition in enumerate(graves.partitions):
+        for number, partition in graves.numbered:
             log = partition.messages
-            for stored in partition.reading.messages(BitMap64(range(log.start_offset, log.synced_offset))):
+            for stored in partition.reading.messages(BitMap64(range(log.start_offset, log.safe_offset))):
                 letter = self._letter(graves, number, partition, stored)
                 if letter is None or (letter.is_settled and not with_settled):
                     continue
@@ -314,7 +318,7 @@ class DeadLetters:
 
         Waits for nobody who redrives, which may take long: both find the same copy.
         """
-        for number, partition in enumerate(graves.partitions):
+        for number, partition in graves.numbered:
             for offset in list(_copying(partition)):
                 identity = MessageId(graves.name, number, offset)
                 with suppress(TopicNotFound):
@@ -324,7 +328,7 @@ class DeadLetters:
 
     async def _bury_all(self, topic: Topic) -> None:
         """What a crash, or a full disk, has left unfinished."""
-        for number, partition in enumerate(topic.partitions):
+        for number, partition in topic.numbered:
             for group in partition.groups.groups:
                 while partition.groups.has(group) and partition.groups.state(group).dying:
                     await self.bury(topic, number, group)
@@ -335,7 +339,7 @@ class DeadLetters:
             return "already"
         if obituary.round > redrives_max:
             return "refused"
-        if obituary.partition >= len(source.partitions):
+        if obituary.partition >= source.count:
             return "copied"
         partition = source.partition(obituary.partition)
         if not partition.groups.has(obituary.group):
@@ -374,7 +378,7 @@ class DeadLetters:
         copying = self._copying(source, letter.id)
         if copying is None:
             number = self._partition_for(source, letter)
-            since = source.partition(number).messages.synced_offset
+            since = source.partition(number).messages.safe_offset
             copying = Copying(SETTLED, letter.id.offset, source.record.id, number, since)
             await self._record(letter.id, copying)
         else:
@@ -391,7 +395,7 @@ class DeadLetters:
     def _partition_for(self, source: Topic, letter: DeadLetter) -> int:
         """That of its key; without one, where it was."""
         number = letter.obituary.partition
-        if letter.message.key is not None or number >= len(source.partitions):
+        if letter.message.key is not None or number >= source.count:
             return source.choose(letter.message.key)
         return number
 
@@ -407,7 +411,7 @@ class DeadLetters:
             return False
         log, producer = source.partition(copying.partition).messages, self._producer(letter)
         heads = log.heads(offset=max(copying.since, log.start_offset))
-        return any(head.base_offset < log.synced_offset and head.producer == producer for head in heads)
+        return any(head.base_offset < log.safe_offset and head.producer == producer for head in heads)
 
     def _producer(self, letter: MessageId) -> Producer:
         """Of the copy of this letter, and of nothing else: a dead-letter topic that is made anew has another id."""

@@ -39,7 +39,7 @@ from penstock.broker.events import (
 )
 from penstock.broker.lanes import Lanes
 from penstock.broker.leasing import Picked
-from penstock.broker.ledger import Ledger
+from penstock.broker.ledger import ASSIGNED_HELD_BACK_S, HELD_BACK_S, Ledger
 from penstock.broker.offsets import Ints, below, bitmap_of, from_on, mask_of
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
@@ -81,11 +81,14 @@ class Deliveries:
         disk: Disk,
         loop: asyncio.AbstractEventLoop,
         new_id: Callable[[], bytes],
+        wrote: Callable[[], None] | None = None,
     ) -> None:
+        """`wrote`: see `Journal`."""
         self.log = log
         self._messages = messages
         self._clock = clock
-        self._ledger = Ledger(log, clock=clock, disk=disk, loop=loop, limits=_EVENT_LIMITS)
+        self._ledger = Ledger(log, clock=clock, disk=disk, loop=loop, limits=_EVENT_LIMITS, wrote=wrote)
+        self.is_replicated = wrote is not None
         self._states: dict[str, Delivery] = {}
         self._working: dict[str, Working] = {}
         self._owners: dict[str, Assigned] = {}
@@ -215,7 +218,7 @@ class Deliveries:
 
     def assign(self, group: str, member: str | None, generation: int, reason: str, *, is_lasting: bool) -> None:
         """Told to the log, for the history and so that the same member gets it after a restart; nobody waits for it."""
-        self._note([Assigned(group, member, generation, reason, is_lasting)])
+        self._note([Assigned(group, member, generation, reason, is_lasting)], ASSIGNED_HELD_BACK_S)
 
     # --- time --------------------------------------------------------------------------------------------
 
@@ -315,7 +318,7 @@ class Deliveries:
             # It was carried out the first time. That may still be on its way to the disk.
             await self.flushed()
         else:
-            await self._decided([event])
+            await self._write([event])
 
     async def nack(
         self, name: str, lease: int, offsets: BitMap64, *, reason: str = "", delay_us: int | None = None
@@ -330,7 +333,7 @@ class Deliveries:
             reason=reason,
             delay_us=delay_us,
         )
-        await self._decided(group.fates(events, self.graveyard))
+        await self._write(group.fates(events, self.graveyard))
 
     async def reject(self, name: str, lease: int, offsets: BitMap64, reason: str) -> None:
         self._ledger.check()
@@ -342,6 +345,11 @@ class Deliveries:
     async def release(self, group: str, lease: int, offsets: BitMap64) -> None:
         self._ledger.check()
         await self._decided(self.state(group).release(lease, offsets))
+
+    def give_back(self, group: str, lease: int, offsets: BitMap64) -> None:
+        """The same, and nobody waits for it."""
+        self._note(self.state(group).release(lease, offsets))
+        self.wake(group)
 
     async def extend(self, group: str, lease: int, offsets: BitMap64, visibility_us: int) -> None:
         self._ledger.check()
@@ -394,16 +402,16 @@ class Deliveries:
                 # No dead letter before it is written that there will be one.
                 self.giving_up += 1
                 written.add_done_callback(partial(self._gave_up, event.group))
-        for group in {event.group for event in events}:
+        for group in {event.group for event in events} if len(events) > 1 else (events[0].group,):
             self.wake(group)
         self._snapshot_now_and_then()
         return written
 
-    def _note(self, events: Sequence[AnyEvent]) -> None:
+    def _note(self, events: Sequence[AnyEvent], within_s: float = HELD_BACK_S) -> None:
         """Applied at once, and written when something else is: a crash that forgets them does no harm."""
         if events:
             now = self._clock.now_us()
-            self._ledger.note(events, now)
+            self._ledger.note(events, now, within_s)
             for event in events:
                 self._apply(event, now)
 
@@ -439,6 +447,13 @@ class Deliveries:
     async def flushed(self) -> None:
         """What happened so far can be read from the log."""
         await self._ledger.flushed()
+
+    def committed(self, offset: int) -> None:
+        self._ledger.journal.committed(offset)
+
+    def resign(self) -> None:
+        """Whoever leads now goes on from what is in the log."""
+        self._ledger.resign()
 
     async def close(self) -> None:
         """A start after a clean end has nothing to replay."""

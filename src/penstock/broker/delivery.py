@@ -45,7 +45,7 @@ from penstock.broker.events import (
     pack,
     unpack,
 )
-from penstock.broker.offsets import add_all, run_from
+from penstock.broker.offsets import add_all, remove_all, run_from
 from penstock.broker.ordering import NO_ORDER, Order
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.tally import Tally
@@ -316,6 +316,8 @@ class Delivery:
 
     def _held(self, identity: int, offsets: BitMap64) -> Lease:
         lease = self._lease(identity)
+        # What is left of a set after some were taken out is a list of numbers. As runs all that follows is cheaper.
+        offsets.run_optimize()
         if not offsets or not offsets.issubset(lease.offsets):
             missing = offsets - lease.offsets
             raise NotLeased(f"{len(missing)} of {len(offsets)} messages are not in the lease", lease=identity)
@@ -378,8 +380,10 @@ class Delivery:
         if self.ready:
             behind = self.ready & offsets
             self.ready -= behind
-            again = behind - self.unseen
-            self.unseen -= behind
+            again = behind
+            if self.unseen:
+                again = behind - self.unseen
+                self.unseen -= behind
             for offset in again:
                 self.attempts[offset] = self.attempts.get(offset, 1) + 1
             self._retried |= again
@@ -463,7 +467,7 @@ class Delivery:
 
     def _take(self, identity: int, offsets: BitMap64) -> Lease:
         lease = self.leases[identity]
-        lease.offsets -= offsets
+        remove_all(lease.offsets, offsets)
         self.in_flight -= len(offsets)
         if not lease.offsets:
             del self.leases[identity]
@@ -472,10 +476,11 @@ class Delivery:
     def _finish(self, offsets: BitMap64) -> None:
         add_all(self.done, offsets)
         if self._retried:
-            for offset in self._retried & offsets:
+            again = self._retried & offsets
+            for offset in again:
                 del self.attempts[offset]
                 self.failures.pop(offset, None)
-            self._retried -= offsets
+            self._retried -= again
         floor = run_from(self.done, self.floor)
         if floor > self.floor:
             self.done.remove_range(self.floor, floor)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from penstock.broker.bell import Bell
 from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
-from penstock.broker.partition import Partition
+from penstock.broker.partition import Partition, open_logs
 from penstock.broker.settings import TopicSettings
 from penstock.broker.work import Work
 from penstock.clock import Clock
@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.limits import Limits
 from penstock.storage.cache import SegmentCache
 from penstock.storage.files import Files
-from penstock.storage.log import LogSettings
+from penstock.storage.log import Log, LogSettings
 
 
 class Directories:
@@ -68,6 +68,34 @@ class Directories:
             sync_within_us=settings.sync_within_us,
             settings=self._log_settings,
         )
+
+    def logs(self, identity: str) -> tuple[Log, Log]:
+        """Messages and deliveries of a partition that is replicated: they are there whoever leads it."""
+        return open_logs(
+            self._directory.directory(identity),
+            clock=self._clock,
+            cache=self._cache,
+            new_id=self._new_id,
+            settings=self._log_settings,
+        )
+
+    def over(self, logs: tuple[Log, Log], bell: Bell, wrote: Callable[[int], None]) -> Partition:
+        """A partition that is led here, over its logs."""
+        return Partition(
+            *logs,
+            clock=self._clock,
+            disk=self._disk,
+            loop=self._work.loop,
+            new_id=self._new_id,
+            limits=self._limits,
+            bell=bell,
+            frames=self._frames,
+            failed=self._work.could_not_write,
+            wrote=wrote,
+        )
+
+    def names(self) -> list[str]:
+        return self._directory.directories()
 
     def remove(self, identity: str) -> None:
         if identity in self._directory.directories():

@@ -29,7 +29,8 @@ class Disk:
         self._thread = get_ident()
         # Handed in and not told yet, by all logs.
         self.under_way = 0
-        self._average_us = 0.0
+        # By whether it was with a sync: one that is merely written does not wait for the disk.
+        self._average_us = [0.0, 0.0]
 
     @property
     def is_mine(self) -> bool:
@@ -39,12 +40,12 @@ class Disk:
     def submit(self, work: Callable[[], None]) -> None:
         self.executor.submit(work)
 
-    def took(self, spent_us: int) -> None:
-        """So long it was until something was on disk: the best guess there is about the next time."""
+    def took(self, spent_us: int, is_synced: bool) -> None:
+        """So long it was until something was on disk, or merely written: the best guess about the next time."""
         # A clock that was set back says nothing.
-        self._average_us += _NEWEST * (max(spent_us, 0) - self._average_us)
+        self._average_us[is_synced] += _NEWEST * (max(spent_us, 0) - self._average_us[is_synced])
 
-    def may_be_kept_waiting(self, items: int, size: int) -> bool:
+    def may_be_kept_waiting(self, items: int, size: int, is_synced: bool) -> bool:
         """For so many items of one log, whether the loop may write them itself."""
         is_alone = self.under_way <= items <= _FEW and size <= _FEW_BYTES
-        return is_alone and self._lone_writes and self._average_us < _FAST_US
+        return is_alone and self._lone_writes and self._average_us[is_synced] < _FAST_US

@@ -225,6 +225,8 @@ _decoder = msgspec.msgpack.Decoder(AnyEvent | Together)
 
 
 def pack(offsets: BitMap64) -> bytes:
+    """As runs where that is shorter: a thousand offsets less one are 31 bytes and not 2,026."""
+    offsets.run_optimize()
     packed: bytes = offsets.serialize() if offsets else b""
     return packed
 

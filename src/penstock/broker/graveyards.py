@@ -26,7 +26,7 @@ class Graveyards:
 
     def watch(self, topic: Topic) -> None:
         """Its partitions ask where their dead letters go, and tell when there are some."""
-        for number, partition in enumerate(topic.partitions):
+        for number, partition in topic.numbered:
             partition.groups.graveyard = partial(self._next_offset, topic.name, number)
             partition.groups.mourn = partial(self.mourn, topic.name, number)
 
@@ -44,18 +44,24 @@ class Graveyards:
         if on_topic is None or not on_topic.settings.dead_letters:
             return None
         graves = self.of(topic)
-        if graves is None or number >= len(graves.partitions):
+        if graves is None or number >= graves.count:
             return 0
-        return graves.partition(number).messages.synced_offset
+        # In a cluster it may be led elsewhere for a moment; then all of it is looked through.
+        return graves.here[number].messages.safe_offset if number in graves.here else 0
 
     async def _ensure(self, topic: Topic) -> Topic:
-        name, partitions = topic.name + DEAD_LETTERS, len(topic.partitions)
+        name, partitions = topic.name + DEAD_LETTERS, topic.count
         graves = self._topics.get(name)
         if graves is None:
             try:
-                return await self._topics.create(name, partitions, TopicSettings(dead_letters=False))
+                return await self._topics.create(name, partitions, _settings(topic.settings))
             except AlreadyExists:
                 graves = self._topics.topic(name)
-        if len(graves.partitions) < partitions:
+        if graves.count < partitions:
             return await self._topics.change(name, partitions, None)
         return graves
+
+
+def _settings(of: TopicSettings) -> TopicSettings:
+    """Dead letters are all that is left of their messages: on as many disks as those were."""
+    return TopicSettings(dead_letters=False, replicas=of.replicas, min_isr=of.min_isr)

@@ -6,6 +6,7 @@ Who may lease from which partition is decided in `membership.py`; here any consu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from pyroaring import BitMap64
@@ -83,6 +84,12 @@ class Group:
             if partition.groups.has(self.name):
                 partition.groups.configure(self.name, settings, policy)
 
+    def configure_here(self, number: int) -> None:
+        """In a partition that is led here from now on."""
+        groups = self.topic.partition(number).groups
+        if groups.has(self.name) and not groups.is_configured(self.name):
+            groups.configure(self.name, self.settings, self.policy)
+
     # --- leases ------------------------------------------------------------------------------------------
 
     async def lease(
@@ -123,13 +130,29 @@ class Group:
                 break
         if failure is not None and not handed:
             raise failure
+        await self._known_elsewhere(handed)
         return self._by_lane(handed) if len(handed) > 1 else handed
+
+    async def _known_elsewhere(self, handed: list[Handed]) -> None:
+        """Of a replicated partition nothing is handed out before those who may lead it next know of the lease."""
+        if not self.topic.is_replicated:
+            return
+        leased = [(self.topic.partition(one.receipt.partition).groups, one.receipt) for one in handed]
+        try:
+            for groups in {groups for groups, _ in leased if groups.is_replicated}:
+                await groups.flushed()
+        except BaseException:
+            # Nobody gets them: given up waiting, or not the leader any more.
+            for groups, receipt in leased:
+                with suppress(PenstockError):
+                    groups.give_back(self.name, receipt.lease, receipt.offsets)
+            raise
 
     def _in_turn(self, partitions: Iterable[int] | None) -> Sequence[int]:
         """Another one first each time; those with high messages before the others."""
         if partitions is not None and not isinstance(partitions, Iterable):
             raise InvalidInput(f"partitions are numbers, not {partitions!r}")
-        numbers = list(range(len(self.topic.partitions)) if partitions is None else partitions)
+        numbers = list(range(self.topic.count) if partitions is None else partitions)
         if len(numbers) < 2:
             return numbers
         self._turn += 1
@@ -200,10 +223,10 @@ class Group:
         partition: int | None = None,
     ) -> None:
         """Moves the group: to the start, the end, a time, or an offset of one partition. What it leased is let go."""
-        numbers = range(len(self.topic.partitions)) if partition is None else [partition]
+        numbers = range(self.topic.count) if partition is None else [partition]
         if (to is not None) + (time_us is not None) + (offset is not None) != 1:
             raise InvalidInput("seek to earliest or latest, or to a time, or to an offset")
-        if offset is not None and partition is None and len(self.topic.partitions) > 1:
+        if offset is not None and partition is None and self.topic.count > 1:
             raise InvalidInput("an offset is one of a partition; say which")
         found = [self._position(self.topic.partition(number), to, time_us, offset) for number in numbers]
         for number, position in zip(numbers, found, strict=True):
@@ -273,7 +296,7 @@ class Group:
 
     def parked(self) -> list[ParkedKey]:
         found = []
-        for number, partition in enumerate(self.topic.partitions):
+        for number, partition in self.topic.numbered:
             if partition.groups.has(self.name):
                 for token, parked in partition.groups.state(self.name).parked.items():
                     key = None if token == WHOLE_PARTITION else token[len(KEY) :]
@@ -286,7 +309,7 @@ class Group:
             raise InvalidInput(f"a key is bytes, or None for the whole partition, not {type(key).__name__}")
         token = WHOLE_PARTITION if key is None else KEY + key
         released = 0
-        for number, part in enumerate(self.topic.partitions):
+        for number, part in self.topic.numbered:
             is_meant = partition is None or partition == number
             if is_meant and part.groups.has(self.name) and token in part.groups.state(self.name).parked:
                 await part.groups.unpark(self.name, [token])
@@ -317,7 +340,11 @@ class Group:
 
     async def start(self) -> None:
         """In every partition, where the settings say: what is published from now on is not missed."""
-        for number in range(len(self.topic.partitions)):
+        for number in range(self.topic.count):
+            await self._started(number)
+
+    async def start_in(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
             await self._started(number)
 
     def _partition(self, receipt: Receipt) -> Partition:
@@ -353,6 +380,8 @@ def _shown(us: object) -> str:
 def _checked_reason(reason: object) -> str:
     if not isinstance(reason, str):
         raise InvalidInput(f"a reason is text, not {type(reason).__name__}")
+    if not reason:
+        return reason
     # Reasons are often the text of an exception, which may hold anything.
     return reason[:REASON_LENGTH_MAX].encode("utf-8", "backslashreplace").decode()
 

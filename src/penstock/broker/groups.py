@@ -134,6 +134,16 @@ class Groups:
         for partition in self._topics.partitions:
             await partition.groups.drop(name)
 
+    def follow_catalog(self) -> None:
+        """In a cluster others change it as well: what is here goes by what it says now."""
+        for (name, _), on_topic in list(self._on_topics.items()):
+            if not self._catalog.has_group(name):
+                self.forget(group=name)
+                continue
+            settings = self._held(self._catalog.group(name).settings)
+            if settings != on_topic.settings:
+                on_topic.configure(settings, settings.policy(self._dice))
+
     # --- how many in flight ------------------------------------------------------------------------------
 
     def check_held(self, given: Mapping[str, Any]) -> None:

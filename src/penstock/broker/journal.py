@@ -4,16 +4,20 @@ A log that need not be synced at once (`Log.sync_within`) is synced from here in
 
 `async` ends here. Below is plain Python; the disk is written and synced on a thread, and the loop hears of a whole
 group of commits at once. What comes alone is written on the loop: see `Disk`.
+
+Of a log that is replicated, `wrote` hears what is on disk here, and callers are told only once `committed` says that it
+is wherever it has to be; those who want to know no more than that it is here ask for `on_disk`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from penstock.broker.disk import Disk
 from penstock.clock import Clock
-from penstock.errors import LogClosed, PenstockError
+from penstock.errors import LeadershipLost, LogClosed, PenstockError
 from penstock.frame import Frame
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.message import Message
@@ -21,6 +25,7 @@ from penstock.storage.commit import Committed, GroupCommit, Outcome
 from penstock.storage.log import Log
 
 _Waiter = asyncio.Future[Committed]
+_Outcomes = Sequence[tuple[_Waiter | None, Outcome]]
 
 
 class Journal:
@@ -37,6 +42,7 @@ class Journal:
         told: Callable[[], None] = lambda: None,
         failed: Callable[[PenstockError], None] = lambda error: None,
         is_chained: bool = False,
+        wrote: Callable[[], None] | None = None,
     ) -> None:
         """`told` is called on the loop when more is on disk, once for all that were written together; `failed` for each
         that was not written, whether somebody still waits for it or not. `is_chained`: see `GroupCommit`."""
@@ -53,6 +59,13 @@ class Journal:
         self._to_sync: asyncio.TimerHandle | None = None
         self._syncing: asyncio.Future[None] | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._wrote = wrote
+        # On disk here up to that offset, and not committed yet.
+        self._held: deque[tuple[int, _Outcomes]] = deque()
+        self._committed = 0
+        self._has_resigned = False
+        # By who waits until it is committed: who is told as soon as it is on disk here.
+        self._early: dict[_Waiter, _Waiter] = {}
         self._commits: GroupCommit[_Waiter | None] = GroupCommit(
             log, clock=clock, run=self._run, tell=self._tell, took=disk.took, limits=limits, is_chained=is_chained
         )
@@ -63,6 +76,37 @@ class Journal:
         self._commits.commit(waiter, item)
         self._came(1)
         return waiter
+
+    def commit_alone(self, frame: Frame) -> Committed | None:
+        """On disk when this returns; raises what `commit` would. None if it does not come alone, or the loop may not be
+        kept waiting for it: then it is for `commit`."""
+        log = self._log
+        is_synced = log.sync_within_us is None
+        if self._disk.under_way or not self._disk.may_be_kept_waiting(1, len(frame.data), is_synced):
+            return None
+        if self._wrote is not None:
+            # Others must have it, too, before anybody is told.
+            return None
+        if not log.writing.acquire(blocking=False):
+            return None
+        log.marks_later = True
+        try:
+            outcome = self._commits.commit_alone(None, frame)
+        finally:
+            log.marks_later = False
+            log.writing.release()
+        if outcome is None:
+            return None
+        # Behind whoever is told of it.
+        self._loop.call_soon(self._after_one)
+        if isinstance(outcome, PenstockError):
+            self._failed(outcome)
+            raise outcome
+        return outcome
+
+    def _after_one(self) -> None:
+        self._log.mark()
+        self._after()
 
     def write(self, row: Message) -> _Waiter:
         """The same for a row of the broker's own, which needs no check."""
@@ -79,7 +123,7 @@ class Journal:
     def _came(self, items: int) -> None:
         self._handed_in += items
         self._disk.under_way += items
-        if self._starting is not None and not self._disk.may_be_kept_waiting(*self._commits.waiting):
+        if self._starting is not None and not self._may_write_now():
             # It does not come alone. The loop may have a long turn to go yet: a thread can begin.
             self._starting.cancel()
             self._start()
@@ -103,8 +147,11 @@ class Journal:
         else:
             self._disk.submit(write)
 
+    def _may_write_now(self) -> bool:
+        return self._disk.may_be_kept_waiting(*self._commits.waiting, self._log.sync_within_us is None)
+
     def _write_now(self, write: Callable[[], None]) -> None:
-        if not self._disk.may_be_kept_waiting(*self._commits.waiting) or not self._log.writing.acquire(blocking=False):
+        if not self._may_write_now() or not self._log.writing.acquire(blocking=False):
             self._start()
             return
         self._starting = None
@@ -121,13 +168,72 @@ class Journal:
         self._starting = None
         self._commits.start(self._disk.submit)
 
-    def _tell(self, outcomes: Sequence[tuple[_Waiter | None, Outcome]]) -> None:
+    def _tell(self, outcomes: _Outcomes) -> None:
         if self._is_at_it:
-            self._resolve(outcomes)
+            self._written(outcomes, self._log.synced_offset)
         else:
-            self._loop.call_soon_threadsafe(self._resolve, outcomes)
+            self._loop.call_soon_threadsafe(self._written, outcomes, self._log.synced_offset)
 
-    def _resolve(self, outcomes: Sequence[tuple[_Waiter | None, Outcome]]) -> None:
+    def _written(self, outcomes: _Outcomes, end_offset: int) -> None:
+        self._disk.under_way -= len(outcomes)
+        if self._wrote is None:
+            self._resolve(outcomes)
+            return
+        self._held.append((end_offset, outcomes))
+        if self._has_resigned:
+            self.resign()
+            return
+        if self._early:
+            for waiter, outcome in outcomes:
+                self._tell_early(waiter, outcome)
+        # It may be committed already, on the word of those who were told with others; or it could not be written, and
+        # moves nothing that somebody would speak of.
+        self.committed(self._committed)
+        self._wrote()
+
+    def on_disk(self, committing: _Waiter) -> _Waiter:
+        """Done as soon as it is on disk here, wherever else it has to be. Not to be cancelled."""
+        if self._wrote is None or committing.done():
+            return committing
+        early = self._early.get(committing)
+        if early is None:
+            early = self._early[committing] = self._loop.create_future()
+            held = (outcome for _, outcomes in self._held for waiter, outcome in outcomes if waiter is committing)
+            if (found := next(held, None)) is not None:
+                self._tell_early(committing, found)
+        return early
+
+    def _tell_early(self, waiter: _Waiter | None, outcome: Outcome) -> None:
+        early = self._early.pop(waiter, None) if waiter is not None else None
+        if early is None or early.cancelled():
+            return
+        if isinstance(outcome, PenstockError):
+            early.set_exception(outcome.again())
+            early.exception()
+        else:
+            early.set_result(outcome)
+
+    def committed(self, offset: int) -> None:
+        """What lies below it of a replicated log is wherever it has to be."""
+        self._committed = offset
+        while self._held and self._held[0][0] <= offset:
+            self._resolve(self._held.popleft()[1])
+
+    def resign(self) -> None:
+        """Another may lead the log now. What was not committed may be yet, or never: nobody here will know.
+
+        Also of what is being written at this moment.
+        """
+        self._has_resigned = True
+        lost = LeadershipLost("this node does not lead the partition any more; it may have been stored, or not")
+        while self._held:
+            _, outcomes = self._held.popleft()
+            told = [(waiter, one if isinstance(one, PenstockError) else lost.again()) for waiter, one in outcomes]
+            for waiter, outcome in told:
+                self._tell_early(waiter, outcome)
+            self._resolve(told)
+
+    def _resolve(self, outcomes: _Outcomes) -> None:
         for waiter, outcome in outcomes:
             if isinstance(outcome, PenstockError):
                 self._failed(outcome)
@@ -139,11 +245,14 @@ class Journal:
                 # A caller that gave up waiting: its frame is written all the same.
                 waiter.set_result(outcome)
         self._settled += len(outcomes)
-        self._disk.under_way -= len(outcomes)
         while self._waiting and self._waiting[0][0] <= self._settled:
             _, waiting = self._waiting.pop(0)
             if not waiting.done():
                 waiting.set_result(None)
+        self._after()
+
+    def _after(self) -> None:
+        """More has been written."""
         if self._log.sync_within_us is not None:
             self._sync_later(self._log.sync_within_us)
         self._told()

@@ -35,7 +35,7 @@ class Consumers:
         members = self._groups.get(group)
         if members is None:
             members = self._groups[group] = self._restored(group, settings)
-        partitions = {name: len(self._on(name).partitions) for name in subscribed}
+        partitions = {name: self._on(name).count for name in subscribed}
         changes = members.join(member, subscribed, partitions, self._clock.now_us(), session_us)
         self._write(group, changes)
 
@@ -45,8 +45,8 @@ class Consumers:
         now = self._clock.now_us()
         known, partitions = [], {}
         for name, topic in self._topics.items():
-            partitions[name] = len(topic.partitions)
-            for number, partition in enumerate(topic.partitions):
+            partitions[name] = topic.count
+            for number, partition in topic.numbered:
                 owner = partition.groups.owner(group)
                 # A member without a session lived in the process that is no more.
                 if owner is not None and owner.member is not None and owner.is_lasting:
@@ -89,7 +89,7 @@ class Consumers:
         """The partitions of the topic that this member may lease from now. To ask is a sign of life."""
         members, now = self._known(group), self._clock.now_us()
         members.heartbeat(member, now)
-        numbers = range(len(self._on(topic).partitions))
+        numbers = range(self._on(topic).count)
         return [number for number in numbers if members.may_lease(member, Part(topic, number), now)]
 
     def _on(self, name: str) -> Topic:
@@ -107,7 +107,7 @@ class Consumers:
     def _write(self, group: str, changes: list[Change]) -> None:
         for change in changes:
             topic = self._topics.get(change.part.topic)
-            if topic is not None and change.part.number < len(topic.partitions):
+            if topic is not None and change.part.number < topic.count:
                 lasting = change.new is not None and self._has_session(group, change.new)
                 topic.partition(change.part.number).groups.assign(
                     group, change.new, change.generation, change.reason, is_lasting=lasting

@@ -36,6 +36,17 @@ def add_all(offsets: BitMap64, more: BitMap64) -> None:
         offsets.update(more)
 
 
+def remove_all(offsets: BitMap64, gone: BitMap64) -> None:
+    """In place. Neighbours as a range: what is left stays a few runs, and does not become a list of numbers."""
+    if not gone:
+        return
+    first, stop = gone.min(), gone.max() + 1
+    if stop - first == len(gone):
+        offsets.remove_range(first, stop)
+    else:
+        offsets -= gone
+
+
 def mask_of(numbers: Ints, offsets: BitMap64) -> npt.NDArray[np.bool_]:
     """Which of these ascending numbers are in the set."""
     if not len(numbers) or not offsets:

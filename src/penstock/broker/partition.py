@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
+from penstock.acks import ALL
 from penstock.broker import snapshot
 from penstock.broker.bell import Bell
 from penstock.broker.deliveries import Deliveries
@@ -28,7 +29,7 @@ from penstock.broker.reading import SPECIAL, Reading
 from penstock.broker.settings import TopicSettings
 from penstock.clock import Clock
 from penstock.errors import PenstockError
-from penstock.frame import Frame, Producer
+from penstock.frame import Frame, FrameFacts, Producer
 from penstock.limits import MIB, Limits
 from penstock.message import Message
 from penstock.storage.cache import SegmentCache
@@ -39,7 +40,11 @@ from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
 from penstock.storage.retention import Retention, apply_retention
 
+# Its logs, by number.
+MESSAGES, DELIVERIES = 0, 1
 _Committing = asyncio.Future[Committed]
+# Of a batch that came before: where it is, or will be.
+_Where = Committed | _Committing
 PRODUCER_EXPIRY_US = 86_400_000_000
 _DELIVERIES_SEGMENT_BYTES = 16 * MIB
 
@@ -60,21 +65,41 @@ class Partition:
         bell: Bell,
         frames: FrameCache,
         failed: Callable[[PenstockError], None],
+        wrote: Callable[[int], None] | None = None,
     ) -> None:
-        """`failed` is told on the loop of each message that could not be written, also if nobody waits for it."""
+        """`failed` is told on the loop of each message that could not be written, also if nobody waits for it. `wrote`
+        of each log of which more is on disk, if that is not enough: see `Journal`."""
         self.messages = messages
         self.deliveries = deliveries
         self.reading = Reading(messages, frames)
         self._clock = clock
         self.bell = bell
         self._journal = Journal(
-            messages, clock=clock, disk=disk, loop=loop, limits=limits, told=bell.ring, failed=failed
+            messages,
+            clock=clock,
+            disk=disk,
+            loop=loop,
+            limits=limits,
+            told=bell.ring,
+            failed=failed,
+            wrote=None if wrote is None else partial(wrote, MESSAGES),
         )
-        self._producers: Producers[_Committing] = Producers()
+        self._producers: Producers[_Where] = Producers()
         self._disk = disk
         self._loop = loop
-        self.groups = Deliveries(deliveries, self.reading, clock=clock, disk=disk, loop=loop, new_id=new_id)
+        self.groups = Deliveries(
+            deliveries,
+            self.reading,
+            clock=clock,
+            disk=disk,
+            loop=loop,
+            new_id=new_id,
+            wrote=None if wrote is None else partial(wrote, DELIVERIES),
+        )
         self.groups.wake = bell.ring
+        # Of a replicated partition, if fewer replicas are in sync than its topic demands: how many there are and were
+        # to be. Kept by whoever leads it.
+        self.too_few: tuple[int, int] | None = None
         self._recall(clock.now_us() - PRODUCER_EXPIRY_US)
 
     @classmethod
@@ -94,18 +119,7 @@ class Partition:
         sync_within_us: int | None = None,
         settings: LogSettings | None = None,
     ) -> Partition:
-        messages = Log.open(files.directory("messages"), clock=clock, settings=settings, cache=cache, new_log_id=new_id)
-        try:
-            deliveries = Log.open(
-                files.directory("deliveries"),
-                clock=_NotBefore(clock, messages),
-                settings=_small(settings),
-                cache=cache,
-                new_log_id=new_id,
-            )
-        except PenstockError:
-            messages.close()
-            raise
+        messages, deliveries = open_logs(files, clock=clock, cache=cache, new_id=new_id, settings=settings)
         try:
             partition = cls(
                 messages,
@@ -128,13 +142,13 @@ class Partition:
 
     # --- publishing --------------------------------------------------------------------------------------
 
-    def publish(self, item: Frame | Message) -> asyncio.Future[Committed]:
+    def publish(self, item: Frame | Message, acks: str = ALL) -> asyncio.Future[Committed]:
         """Done when it is on disk. A batch that an idempotent producer sends again is found, not stored again.
 
         What is handed in first is stored first: there is nothing to await before it is in the queue.
         """
-        storing = self.storing(item)
-        if isinstance(item, Message) and not _is_special(item):
+        storing = self.storing(item, acks)
+        if isinstance(item, Message) and acks == ALL and not _is_special(item):
             return storing
         # We must hear ourselves where it went, also if the caller gives up waiting.
         return asyncio.shield(storing)
@@ -144,32 +158,55 @@ class Partition:
         """What is published now is written together with others."""
         return self._journal.is_gathering
 
-    def storing(self, item: Frame | Message) -> asyncio.Future[Committed]:
+    def storing(self, item: Frame | Message, acks: str = ALL) -> asyncio.Future[Committed]:
         """The same for a caller that never gives up: this must not be cancelled."""
         if isinstance(item, Frame):
             producer = item.producer
             if producer.id:
-                return self._store_once(item, producer)
-        return self._commit(item)
+                return self._store_once(item, producer, acks)
+        return self._as_far(self._commit(item), acks)
+
+    def _as_far(self, committing: _Committing, acks: str) -> _Committing:
+        return committing if acks == ALL else self._journal.on_disk(committing)
+
+    def store_alone(self, frame: Frame, facts: FrameFacts) -> Committed | None:
+        """On disk when this returns, written on the loop. None if it does not come alone, came before, or is special in
+        any way: then it is for `storing`."""
+        if facts.flags & SPECIAL:
+            return None
+        producer = facts.producer
+        if not producer.id:
+            return self._journal.commit_alone(frame)
+        if self._producers.find(producer, facts.span) is not None:
+            return None
+        committed = self._journal.commit_alone(frame)
+        if committed is not None:
+            self._producers.add(producer, facts.span, committed)
+        return committed
 
     def has_stored(self, frame: Frame) -> bool:
         """It came before, from an idempotent producer."""
         return bool(frame.producer.id) and self._producers.find(frame.producer, frame.count) is not None
 
-    def _store_once(self, frame: Frame, producer: Producer) -> asyncio.Future[Committed]:
+    def _store_once(self, frame: Frame, producer: Producer, acks: str) -> asyncio.Future[Committed]:
         known = self._producers.find(producer, frame.count)
         if known is not None:
             where, behind = known
-            # It may still be on its way; whoever asks again shall not hear of it earlier than whoever asked first.
-            return where if not behind else self._later_in(where, behind)
+            return self._place_of(where if isinstance(where, Committed) else self._as_far(where, acks), behind)
         committing = self._commit(frame)
         self._producers.add(producer, frame.count, committing)
         committing.add_done_callback(partial(self._settle, producer))
-        return committing
+        return self._as_far(committing, acks)
 
-    def _later_in(self, where: _Committing, behind: int) -> _Committing:
-        """A batch that was merged with others is behind the place of the first of them."""
+    def _place_of(self, where: _Where, behind: int) -> _Committing:
+        """It may still be on its way; whoever asks again shall not hear of it earlier than whoever asked first for the
+        same. A batch that was merged with others is `behind` the place of the first of them."""
+        if not behind and not isinstance(where, Committed):
+            return where
         found: _Committing = self._loop.create_future()
+
+        def place(first: Committed) -> None:
+            found.set_result(Committed(first.base_offset + behind, first.append_time))
 
         def tell(first: _Committing) -> None:
             if found.done():
@@ -178,9 +215,12 @@ class Partition:
             if error is not None:
                 found.set_exception(error)
             else:
-                found.set_result(Committed(first.result().base_offset + behind, first.result().append_time))
+                place(first.result())
 
-        where.add_done_callback(tell)
+        if isinstance(where, Committed):
+            place(where)
+        else:
+            where.add_done_callback(tell)
         return found
 
     def _commit(self, item: Frame | Message) -> _Committing:
@@ -283,6 +323,21 @@ class Partition:
             state = self.groups.state(name)
             state.forget_dead_below(min(self.messages.start_offset, state.floor))
 
+    def committed(self, log: int, offset: int) -> None:
+        """Of a replicated partition: what lies below it is wherever it has to be."""
+        if log == MESSAGES:
+            self.messages.hold_back(offset)
+            self._journal.committed(offset)
+        else:
+            self.deliveries.hold_back(offset)
+            self.groups.committed(offset)
+
+    def resign(self) -> None:
+        """Another node may lead it now. The logs stay open, and belong to whoever opened them."""
+        self._journal.resign()
+        self.groups.resign()
+        self.bell.ring()
+
     async def stop(self) -> None:
         """Ahead of `close`, on the loop."""
         await self._journal.stop()
@@ -306,9 +361,31 @@ class Partition:
                 holes.add_range(facts.base_offset, facts.base_offset + facts.span)
             if facts.producer.id == 0 or facts.base_offset < self.messages.whole_from:
                 continue
-            where = self._loop.create_future()
-            where.set_result(Committed(facts.base_offset, facts.append_time))
-            self._producers.recall(facts.producer, facts.span, where)
+            self._producers.recall(facts.producer, facts.span, Committed(facts.base_offset, facts.append_time))
+
+
+def open_logs(
+    files: Files,
+    *,
+    clock: Clock,
+    cache: SegmentCache,
+    new_id: Callable[[], bytes],
+    settings: LogSettings | None = None,
+) -> tuple[Log, Log]:
+    """Messages and deliveries of the partition in that directory; both or none."""
+    messages = Log.open(files.directory("messages"), clock=clock, settings=settings, cache=cache, new_log_id=new_id)
+    try:
+        deliveries = Log.open(
+            files.directory("deliveries"),
+            clock=_NotBefore(clock, messages),
+            settings=_small(settings),
+            cache=cache,
+            new_log_id=new_id,
+        )
+    except PenstockError:
+        messages.close()
+        raise
+    return messages, deliveries
 
 
 class _NotBefore:

@@ -13,6 +13,7 @@ from penstock.broker.groups import Groups
 from penstock.broker.membership import Consumers
 from penstock.broker.names import check_name
 from penstock.broker.timers import Timers
+from penstock.broker.topic import Topic
 from penstock.broker.topics import Topics
 from penstock.clock import TIME_MAX_US, Clock
 from penstock.errors import InvalidInput, Overloaded, PenstockError, StorageError
@@ -38,23 +39,39 @@ class Polling:
         self._clock = clock
         self._timers = timers
 
-    def _names(self, topics: Iterable[str]) -> list[str]:
+    def names(self, topics: Iterable[str]) -> list[str]:
         if isinstance(topics, str) or not isinstance(topics, Iterable):
             raise InvalidInput(f"topics are a list of names, not {topics!r}")
-        names = list(dict.fromkeys(map(self._checked, topics)))
+        given = list(topics)
+        names = list(dict.fromkeys(given if self._are_open(given) else map(self._checked, given)))
         if not names or len(names) > TOPICS_MAX:
             raise InvalidInput(f"a consumer has 1 to {TOPICS_MAX} topics, not {len(names)}")
         return names
+
+    def _are_open(self, names: list[str]) -> bool:
+        """Told without a call for each: every poll names all its topics again."""
+        try:
+            return all(map(self._topics.open.get, names))
+        except TypeError:
+            # One of them is nothing that could be looked up, let alone a name.
+            return False
 
     def _checked(self, topic: str) -> str:
         # What is there has a name that could be given.
         return topic if isinstance(topic, str) and topic in self._topics.open else check_name("topic", topic)
 
+    def _found(self, names: list[str]) -> list[Topic]:
+        try:
+            return list(map(self._topics.open.__getitem__, names))
+        except KeyError:
+            # Says which.
+            return list(map(self._topics.topic, names))
+
     async def join(
         self, group: str, consumer: str, topics: Iterable[str], session_us: int | None, given: Mapping[str, Any]
     ) -> GroupRecord:
         check_name("consumer", consumer)
-        names = self._names(topics)
+        names = self.names(topics)
         if session_us is not None and not (is_int(session_us) and 1 <= session_us <= TIME_MAX_US):
             raise InvalidInput(f"a session is a positive number of microseconds, not {session_us!r}")
         for name in names:
@@ -82,7 +99,7 @@ class Polling:
     ) -> list[Polled]:
         if not is_int(wait_us) or not 0 <= wait_us <= WAIT_US_MAX:
             raise InvalidInput(f"wait is 0 to {WAIT_US_MAX} microseconds, not {wait_us!r}")
-        names = self._names(topics)
+        names = self.names(topics)
         check_name("group", group)
         check_name("consumer", consumer)
         deadline_us = self._clock.now_us() + wait_us
@@ -90,7 +107,7 @@ class Polling:
         # Whoever finds something at once, as most do under load, need not wait for bells.
         while not polled and self._clock.now_us() < deadline_us:
             ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            bells = [self._topics.topic(name).bell for name in names]
+            bells = [topic.bell for topic in self._found(names)]
             for bell in bells:
                 bell.wait(group, ring)
             try:
@@ -107,7 +124,7 @@ class Polling:
     async def _lease(
         self, group: str, consumer: str, names: list[str], count: int, bytes_max: int, visibility_us: int | None
     ) -> list[Polled]:
-        topics = [self._topics.topic(name) for name in names]
+        topics = self._found(names)
         # Another one first each time, as with partitions: a busy topic does not keep the others waiting for ever.
         turn = self._consumers.next_turn(group, consumer) % len(topics)
         topics = topics[turn:] + topics[:turn]
@@ -142,8 +159,8 @@ class Polling:
         """When there may be something for this member by time alone. Of what others have, a bell tells if it moves."""
         dues = []
         for name in topics:
-            partitions = self._topics.topic(name).partitions
+            topic = self._topics.topic(name)
             for number in self._consumers.leasable(group, consumer, name):
-                dues.append(partitions[number].groups.next_due_of(group))
+                dues.append(topic.partition(number).groups.next_due_of(group))
         # What is overdue stays in: its time may have come while we were asking.
         return min((due for due in dues if due is not None), default=1 << 62)

@@ -54,7 +54,8 @@ class Reading:
 
     @property
     def visible_offset(self) -> int:
-        return self._visible if self._coming else self.log.committed_offset
+        committed = self.log.committed_offset
+        return min(self._visible, committed) if self._coming else committed
 
     def forget(self) -> None:
         """What was read; some of it may not be in the log any more. On the event loop, as everything with the cache."""
@@ -108,7 +109,8 @@ class Reading:
                     # Somebody may want the rest, or one of them again.
                     self._cache.add(id(self), frame, facts)
             # On to the next one that is not in a frame read already.
-            at = offsets.next_set_bit(at) if at < end else end
+            if at < end and at not in offsets:
+                at = offsets.next_set_bit(at)
         is_all_there = are_apart and found == len(offsets) and not flags & SPARSE
         return Gathered(frames, offsets if is_all_there else _there(frames) & offsets, end, size, flags)
 

@@ -104,7 +104,7 @@ def _ranges(topic: Topic, from_us: int | None, to_us: int | None, offsets: dict[
         return [_range_of_time(partition, from_us, to_us) for partition in topic.partitions]
     if not isinstance(offsets, Mapping) or not all(map(_is_pair, offsets.values())):
         raise InvalidInput(f"offsets are pairs by partition, first and last, not {offsets!r}")
-    ranges = [_range_of_offsets(partition, number, offsets) for number, partition in enumerate(topic.partitions)]
+    ranges = [_range_of_offsets(partition, number, offsets) for number, partition in topic.numbered]
     for number in offsets:
         topic.partition(number)
     return ranges

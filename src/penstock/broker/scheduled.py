@@ -23,7 +23,7 @@ def scheduled(topic: Topic, limit: int | None = None) -> Iterator[Scheduled]:
     """Partition by partition, in the order of publishing; of each partition `limit` at the most."""
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise InvalidInput(f"limit is a number of messages, not {limit!r}")
-    for number, partition in enumerate(topic.partitions):
+    for number, partition in topic.numbered:
         pending = partition.groups.delays.pending
         for stored in partition.reading.messages(pending if limit is None else pending[:limit]):
             yield _one(topic, number, partition, stored.offset, stored.message)

@@ -76,7 +76,7 @@ class Schedules:
         # Its first occurrence is published right away.
         on_topic.room.check()
         number = 0 if message.key is None else on_topic.choose(message.key)
-        since = on_topic.partition(number).messages.synced_offset
+        since = on_topic.partition(number).messages.safe_offset
         record = ScheduleRecord(name, topic, parsed.text, timezone, message, now, producer, number, since)
 
         def add() -> None:
@@ -119,8 +119,17 @@ class Schedules:
         for name in [record.name for record in self._catalog.schedules]:
             async with self._lock:
                 for record in self._catalog.schedules:
-                    if record.name == name and record.due_us <= self._clock.now_us():
+                    is_due = record.name == name and record.due_us <= self._clock.now_us()
+                    # In a cluster it is for the node that leads the partition which it publishes to.
+                    if is_due and self._is_here(record):
                         await self._try(record)
+
+    def _is_here(self, record: ScheduleRecord) -> bool:
+        try:
+            return record.partition in self._topic(record.topic).here
+        except NotFound:
+            # To be told as a failure.
+            return True
 
     async def _try(self, record: ScheduleRecord) -> None:
         try:

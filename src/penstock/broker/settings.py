@@ -16,6 +16,7 @@ DAY_US = 86_400_000_000
 PARTITIONS_DEFAULT = 6
 # Kafka advises a few thousand partitions a broker; a topic alone should not use them up.
 PARTITIONS_MAX = 1_000
+REPLICAS_MAX = 9
 # SQS allows 12 hours.
 VISIBILITY_US_MAX = 7 * DAY_US
 
@@ -80,6 +81,10 @@ class TopicSettings(_Settings, frozen=True, forbid_unknown_fields=True):
     # With "interval", a publish is answered once it is written, and synced within `sync_interval_us`.
     durability: Durability = "fsync"
     sync_interval_us: int = SYNC_INTERVAL_US
+    # In a cluster: on how many nodes each partition is, and how many of them must be in sync to publish. None: three,
+    # or as many as there are nodes; and two of three.
+    replicas: int | None = None
+    min_isr: int | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -87,6 +92,11 @@ class TopicSettings(_Settings, frozen=True, forbid_unknown_fields=True):
         self._check_one_of("durability", get_args(Durability))
         self._check_within(1_000, 600 * SECOND_US, "sync_interval_us")
         self._check_one_of("archive", get_args(Archiving))
+        self._check_within(1, REPLICAS_MAX, "replicas", "min_isr")
+        if (self.min_isr or 1) > (self.replicas or REPLICAS_MAX):
+            raise InvalidSetting(
+                f"min_isr is at most the number of replicas, {self.replicas}, not {self.min_isr}", setting="min_isr"
+            )
         self._check_within(1, TIME_MAX_US, "retention_age_us", "retention_bytes", "tombstone_age_us", "max_delay_us")
 
     @property

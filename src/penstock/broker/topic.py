@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import numpy as np
 
+from penstock.acks import ALL, check_acks
 from penstock.batch import Batch
 from penstock.broker.bell import Bell
 from penstock.broker.catalog import TopicRecord
@@ -15,7 +17,14 @@ from penstock.broker.settings import TopicSettings
 from penstock.clock import TIME_MAX_US, Clock, rfc3339
 from penstock.codec import NONE
 from penstock.durations import duration_text
-from penstock.errors import DiskFull, InvalidMessage, PartitionNotFound
+from penstock.errors import (
+    DiskFull,
+    InvalidMessage,
+    NotEnoughReplicas,
+    NotLeader,
+    PartitionNotFound,
+    PenstockError,
+)
 from penstock.frame import HAS_DELAYS, Frame
 from penstock.limits import Limits
 from penstock.message import Message
@@ -28,10 +37,17 @@ PAST_US_MAX = 10_000_000
 
 
 class Topic:
-    """Invariant: partition i of the record is partition i here."""
+    """Invariant: `numbered` are partitions of the record, ascending: all of them, or in a cluster those led here."""
 
     def __init__(
-        self, record: TopicRecord, partitions: list[Partition], *, bell: Bell, limits: Limits, clock: Clock, room: Room
+        self,
+        record: TopicRecord,
+        partitions: Mapping[int, Partition],
+        *,
+        bell: Bell,
+        limits: Limits,
+        clock: Clock,
+        room: Room,
     ) -> None:
         self.bell = bell
         self.room = room
@@ -40,9 +56,14 @@ class Topic:
         self._turn = 0
         self.change(record, partitions)
 
-    def change(self, record: TopicRecord, partitions: list[Partition]) -> None:
-        assert len(partitions) == len(record.partitions)
-        self.partitions = partitions
+    def change(self, record: TopicRecord, partitions: Mapping[int, Partition]) -> None:
+        self.numbered = sorted(partitions.items())
+        self.partitions = [partition for _, partition in self.numbered]
+        self.here = dict(self.numbered)
+        self.is_replicated = any(partition.groups.is_replicated for partition in self.partitions)
+        # Wherever they are.
+        self.count = len(record.partitions)
+        assert all(number < self.count for number in self.here)
         self.record = record
 
     @property
@@ -55,27 +76,32 @@ class Topic:
 
     def keep_from(self, number: int) -> int:
         """What is at or behind that offset of a partition must not be deleted, however old it is."""
-        visible = self.partitions[number].reading.visible_offset
+        visible = self.partition(number).reading.visible_offset
         return visible if self.settings.archive == "none" else min(visible, self.record.archived_until(number))
 
     def not_archived(self, number: int) -> int:
         """How many offsets of a partition nobody has said to be archived."""
-        log = self.partitions[number].messages
+        log = self.partition(number).messages
         return log.end_offset - max(log.start_offset, self.record.archived_until(number))
 
     def partition(self, number: int) -> Partition:
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(self.partitions):
-            raise PartitionNotFound(
-                f"{self.name} has partitions 0 to {len(self.partitions) - 1}, not {number!r}", topic=self.name
-            )
-        return self.partitions[number]
+        found = self.here.get(number) if isinstance(number, int) and not isinstance(number, bool) else None
+        if found is None:
+            raise self._not_here(number)
+        return found
+
+    def _not_here(self, number: object) -> PenstockError:
+        if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < self.count:
+            return NotLeader(f"partition {number} of {self.name} is led by another node", topic=self.name)
+        return PartitionNotFound(f"{self.name} has partitions 0 to {self.count - 1}, not {number!r}", topic=self.name)
 
     def has_nothing(self, group: str, now_us: int) -> bool:
         """A lease would surely find nothing here."""
         return all(partition.groups.has_nothing(group, now_us) for partition in self.partitions)
 
-    async def publish(self, message: Message, partition: int | None = None) -> Published:
+    async def publish(self, message: Message, partition: int | None = None, acks: str = ALL) -> Published:
         """One message. Those that come at the same time are written together."""
+        check_acks(acks)
         if not isinstance(message, Message):
             raise InvalidMessage(f"not a Message but {type(message).__name__}")
         if message.deliver_at:
@@ -86,7 +112,8 @@ class Topic:
         if message.deliver_at:
             self.check_times(message.deliver_at, message.deliver_at)
         self.room.check()
-        committed = await chosen.publish(message)
+        self._check_replicas(number, chosen, acks)
+        committed = await chosen.publish(message, acks)
         return Published(self.name, number, committed.base_offset, committed.append_time)
 
     async def publish_batch(self, batch: Batch, partition: int | None = None, codec: int = NONE) -> PublishedBatch:
@@ -100,39 +127,63 @@ class Topic:
             self.partition(partition)
             chosen = np.full(batch.count, partition, np.int64)
         else:
-            chosen = partitions_of(batch, len(self.partitions), self._next_turn())
+            chosen = partitions_of(batch, self.count, self._next_turn())
         if batch.deliver_at is not None:
             times = batch.deliver_at[batch.start : batch.start + batch.count]
             self.check_times(int(times[times > 0].min(initial=TIME_MAX_US)), int(times.max()))
         self.room.check()
         parts = split(batch, chosen)
+        for number, _, _ in parts:
+            self._check_replicas(number, self.partition(number), ALL)
         frames = [Frame.of(part, codec=codec, limits=self._limits) for _, _, part in parts]
-        commits = [self.partitions[number].publish(frame) for (number, _, _), frame in zip(parts, frames, strict=True)]
+        commits = [self.partition(number).publish(frame) for (number, _, _), frame in zip(parts, frames, strict=True)]
         offsets = np.empty(batch.count, np.int64)
         for (_, rows, _), committed in zip(parts, await _all(commits), strict=True):
             offsets[rows] = committed.base_offset + np.arange(len(rows))
         return PublishedBatch(self.name, chosen, offsets)
 
-    async def publish_frame(self, frame: Frame, partition: int) -> Published:
+    async def publish_frame(self, frame: Frame, partition: int, acks: str = ALL) -> Published:
         """A frame as a client made it, to the partition it was made for; recognised if it comes again."""
-        committed = await asyncio.shield(self.storing(frame, partition))
+        storing = self.storing(frame, partition, acks)
+        committed = storing if isinstance(storing, Committed) else await asyncio.shield(storing)
         return Published(self.name, partition, committed.base_offset, committed.append_time)
 
-    def storing(self, frame: Frame, partition: int) -> asyncio.Future[Committed]:
-        """The same for a caller that never gives up: this must not be cancelled."""
+    def storing(
+        self, frame: Frame, partition: int, acks: str = ALL, *, is_alone: bool = False
+    ) -> Committed | asyncio.Future[Committed]:
+        """The same for a caller that never gives up: the future must not be cancelled. What comes alone may be on disk
+        when this returns."""
+        if acks != ALL:
+            check_acks(acks)
         chosen = self.partition(partition)
         if not isinstance(frame, Frame):
             raise InvalidMessage(f"not a Frame but {type(frame).__name__}")
-        if frame.flags & HAS_DELAYS:
+        facts = frame.facts()
+        if facts.flags & HAS_DELAYS:
             # It may be late because it was sent again: a time that has passed since means at once.
             self.check_times(TIME_MAX_US, frame.batch(verify=False).latest_delivery)
         try:
             self.room.check()
-        except DiskFull:
+            if chosen.too_few is not None:
+                self._check_replicas(partition, chosen, acks)
+        except (DiskFull, NotEnoughReplicas):
             # Whoever sends again what is there already must not hear that it is not.
             if not chosen.has_stored(frame):
                 raise
-        return chosen.storing(frame)
+        return (is_alone and chosen.store_alone(frame, facts)) or chosen.storing(frame, acks)
+
+    def _check_replicas(self, number: int, chosen: Partition, acks: str) -> None:
+        """What is refused is not appended; what was, before they were too few, waits until they are enough again."""
+        if chosen.too_few is not None and acks == ALL:
+            in_sync, min_isr = chosen.too_few
+            raise NotEnoughReplicas(
+                f"partition {number} of {self.name} has {in_sync} of the {min_isr} replicas in sync that its min_isr "
+                'demands: it was not stored. Try again when more nodes are up; acks="leader" is stored on this one alone',
+                topic=self.name,
+                partition=number,
+                in_sync=in_sync,
+                min_isr=min_isr,
+            )
 
     def check_times(self, earliest_us: int, latest_us: int) -> None:
         """Of messages to be delivered later."""
@@ -146,17 +197,18 @@ class Topic:
             raise InvalidMessage(f"deliver_at is in the past: {rfc3339(earliest_us)}", field="deliver_at")
 
     def choose(self, key: bytes | None) -> int:
-        if len(self.partitions) == 1:
+        if self.count == 1:
             return 0
         if key is None:
             # One after the other; but those that come together go together, and are one write.
-            return self._turn if self.partitions[self._turn].is_gathering else self._next_turn()
+            gathers = self._turn in self.here and self.here[self._turn].is_gathering
+            return self._turn if gathers else self._next_turn()
         if not isinstance(key, bytes):
             raise InvalidMessage(f"key must be bytes or None, not {type(key).__name__}", field="key")
-        return partition_of(key, len(self.partitions))
+        return partition_of(key, self.count)
 
     def _next_turn(self) -> int:
-        self._turn = (self._turn + 1) % len(self.partitions)
+        self._turn = (self._turn + 1) % self.count
         return self._turn
 
 

@@ -24,20 +24,31 @@ from penstock.errors import (
     TopicNotFound,
 )
 from penstock.limits import Limits
+from penstock.storage.log import Log
 
 
 class Topics:
     """Invariant: what is open is in the catalog; one that is being made is there before it is open."""
 
     def __init__(
-        self, catalog: Catalog, directories: Directories, work: Work, *, clock: Clock, limits: Limits, room: Room
+        self,
+        catalog: Catalog,
+        directories: Directories,
+        work: Work,
+        *,
+        clock: Clock,
+        limits: Limits,
+        room: Room,
+        is_replicated: bool = False,
     ) -> None:
+        """`is_replicated`: partitions come and go with `lead` and `resign`, and their directories are not ours."""
         self._catalog = catalog
         self._directories = directories
         self._work = work
         self._clock = clock
         self._limits = limits
         self._room = room
+        self._is_replicated = is_replicated
         self.open: dict[str, Topic] = {}
         # Told of a topic whose partitions were opened, and of how many partitions one has now: 0 if it is gone.
         self.opened: Callable[[Topic], None] = lambda topic: None
@@ -62,7 +73,7 @@ class Topics:
     def get(self, name: str) -> Topic | None:
         return self.open.get(name)
 
-    # --- as they are on disk -----------------------------------------------------------------------------
+    # --- as they are on disk, or in the catalog -----------------------------------------------------------
 
     def open_all(self) -> None:
         """On a thread; so is `close_all`."""
@@ -71,20 +82,76 @@ class Topics:
         for record in self._catalog.topics:
             self._open(record)
 
+    # --- replicated: as they are in the catalog, which others change as well -----------------------------
+
+    def follow_catalog(self) -> None:
+        """On the loop, after the catalog has changed."""
+        for record in self._catalog.topics:
+            known = self.open.get(record.name)
+            if known is not None and known.record.id != record.id:
+                self._gone(known)
+                known = None
+            if known is None:
+                self._hold(record, Bell(), {})
+                self.changed(record.name, len(record.partitions))
+            elif known.record != record:
+                before = known.count
+                known.change(record, known.here)
+                if known.count != before:
+                    self.changed(record.name, known.count)
+        for name in [name for name in self.open if not self._catalog.has_topic(name)]:
+            self._gone(self.open[name])
+
+    def _gone(self, topic: Topic) -> None:
+        del self.open[topic.name]
+        self.changed(topic.name, 0)
+        topic.bell.ring()
+
+    def place_of(self, identity: str) -> tuple[Topic, int] | None:
+        """The topic that has this partition, and its number there."""
+        for topic in self.open.values():
+            if identity in topic.record.partitions:
+                return topic, topic.record.partitions.index(identity)
+        return None
+
+    async def lead(self, topic: Topic, logs: tuple[Log, Log], wrote: Callable[[int], None]) -> Partition:
+        """A partition of it, over these logs. Nobody sees it before `show`."""
+        return await self._work.on_a_thread(partial(self._directories.over, logs, topic.bell, wrote))
+
+    def show(self, topic: Topic, number: int, partition: Partition) -> None:
+        topic.change(topic.record, {**topic.here, number: partition})
+        self.opened(topic)
+        topic.bell.ring()
+
+    def hide(self, topic: Topic, number: int) -> None:
+        """Whoever asks for it hears that this node does not lead it."""
+        if number in topic.here:
+            topic.change(topic.record, {other: each for other, each in topic.here.items() if other != number})
+            topic.bell.ring()
+
+    # --- as they are on disk -----------------------------------------------------------------------------
+
     def close_all(self) -> None:
-        for partition in self.partitions:
+        for partition in () if self._is_replicated else self.partitions:
             partition.close()
         self.open.clear()
 
     def _open(self, record: TopicRecord) -> Topic:
         bell = Bell()
+        if self._is_replicated:
+            return self.open.get(record.name) or self._hold(record, bell, {})
         partitions = self._directories.open(record.partitions, bell, record.settings)
+        return self._hold(record, bell, dict(enumerate(partitions)))
+
+    def _hold(self, record: TopicRecord, bell: Bell, partitions: Mapping[int, Partition]) -> Topic:
         topic = Topic(record, partitions, bell=bell, limits=self._limits, clock=self._clock, room=self._room)
         self.open[record.name] = topic
         self.opened(topic)
         return topic
 
     def _remove(self, topic: Topic, record: TopicRecord) -> None:
+        if self._is_replicated:
+            return
         for partition in topic.partitions:
             partition.close()
         for identity in record.partitions:
@@ -103,11 +170,11 @@ class Topics:
         check_name("topic", name)
         if settings is None:
             settings = TopicSettings(dead_letters=not name.endswith(DEAD_LETTERS))
-        _check_settings(name, settings)
+        self._check_settings(name, settings)
         record = await self._work.on_a_thread(partial(self._catalog.create_topic, name, partitions, settings))
         topic = await self._work.on_a_thread(partial(self._open, record))
         # There may be members who had subscribed to one of this name before it was deleted.
-        self.changed(name, len(topic.partitions))
+        self.changed(name, topic.count)
         return topic
 
     async def change(self, name: str, partitions: int | None, settings: TopicSettings | None) -> Topic:
@@ -116,10 +183,21 @@ class Topics:
     async def _change(self, name: str, partitions: int | None, settings: TopicSettings | None) -> Topic:
         topic = self.topic(name)
         if settings is not None:
-            _check_settings(name, settings)
+            self._check_settings(name, settings)
+            if self._is_replicated and settings.replicas != topic.settings.replicas:
+                raise InvalidSetting(
+                    f"{name} has its replicas already: `penstock cluster reassign {name} NODE,NODE…` moves them "
+                    "to other nodes, more or fewer",
+                    setting="replicas",
+                )
         identities: tuple[str, ...] = ()
         if partitions is not None:
             identities = self._catalog.new_partitions(name, partitions)
+        if self._is_replicated:
+            change = partial(self._catalog.change_topic, name, added=identities, settings=settings)
+            await self._work.on_a_thread(change)
+            self.follow_catalog()
+            return self.topic(name)
         opening = partial(self._directories.open, identities, topic.bell, settings or topic.settings)
         added = await self._work.on_a_thread(opening)
         # A group that is there already misses nothing of what comes to the new ones: it is there before they are.
@@ -135,7 +213,7 @@ class Topics:
                 partition.close()
             raise
         before = topic.settings
-        topic.change(record, [*topic.partitions, *added])
+        topic.change(record, {**topic.here, **dict(enumerate(added, topic.count))})
         if record.settings.sync_within_us != before.sync_within_us:
             await self._change_durability(topic)
         self.opened(topic)
@@ -144,7 +222,7 @@ class Topics:
             for group in topic.partitions[0].groups.groups:
                 if not partition.groups.has(group):
                     await partition.groups.start(group, 0)
-        self.changed(name, len(topic.partitions))
+        self.changed(name, topic.count)
         return topic
 
     async def _change_durability(self, topic: Topic) -> None:
@@ -181,7 +259,7 @@ class Topics:
                     end=end,
                 )
         record = await self._work.on_a_thread(partial(self._catalog.put_archived, name, offsets, lowers=lowers))
-        topic.change(record, topic.partitions)
+        topic.change(record, topic.here)
         return topic
 
     async def delete(self, name: str) -> None:
@@ -191,14 +269,30 @@ class Topics:
     async def _delete(self, name: str) -> None:
         topic = self.topic(name)
         record = await self._work.on_a_thread(partial(self._catalog.delete_topic, name))
-        del self.open[name]
-        self.changed(name, 0)
-        topic.bell.ring()
+        if self.open.get(name) is topic:
+            self._gone(topic)
         try:
             await self._work.on_a_thread(partial(self._remove, topic, record))
         finally:
             for partition in topic.partitions:
                 partition.reading.forget()
+
+    def _check_settings(self, name: str, settings: TopicSettings) -> None:
+        _check_settings(name, settings)
+        if self._is_replicated:
+            if settings.durability != "fsync":
+                raise InvalidSetting(
+                    "in a cluster a publish is answered when it is on the disks of its replicas: durability is fsync",
+                    setting="durability",
+                )
+            return
+        for setting, value in (("replicas", settings.replicas), ("min_isr", settings.min_isr)):
+            if (value or 1) > 1:
+                raise InvalidSetting(
+                    f"this broker is on its own: {setting} is 1, not {value}. More are for a cluster "
+                    "(`penstock serve --cluster`)",
+                    setting=setting,
+                )
 
 
 def _check_settings(name: str, settings: object) -> None:

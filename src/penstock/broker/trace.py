@@ -182,7 +182,7 @@ class StateAt(NamedTuple):
 def state_at(topic: Topic, group: str, time_us: int) -> list[StateAt]:
     """What the group had not acknowledged then, in each partition where it had started by then."""
     states = []
-    for number, partition in enumerate(topic.partitions):
+    for number, partition in topic.numbered:
         state = _rewind(partition, group, time_us)
         if state is None:
             continue

@@ -31,20 +31,25 @@ class Upkeep:
         for name, topic in self._topics.open.items():
             if name.endswith(DEAD_LETTERS):
                 self._work.in_background(self._graveyards.letters.settle_copied(topic))
-            for number, partition in enumerate(topic.partitions):
-                for group in partition.groups.groups:
-                    if self._catalog.has_group(group):
-                        self._groups.on(group, name)
-                    elif not group.startswith("__"):
-                        # Its deletion was cut short.
-                        self._work.in_background(partition.groups.drop(group))
-                    if partition.groups.has(group) and partition.groups.state(group).dying:
-                        self._graveyards.mourn(name, number, group)
+            for number, _ in topic.numbered:
+                self.take_up_one(topic, number)
+
+    def take_up_one(self, topic: Topic, number: int) -> None:
+        partition = topic.partition(number)
+        self._graveyards.letters.doubt(topic, number)
+        for group in partition.groups.groups:
+            if self._catalog.has_group(group):
+                self._groups.on(group, topic.name).configure_here(number)
+            elif not group.startswith("__"):
+                # Its deletion was cut short.
+                self._work.in_background(partition.groups.drop(group))
+            if partition.groups.has(group) and partition.groups.state(group).dying:
+                self._graveyards.mourn(topic.name, number, group)
 
     def tick(self) -> None:
         """Delays that are due, leases that have run out, and what could not be buried so far."""
         for topic in list(self._topics.open.values()):
-            for number, partition in enumerate(topic.partitions):
+            for number, partition in topic.numbered:
                 partition.groups.tick()
                 for group in partition.groups.groups:
                     if partition.groups.state(group).dying and not partition.groups.giving_up:
@@ -52,7 +57,7 @@ class Upkeep:
 
     async def maintain(self) -> None:
         for topic in list(self._topics.open.values()):
-            for number, partition in enumerate(topic.partitions):
+            for number, partition in topic.numbered:
                 if self._topics.get(topic.name) is not topic:
                     break
                 # A topic that is deleted meanwhile keeps no other from its own.

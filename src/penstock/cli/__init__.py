@@ -20,6 +20,8 @@ dlq          penstock dlq …
 trace        penstock trace, penstock why
 top          penstock top
 bench        penstock bench
+cluster      penstock cluster …: how one is; cluster_changes moves partitions and leaders, cluster_dev starts one to try
+             out, cluster_site is where it is, cluster_view and cluster_waiting how it looks
 ping         penstock ping
 pipeline     penstock pipeline …; pipeline_view shows how one does while it runs; pipeline_archive and
              pipeline_mirror are built-in ones

@@ -17,6 +17,9 @@ import typer
 from penstock.cli import (
     archive,
     bench,
+    cluster,
+    cluster_changes,
+    cluster_dev,
     consume,
     demo,
     dlq,
@@ -69,6 +72,12 @@ pipeline.app.command("mirror-groups")(pipeline_mirror.mirror_groups)
 pipeline.app.command("translate")(pipeline_mirror.translate)
 pipeline.app.command("report")(pipeline_report.report)
 app.add_typer(pipeline.app, name="pipeline")
+cluster.app.command("dev")(cluster_dev.dev)
+cluster.app.command("reassign")(cluster_changes.reassign)
+cluster.app.command("rebalance")(cluster_changes.rebalance)
+cluster.app.command("elect")(cluster_changes.elect)
+cluster.app.command("drain")(cluster_changes.drain)
+app.add_typer(cluster.app, name="cluster")
 app.command("ping")(ping.ping)
 app.command("demo")(demo.demo)
 app.add_typer(serve.config_app, name="config")

@@ -55,7 +55,7 @@ def flags_given(**flags: Any) -> dict[str, Any]:
 
 def _setting(name: str, text: str) -> Any:
     # "none" is a word for some settings, and the lack of a bound for others.
-    if text == "none" and name.startswith("retention."):
+    if text == "none" and (name.startswith("retention.") or name in ("replicas", "min_isr")):
         return None
     if name == "retention.bytes":
         return size_given(name, text)

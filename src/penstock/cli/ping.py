@@ -29,9 +29,9 @@ def ping(
     """Whether a broker is there, and how far away."""
     if broker.data is not None:
         raise InvalidInput("ping is for a server; a directory is opened by whoever uses it")
-    from penstock.net.address import place_of
+    from penstock.net.address import places_of
 
-    place = place_of(broker.address, key=broker.key)
+    place, *_ = places_of(broker.address, key=broker.key)
     welcome, trips_us = asyncio.run(_trips(place, count))
     best, median = min(trips_us), sorted(trips_us)[len(trips_us) // 2]
     answer = {

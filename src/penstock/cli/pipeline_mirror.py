@@ -222,9 +222,9 @@ def _connecting(url: str, key: str | None, ca: str | None) -> Connecting:
 
 
 def _default_name(source: Connecting, target: Connecting) -> str:
-    from penstock.net.address import place_of
+    from penstock.net.address import places_of
 
-    places = [place_of(each.url) for each in (source, target)]
+    places = [places_of(each.url)[0] for each in (source, target)]
     return "mirror-" + "-".join(f"{place.host}_{place.port}" for place in places)
 
 

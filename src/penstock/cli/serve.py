@@ -41,6 +41,9 @@ class Flags(Bundle):
         typer.Option(metavar="FILE", help="A certificate in PEM: TLS at every door."),
     ] = None
     tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key, if the certificate has it not.")] = None
+    tls_ca: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Whom to trust about other nodes. Default: whom the system does.")
+    ] = None
     log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Default: text.")] = None
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="Default: info.")] = None
     insecure: Annotated[
@@ -61,6 +64,29 @@ class Flags(Bundle):
     ] = None
     archive_dir: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where deleted messages are read from, or a URI.")
+    ] = None
+
+    cluster: Annotated[
+        str | None, typer.Option(metavar="URL,…", help="etcd, as http://host:2379: be a node of the cluster it holds.")
+    ] = None
+    node_id: Annotated[str | None, typer.Option(metavar="NAME", help="This node's name in the cluster.")] = None
+    cluster_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of several clusters in one etcd. Default: default.")
+    ] = None
+    rack: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where the node stands: replicas are spread over racks.")
+    ] = None
+    advertise: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Where others reach this node. Default: the doors' own host.")
+    ] = None
+    session_ttl: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Silent for so long, a node is taken for dead. Default: 6s.")
+    ] = None
+    etcd_ca: Annotated[str | None, typer.Option(metavar="FILE", help="Whom to trust about etcd's certificate.")] = None
+    etcd_cert: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate to show to etcd.")] = None
+    etcd_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key, if the certificate has it not.")] = None
+    etcd_user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For etcd; the password is PENSTOCK_ETCD_PASSWORD.")
     ] = None
 
     def loaded(self) -> tuple[Config, list[Value]]:
@@ -88,9 +114,12 @@ def serve(flags: Flags) -> None:
 @config_app.command("show")
 @bundled
 def show(flags: Flags, output: OutputOption = Output.TABLE) -> None:
-    """What a server started like this would be told, and by whom."""
+    """What a server started like this would be told, and by whom. Secrets are not shown."""
+    from penstock.server.config import SECRETS
+
     _, values = flags.loaded()
-    shown = [(name, shown_setting(value), source) for name, value, source in values]
+    hidden = {name for name, value, _ in values if name in SECRETS and value is not None}
+    shown = [(name, "(hidden)" if name in hidden else shown_setting(value), source) for name, value, source in values]
     print_one(
         output,
         {name: {"value": value, "source": source} for name, value, source in shown},

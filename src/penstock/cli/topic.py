@@ -64,6 +64,12 @@ class Wanted(Bundle):
     durability: Annotated[
         str | None, typer.Option(metavar="fsync|interval", help="Answer when on disk, or sync every sync_interval.")
     ] = None
+    replicas: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="In a cluster: on how many nodes each partition is.")
+    ] = None
+    min_isr: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many replicas must be in sync to publish.")
+    ] = None
     settings: Settings = None
 
     def given(self) -> dict[str, Any]:
@@ -73,6 +79,8 @@ class Wanted(Bundle):
             dead_letters=self.dead_letters,
             archive=self.archive,
             durability=self.durability,
+            replicas=self.replicas,
+            min_isr=self.min_isr,
         )
         return settings_given(self.settings, flags | retention_given(self.retention, self.retention_bytes))
 

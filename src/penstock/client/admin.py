@@ -50,7 +50,8 @@ class Admin:
 
         Settings: retention={"hours", "bytes"}, max_delay, cleanup ("delete" or "compact"), tombstone_age, dead_letters,
         archive ("none" or "required"), durability ("fsync", or "interval" with sync_interval: a power loss may then
-        take what was published within that time).
+        take what was published within that time). In a cluster: replicas, and min_isr, how many of them must be in sync
+        for a publish to be taken.
         """
         flag_of("exist_ok", exist_ok)
         request = CreateTopic(name, partitions, topic_settings(settings))

@@ -403,10 +403,12 @@ class Client:
         self, topic: str, value: Bytes | None, *, partition: int | None = None, **fields: Unpack[MessageFields]
     ) -> Published:
         if self._at_once is not None and self._portal.check():
-            message = self._inner.compose(value, fields)
-            outcome = self._at_once.publish_at_once(topic, message, partition_given(partition))
+            # Most are nothing but bytes, and whoever waits for each feels every call.
+            message = Message(value) if type(value) is bytes and not fields else self._inner.compose(value, fields)
+            where = None if partition is None else partition_given(partition)
+            outcome = self._at_once.publish_at_once(topic, message, where)
             if outcome is not None:
-                stored = _stored(outcome, self._portal)
+                stored = outcome if isinstance(outcome, Stored) else _stored(outcome, self._portal)
                 return Published(topic, stored.partition, stored.offset, stored.append_time)
         return self._portal.run(self._inner.publish(topic, value, partition=partition, **fields))
 

@@ -99,7 +99,7 @@ class Client(Admin):
 
     def compose(self, value: Bytes | None, fields: MessageFields) -> Message:
         """From any thread."""
-        return message_of(value, self._transport.now_us(), fields)
+        return message_of(value, self._transport.now_us() if fields else 0, fields)
 
     def producer(
         self,

@@ -155,7 +155,8 @@ class Outbox:
         if key is not None:
             return partition_of(key, self.partitions)
         # Without a key: one parcel after the other, each to the next partition.
-        if self._lane(self._turn).open is None:
+        lane = self._lanes.get(self._turn)
+        if lane is None or lane.open is None:
             self._turn = (self._turn + 1) % self.partitions
         return self._turn
 
@@ -169,7 +170,8 @@ class Outbox:
     def reserve(self, key: bytes | None, partition: int | None, hold: Hold) -> Lane | None:
         """A partition for which nothing waits and nothing is on its way. It is held until `release` or `give_up`."""
         with self._lock:
-            lane = self._lane(self._choose(key) if partition is None else partition)
+            number = self._choose(key) if partition is None else partition
+            lane = self._lanes.get(number) or self._lane(number)
             if lane.open is not None or lane.ready or lane.holder is not None:
                 return None
             hold.lane = lane

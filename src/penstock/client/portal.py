@@ -11,7 +11,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
-from threading import Event, Lock, RLock, Thread, current_thread
+from threading import Event, Lock, RLock, Thread, current_thread, get_ident
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import uvloop
@@ -93,11 +93,11 @@ class Portal:
 
     def check(self) -> bool:
         """That something can be run: LogClosed if not."""
-        if not self.is_of_this_process:
+        if os.getpid() != self._process:
             raise LogClosed("this client was opened before a fork, in the other process: open one in this process")
         if self._is_stopped:
             raise LogClosed("the client is closed")
-        if self._thread is current_thread():
+        if self._thread.ident == get_ident():
             raise LogClosed("a blocking call on the client's own event loop would never end: use penstock.aio there")
         return True
 

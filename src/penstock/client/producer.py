@@ -98,6 +98,8 @@ class Producer:
         self.topic = topic
         self._transport = transport
         self._options = options
+        # What goes past the outbox does so as it is, and is waited for.
+        self._is_plain = options.compression == "none" and options.acks != "none"
         self._new_id = new_id
         self._sender: Sender | None = None
         self._process = os.getpid()
@@ -203,13 +205,9 @@ class Producer:
         outbox, sender = self._outbox, self._sender
         if outbox is None or sender is None or self._is_closed:
             return None
-        self._check_times_and_place(outbox, message, partition)
+        if partition is not None or message.deliver_at:
+            self._check_times_and_place(outbox, message, partition)
         return sender.send_at_once(message, message.key, partition, way) if self._is_plain else None
-
-    @property
-    def _is_plain(self) -> bool:
-        """What goes past the outbox does so as it is, and is waited for."""
-        return self._options.compression == "none" and self._options.acks != "none"
 
     def put_plain(self, value: object, fields: MessageFields) -> Sending | None:
         """The short way for bytes with no more than a key. None if it must go the long one. From any thread."""
@@ -238,7 +236,8 @@ class Producer:
         return Sending(self.topic, added.parcel, added.row)
 
     def _check_times_and_place(self, outbox: Outbox, message: Message, partition: int | None) -> None:
-        self._check_partition(outbox, partition)
+        if partition is not None:
+            self._check_partition(outbox, partition)
         if message.deliver_at:
             self._check_delay(message.deliver_at)
 

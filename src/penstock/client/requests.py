@@ -18,7 +18,11 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
-    """`R_co` is the reply."""
+    """`R_co` is the reply.
+
+    Some have `partitions`, for a cluster: it is answered for exactly those then, and by nobody who does not lead all of
+    them (NotLeader). None is for all that are led by whoever answers; a broker on its own leads all there are.
+    """
 
 
 # --- topics -------------------------------------------------------------------------------------------------
@@ -71,6 +75,7 @@ class DeleteTopic(Request[None], frozen=True):
 
 class DescribeTopic(Request[TopicInfo], frozen=True):
     name: str
+    partitions: tuple[int, ...] | None = None
 
 
 class ListTopics(Request[list[TopicInfo]], frozen=True):
@@ -82,6 +87,7 @@ class FindOffsets(Request[list[int]], frozen=True):
 
     topic: str
     at: Literal["earliest", "latest"] | int
+    partitions: tuple[int, ...] | None = None
 
 
 class Archived(Request[TopicInfo], frozen=True):
@@ -107,6 +113,7 @@ class FindArchive(Request[ArchiveInfo], frozen=True):
     """Who reads a topic needs its id to find it in an archive, and must know what only an archive can have."""
 
     topic: str
+    partitions: tuple[int, ...] | None = None
 
 
 # --- groups -------------------------------------------------------------------------------------------------
@@ -115,7 +122,9 @@ class FindArchive(Request[ArchiveInfo], frozen=True):
 class GroupInfo(msgspec.Struct, frozen=True):
     """`lag` has, for each topic, the messages not done in each partition; `members` what each of them may lease from.
 
-    In a group whose assignment is shared, every member may lease from everything.
+    In a group whose assignment is shared, every member may lease from everything. `partitions` has, for each topic, the
+    numbers of the partitions that `lag` is of, in its order. A node of a cluster tells of those that it leads, and of
+    members only if it looks after them.
     """
 
     name: str
@@ -123,6 +132,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     created_us: int
     lag: dict[str, list[int]]
     members: dict[str, list[tuple[str, int]]]
+    partitions: dict[str, list[int]] = {}
 
 
 class CreateGroup(Request[GroupInfo], frozen=True):
@@ -140,7 +150,10 @@ class DeleteGroup(Request[None], frozen=True):
 
 
 class DescribeGroup(Request[GroupInfo], frozen=True):
+    """`partitions` are by topic; without them, of the topics that the group has asked for messages of."""
+
     name: str
+    partitions: dict[str, tuple[int, ...]] | None = None
 
 
 class ListGroups(Request[list[GroupInfo]], frozen=True):
@@ -156,6 +169,7 @@ class Seek(Request[None], frozen=True):
     time_us: int | None
     offset: int | None
     partition: int | None
+    partitions: tuple[int, ...] | None = None
 
 
 class ParkedKey(msgspec.Struct, frozen=True):
@@ -170,7 +184,10 @@ class ParkedKey(msgspec.Struct, frozen=True):
 
 
 class ListParkedKeys(Request[list[ParkedKey]], frozen=True):
+    """`partitions` are by topic."""
+
     group: str
+    partitions: dict[str, tuple[int, ...]] | None = None
 
 
 class ReleaseKey(Request[int], frozen=True):
@@ -180,6 +197,7 @@ class ReleaseKey(Request[int], frozen=True):
     topic: str
     key: bytes | None
     partition: int | None
+    partitions: tuple[int, ...] | None = None
 
 
 class Replay(Request[int], frozen=True):
@@ -209,6 +227,7 @@ class Scheduled(msgspec.Struct, frozen=True):
 class ListScheduled(Request[list[Scheduled]], frozen=True):
     topic: str
     limit: int
+    partitions: tuple[int, ...] | None = None
 
 
 class GetScheduled(Request[Scheduled], frozen=True):
@@ -297,10 +316,13 @@ class Where(msgspec.Struct, frozen=True):
 
 
 class ListDeadLetters(Request[list[DeadLetter]], frozen=True):
+    """`partitions` are those of the dead-letter topic; so they are of `Redrive` and `Discard`."""
+
     topic: str
     where: Where
     with_settled: bool
     limit: int
+    partitions: tuple[int, ...] | None = None
 
 
 class GetDeadLetter(Request[DeadLetter], frozen=True):
@@ -324,11 +346,13 @@ class Redrive(Request[Redriven], frozen=True):
     where: Where
     dry_run: bool
     rate: float | None
+    partitions: tuple[int, ...] | None = None
 
 
 class Discard(Request[int], frozen=True):
     topic: str
     where: Where
+    partitions: tuple[int, ...] | None = None
 
 
 # --- what happened ------------------------------------------------------------------------------------------
@@ -383,6 +407,7 @@ class FindDeliveries(Request[list[tuple[int, int]]], frozen=True):
     """Where the deliveries log of each partition starts, and where it ends: all that has happened by now is before."""
 
     topic: str
+    partitions: tuple[int, ...] | None = None
 
 
 class Happenings(msgspec.Struct, frozen=True):
@@ -435,3 +460,4 @@ class GetStateAt(Request[list[StateAt]], frozen=True):
     group: str
     topic: str
     time_us: int
+    partitions: tuple[int, ...] | None = None

@@ -205,12 +205,13 @@ class Sender:
             # Whether it was stored is not known for sure; also if whoever waited has given up.
             lane.start_anew(self._new_identity)
             raise
-        self._stored(lane, frame, stored)
+        self._stored(lane, frame.count, stored)
         return stored
 
-    def _stored(self, lane: Lane, frame: Frame, stored: Stored) -> None:
-        lane.sequence += frame.count
-        self._outbox.grow(stored.partitions)
+    def _stored(self, lane: Lane, count: int, stored: Stored) -> None:
+        lane.sequence += count
+        if stored.partitions > self._outbox.partitions:
+            self._outbox.grow(stored.partitions)
 
     def _frame_of(self, lane: Lane, content: Message | Batch) -> Frame:
         limits = self._transport.limits
@@ -267,8 +268,9 @@ class Sender:
             outcome = _promise()
             self._on_the_loop(self._take_over, hold, frame, outcome)
             return outcome
-        self._stored(lane, frame, stored)
-        self._release(hold)
+        self._stored(lane, 1 if isinstance(content, Message) else content.count, stored)
+        if self._outbox.release(hold):
+            self._pass_on(hold)
         return stored
 
     def _take_over(self, hold: Hold, frame: Frame, outcome: Future[Stored]) -> None:

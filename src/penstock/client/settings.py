@@ -101,6 +101,8 @@ TOPIC: Mapping[str, _Setting] = {
     "archive": _one_of("archive", "none", "required"),
     "durability": _one_of("durability", "fsync", "interval"),
     "sync_interval": _duration("sync_interval_us"),
+    "replicas": _typed("replicas", (int, type(None)), "a whole number, or None for the default"),
+    "min_isr": _typed("min_isr", (int, type(None)), "a whole number, or None for the default"),
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pyroaring import BitMap64
 
+from penstock.acks import ALL
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
 from penstock.frame import Frame
@@ -54,6 +55,14 @@ class Receipt(NamedTuple):
         return f"<{type(self).__name__} of lease {self.lease} for {len(self.offsets)} messages, from {where}>"
 
 
+class Lease(NamedTuple):
+    """By its number, which only its partition knows."""
+
+    topic: str
+    partition: int
+    number: int
+
+
 class Delivery(NamedTuple):
     """Messages leased from one partition and lane: those of `frames` whose offsets are in the receipt.
 
@@ -83,10 +92,11 @@ class Transport(Protocol):
     def now_us(self) -> int:
         """The broker's clock, as well as it is known here."""
 
-    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored: ...
+    async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored: ...
 
-    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
-        """A frame that is sent again is recognised by its producer and sequence."""
+    async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
+        """A frame that is sent again is recognised by its producer and sequence. Those of one partition arrive in the
+        order in which this is called."""
 
     async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         """A member until it leaves, or the transport is gone. Makes the group if it is not there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from penstock.broker.catalog import GroupRecord
@@ -19,8 +21,9 @@ from penstock.client.requests import (
     Replay,
     Seek,
 )
-from penstock.errors import GroupNotFound
+from penstock.errors import GroupNotFound, InvalidInput, NotFound
 from penstock.local.handlers import Site, handles
+from penstock.local.wanted import wanted
 
 
 @handles(CreateGroup)
@@ -43,7 +46,7 @@ async def describe_group(site: Site, request: DescribeGroup) -> GroupInfo:
     check_name("group", request.name)
     for record in site.broker.groups:
         if record.name == request.name:
-            return _info(site, record)
+            return _info(site, record, request.partitions)
     raise GroupNotFound(f"there is no group {request.name}", group=request.name)
 
 
@@ -55,21 +58,42 @@ async def list_groups(site: Site, request: ListGroups) -> list[GroupInfo]:
 @handles(Seek)
 async def seek(site: Site, request: Seek) -> None:
     group = site.broker.group(request.group, request.topic)
-    await group.seek(request.to, time_us=request.time_us, offset=request.offset, partition=request.partition)
+    if request.partitions is None:
+        await group.seek(request.to, time_us=request.time_us, offset=request.offset, partition=request.partition)
+        return
+    if request.offset is not None and group.topic.count > 1:
+        raise InvalidInput("an offset is one of a partition; say which")
+    for number, _ in wanted(group.topic, request.partitions):
+        await group.seek(request.to, time_us=request.time_us, offset=request.offset, partition=number)
 
 
 @handles(ListParkedKeys)
 async def list_parked_keys(site: Site, request: ListParkedKeys) -> list[ParkedKey]:
     found = []
-    for topic in site.broker.group_topics(request.group):
-        for parked in site.broker.group(request.group, topic).parked():
-            found.append(ParkedKey(topic, parked.partition, parked.key, *parked.parked))
+    asked = request.partitions
+    for topic in site.broker.group_topics(request.group) if asked is None else asked:
+        group = site.broker.group(request.group, topic)
+        numbers = [number for number, _ in wanted(group.topic, None if asked is None else asked[topic])]
+        for parked in group.parked():
+            if parked.partition in numbers:
+                found.append(ParkedKey(topic, parked.partition, parked.key, *parked.parked))
     return found
 
 
 @handles(ReleaseKey)
 async def release_key(site: Site, request: ReleaseKey) -> int:
-    return await site.broker.group(request.group, request.topic).release_key(request.key, request.partition)
+    group = site.broker.group(request.group, request.topic)
+    if request.partitions is None:
+        return await group.release_key(request.key, request.partition)
+    released, missing = 0, None
+    for number, _ in wanted(group.topic, request.partitions):
+        try:
+            released += await group.release_key(request.key, number)
+        except NotFound as error:
+            missing = error
+    if not released and missing is not None:
+        raise missing
+    return released
 
 
 @handles(Replay)
@@ -86,18 +110,25 @@ async def replay(site: Site, request: Replay) -> int:
     )
 
 
-def _info(site: Site, record: GroupRecord) -> GroupInfo:
-    topics = site.broker.group_topics(record.name)
+def _info(site: Site, record: GroupRecord, asked: Mapping[str, tuple[int, ...]] | None = None) -> GroupInfo:
+    lag: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
+    for name in site.broker.group_topics(record.name) if asked is None else asked:
+        group = site.broker.group(record.name, name)
+        numbers[name] = [number for number, _ in wanted(group.topic, None if asked is None else asked[name])]
+        lags = dict(zip(group.topic.here, group.lag(), strict=True))
+        lag[name] = [lags[number] for number in numbers[name]]
     members = site.broker.consumers.of(record.name)
     names = [] if members is None else members.names()
     return GroupInfo(
         name=record.name,
         settings=msgspec.structs.asdict(record.settings),
         created_us=record.created_us,
-        lag={topic: site.broker.group(record.name, topic).lag() for topic in topics},
+        lag=lag,
         members={
             name: [(part.topic, part.number) for part in members.assigned(name)]
             for name in names
             if members is not None
         },
+        partitions=numbers,
     )

@@ -2,15 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.broker.broker import Broker
+from penstock.client.cluster_requests import (
+    CancelMoves,
+    ClusterReport,
+    DescribeReplicas,
+    DrainNode,
+    Elected,
+    ElectLeaders,
+    FindGroups,
+    Move,
+    Plan,
+    Reassign,
+    Rebalance,
+    ReplicaReport,
+    SurveyCluster,
+    UndrainNode,
+)
+from penstock.client.placement import (
+    AssignPartition,
+    ClusterInfo,
+    Coordinator,
+    FindOwners,
+    Owner,
+    Placement,
+    StartGroup,
+)
 from penstock.client.requests import Request
 from penstock.clock import Clock
 
 Q = TypeVar("Q", bound=Request[Any])
 R = TypeVar("R")
+
+
+class Operating(Protocol):
+    """What an operator can have done, at any node."""
+
+    async def survey(self, request: SurveyCluster) -> ClusterReport: ...
+
+    async def reassign(self, request: Reassign) -> list[Move]: ...
+
+    async def cancel(self, request: CancelMoves) -> list[Move]: ...
+
+    async def rebalance(self, request: Rebalance) -> Plan: ...
+
+    async def elect(self, request: ElectLeaders) -> list[Elected]: ...
+
+    async def drain(self, request: DrainNode) -> list[Move]: ...
+
+    async def undrain(self, request: UndrainNode) -> None: ...
+
+    def replicas(self, request: DescribeReplicas) -> list[ReplicaReport]: ...
+
+
+class Cluster(Protocol):
+    """What a node knows of the cluster it is in."""
+
+    @property
+    def operations(self) -> Operating: ...
+
+    def describe(self) -> ClusterInfo: ...
+
+    def placement(self, topics: Sequence[str]) -> Placement: ...
+
+    def coordinator(self, group: str) -> Coordinator: ...
+
+    async def start_group(self, request: StartGroup) -> None: ...
+
+    async def assign(self, request: AssignPartition) -> bool: ...
+
+    def owners(self, request: FindOwners) -> list[Owner]: ...
+
+    def groups_in(self, request: FindGroups) -> list[str]: ...
 
 
 class Site(NamedTuple):
@@ -21,6 +87,8 @@ class Site(NamedTuple):
     new_id: Callable[[], bytes]
     on_a_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     archive_dir: str | None
+    # Of a node in a cluster.
+    cluster: Cluster | None = None
 
 
 Handler = Callable[[Site, Any], Awaitable[Any]]

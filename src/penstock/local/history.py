@@ -12,6 +12,7 @@ import msgspec
 from penstock.broker import dead_letters, scheduled
 from penstock.broker.catalog import ScheduleRecord
 from penstock.broker.ids import MessageId
+from penstock.broker.names import DEAD_LETTERS
 from penstock.client.requests import (
     AskWhy,
     CancelScheduled,
@@ -46,6 +47,7 @@ from penstock.client.requests import (
 from penstock.errors import MessageNotFound, NotScheduled
 from penstock.limits import MIB
 from penstock.local.handlers import Site, handles
+from penstock.local.wanted import wanted
 
 
 @contextmanager
@@ -65,11 +67,16 @@ def _by_id(identity: MessageId) -> Iterator[None]:
 @handles(ListScheduled)
 async def list_scheduled(site: Site, request: ListScheduled) -> list[Scheduled]:
     topic = site.broker.topic(request.topic)
+    numbers = [number for number, _ in wanted(topic, request.partitions)]
 
     def next_ones() -> list[scheduled.Scheduled]:
-        return nsmallest(request.limit, scheduled.scheduled(topic), key=lambda one: one.deliver_at)
+        meant = (one for one in scheduled.scheduled(topic) if one.id.partition in numbers)
+        return nsmallest(request.limit, meant, key=lambda one: one.deliver_at)
 
-    return [_scheduled(one) for one in await site.on_a_thread(next_ones)]
+    found = await site.on_a_thread(next_ones)
+    # One that was lost meanwhile may have been passed over.
+    wanted(topic, request.partitions)
+    return [_scheduled(one) for one in found]
 
 
 @handles(GetScheduled)
@@ -133,8 +140,14 @@ def _schedule(record: ScheduleRecord) -> Schedule:
 async def list_dead_letters(site: Site, request: ListDeadLetters) -> list[DeadLetter]:
     # Those that are being written just now are dead letters, too.
     await site.broker.settle()
+    _check_graves(site, request)
     letters = site.broker.dead_letters.letters(request.topic, _where(request.where), with_settled=request.with_settled)
-    return [_letter(letter) for letter in await site.on_a_thread(lambda: list(islice(letters, request.limit)))]
+    if request.partitions is not None:
+        numbers = request.partitions
+        letters = (letter for letter in letters if letter.id.partition in numbers)
+    found = await site.on_a_thread(lambda: list(islice(letters, request.limit)))
+    _check_graves(site, request)
+    return [_letter(letter) for letter in found]
 
 
 @handles(GetDeadLetter)
@@ -144,6 +157,7 @@ async def get_dead_letter(site: Site, request: GetDeadLetter) -> DeadLetter:
 
 @handles(Redrive)
 async def redrive(site: Site, request: Redrive) -> Redriven:
+    _check_graves(site, request)
     await site.broker.settle()
     done = await site.broker.dead_letters.redrive(
         request.topic, _where(request.where), dry_run=request.dry_run, rate=request.rate
@@ -153,8 +167,15 @@ async def redrive(site: Site, request: Redrive) -> Redriven:
 
 @handles(Discard)
 async def discard(site: Site, request: Discard) -> int:
+    _check_graves(site, request)
     await site.broker.settle()
     return await site.broker.dead_letters.discard(request.topic, _where(request.where))
+
+
+def _check_graves(site: Site, request: ListDeadLetters | Redrive | Discard) -> None:
+    """Letters of further partitions, which came here meanwhile, are dealt with as well: they are meant, too."""
+    if request.partitions:
+        wanted(site.broker.topic(request.topic + DEAD_LETTERS), request.partitions)
 
 
 def _where(where: Where) -> dead_letters.Where:
@@ -201,8 +222,8 @@ async def get_trace(site: Site, request: GetTrace) -> Trace:
 
 @handles(FindDeliveries)
 async def find_deliveries(site: Site, request: FindDeliveries) -> list[tuple[int, int]]:
-    partitions = site.broker.topic(request.topic).partitions
-    return [await site.broker.chronicle.ends(partition) for partition in partitions]
+    partitions = wanted(site.broker.topic(request.topic), request.partitions)
+    return [await site.broker.chronicle.ends(partition) for _, partition in partitions]
 
 
 @handles(ReadDeliveries)
@@ -221,4 +242,8 @@ async def ask_why(site: Site, request: AskWhy) -> Why:
 
 @handles(GetStateAt)
 async def get_state_at(site: Site, request: GetStateAt) -> list[StateAt]:
-    return [StateAt(*state) for state in await site.broker.state_at(request.group, request.topic, request.time_us)]
+    topic = site.broker.topic(request.topic)
+    numbers = [number for number, _ in wanted(topic, request.partitions)]
+    states = await site.broker.state_at(request.group, request.topic, request.time_us)
+    wanted(topic, request.partitions)
+    return [StateAt(*state) for state in states if state.partition in numbers]

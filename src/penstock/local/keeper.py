@@ -23,16 +23,17 @@ class Keeper:
     def __init__(self, broker: Broker, *, tick_s: float = TICK_S) -> None:
         self._broker = broker
         self._tick_s = tick_s
-        self._failure: BaseException | None = None
+        # Why the broker must not go on, if it must not.
+        self.failure: BaseException | None = None
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     def check(self) -> None:
-        if self._failure is not None:
-            raise Fatal(f"the broker has failed and must be opened anew: {self._failure}") from self._failure
+        if self.failure is not None:
+            raise Fatal(f"the broker has failed and must be opened anew: {self.failure}") from self.failure
 
     async def _keep(self) -> None:
         ticks = 0
-        while self._failure is None:
+        while self.failure is None:
             await asyncio.sleep(self._tick_s)
             ticks += 1
             try:
@@ -45,10 +46,10 @@ class Keeper:
                 pass
             except PenstockError as error:
                 if not error.retriable:
-                    self._failure = error
+                    self.failure = error
             except Exception as error:
                 # A bug of ours, which must not go unheard.
-                self._failure = error
+                self.failure = error
 
     async def stop(self) -> None:
         self._task.cancel()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from penstock.broker import scheduled
 from penstock.broker.names import check_new_topic
 from penstock.broker.settings import PARTITIONS_DEFAULT, check_partitions, make_settings
 from penstock.broker.topic import Topic
@@ -23,6 +24,7 @@ from penstock.client.requests import (
 )
 from penstock.errors import AlreadyExists
 from penstock.local.handlers import Site, handles
+from penstock.local.wanted import wanted
 
 
 @handles(CreateTopic)
@@ -48,7 +50,7 @@ async def delete_topic(site: Site, request: DeleteTopic) -> None:
 
 @handles(DescribeTopic)
 async def describe_topic(site: Site, request: DescribeTopic) -> TopicInfo:
-    return _info(site.broker.topic(request.name))
+    return _info(site.broker.topic(request.name), request.partitions)
 
 
 @handles(ListTopics)
@@ -58,7 +60,7 @@ async def list_topics(site: Site, request: ListTopics) -> list[TopicInfo]:
 
 @handles(FindOffsets)
 async def find_offsets(site: Site, request: FindOffsets) -> list[int]:
-    partitions = site.broker.topic(request.topic).partitions
+    partitions = [partition for _, partition in wanted(site.broker.topic(request.topic), request.partitions)]
     if request.at == "earliest":
         return [partition.messages.start_offset for partition in partitions]
     ends = [partition.reading.visible_offset for partition in partitions]
@@ -77,11 +79,12 @@ async def archived(site: Site, request: Archived) -> TopicInfo:
 @handles(FindArchive)
 async def find_archive(site: Site, request: FindArchive) -> ArchiveInfo:
     topic = site.broker.topic(request.topic)
-    whole_from = tuple(partition.messages.whole_from for partition in topic.partitions)
+    whole_from = tuple(partition.messages.whole_from for _, partition in wanted(topic, request.partitions))
     return ArchiveInfo(topic.record.id, site.archive_dir, whole_from)
 
 
-def _info(topic: Topic) -> TopicInfo:
+def _info(topic: Topic, numbers: Sequence[int] | None = None) -> TopicInfo:
+    partitions = wanted(topic, numbers)
     return TopicInfo(
         name=topic.name,
         partitions=tuple(
@@ -93,10 +96,10 @@ def _info(topic: Topic) -> TopicInfo:
                 topic.record.archived_until(number),
                 partition.messages.whole_from,
             )
-            for number, partition in enumerate(topic.partitions)
+            for number, partition in partitions
         ),
         settings=msgspec.structs.asdict(topic.settings),
         created_us=topic.record.created_us,
-        scheduled=scheduled.count(topic),
+        scheduled=sum(len(partition.groups.delays.pending) for _, partition in partitions),
         id=topic.record.id,
     )

@@ -10,20 +10,21 @@ from typing import Any, TypeVar
 
 from pyroaring import BitMap64
 
+from penstock.acks import ALL
 from penstock.broker import group as groups
 from penstock.broker.broker import Broker, Polled
 from penstock.broker.projection import check_columns, read_columns
 from penstock.broker.timers import Timers
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.requests import Request
-from penstock.client.transport import Delivery, Page, Receipt, Stored, Terms
+from penstock.client.transport import Delivery, Lease, Page, Receipt, Stored, Terms
 from penstock.clock import Clock
-from penstock.errors import LogClosed
+from penstock.errors import LogClosed, PenstockError
 from penstock.frame import Frame
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.local import groups as group_handlers
-from penstock.local import history, topics
-from penstock.local.handlers import HANDLERS, Site
+from penstock.local import history, operating, placement, topics
+from penstock.local.handlers import HANDLERS, Cluster, Site
 from penstock.local.keeper import Keeper
 from penstock.message import Message
 from penstock.storage.commit import Committed
@@ -33,7 +34,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 # Importing them is what registers their handlers.
-_ANSWERING = (topics, group_handlers, history)
+_ANSWERING = (topics, group_handlers, history, placement, operating)
 # Group commits of several partitions at the same time, a look into the log, and something that takes longer.
 THREADS = 4
 # Pages for those who scan, one at a time: more threads would not get more of the interpreter lock, and what is being
@@ -53,6 +54,7 @@ class LocalTransport:
         limits: Limits,
         keeper: Keeper | None,
         archive_dir: str | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         self.broker = broker
         self._clock = clock
@@ -62,7 +64,7 @@ class LocalTransport:
         self._keeper = keeper
         self.archive_dir = archive_dir
         self._loop = asyncio.get_running_loop()
-        self._site = Site(broker, clock, random_id, self._on_a_thread, archive_dir)
+        self._site = Site(broker, clock, random_id, self._on_a_thread, archive_dir, cluster)
         self._is_closed = False
 
     @classmethod
@@ -104,24 +106,27 @@ class LocalTransport:
 
     # --- publishing --------------------------------------------------------------------------------------
 
-    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
+    async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
         self.check()
         on_topic = self.broker.topic(topic)
-        published = await on_topic.publish(message, partition)
-        return Stored(published.partition, published.offset, published.append_time, len(on_topic.partitions))
+        published = await on_topic.publish(message, partition, acks)
+        return Stored(published.partition, published.offset, published.append_time, on_topic.count)
 
-    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+    async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
         self.check()
         on_topic = self.broker.topic(topic)
-        published = await on_topic.publish_frame(frame, partition)
-        return Stored(partition, published.offset, published.append_time, len(on_topic.partitions))
+        published = await on_topic.publish_frame(frame, partition, acks)
+        return Stored(partition, published.offset, published.append_time, on_topic.count)
 
-    def storing(self, topic: str, partition: int, frame: Frame) -> tuple[asyncio.Future[Committed], int]:
-        """As `publish_frame`, for a caller that never gives up: the future must not be cancelled. And the number of
-        partitions of the topic."""
-        self.check()
+    def storing(
+        self, topic: str, partition: int, frame: Frame, acks: str = ALL, *, is_alone: bool = False
+    ) -> tuple[Committed | asyncio.Future[Committed], int]:
+        """As `publish_frame`, for a caller that never gives up: the future must not be cancelled. What comes alone may
+        be on disk when this returns. And the number of partitions of the topic."""
+        if self._is_closed or (self._keeper is not None and self._keeper.failure is not None):
+            self.check()
         on_topic = self.broker.topic(topic)
-        return on_topic.storing(frame, partition), len(on_topic.partitions)
+        return on_topic.storing(frame, partition, acks, is_alone=is_alone), on_topic.count
 
     # --- consuming ---------------------------------------------------------------------------------------
 
@@ -148,12 +153,32 @@ class LocalTransport:
         self.check()
         self.broker.leave(group, consumer)
 
+    def heartbeat(self, group: str, consumer: str) -> None:
+        """Of one that joined for a session. MemberNotFound if it is none any more."""
+        self.broker.consumers.heartbeat(group, consumer)
+
     async def poll(
-        self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
+        self,
+        group: str,
+        consumer: str,
+        topics: Sequence[str],
+        *,
+        count: int,
+        bytes_max: int,
+        wait_us: int,
+        visibility_us: int | None = None,
     ) -> Sequence[Delivery]:
         """Not a task of its own: between the lease and the caller there is no point at which it could be cancelled."""
         self.check()
-        polled = await self.broker.poll(group, consumer, topics, count=count, bytes_max=bytes_max, wait_us=wait_us)
+        polled = await self.broker.poll(
+            group,
+            consumer,
+            topics,
+            count=count,
+            bytes_max=bytes_max,
+            wait_us=wait_us,
+            visibility_us=visibility_us,
+        )
         return [self._delivery(group, some) for some in polled]
 
     def _delivery(self, group: str, polled: Polled) -> Delivery:
@@ -182,6 +207,16 @@ class LocalTransport:
                 await on_topic.release(held)
             case Extend():
                 await on_topic.extend(held, answer.visibility_us)
+
+    async def left(self, group: str, leases: Sequence[Lease]) -> list[BitMap64]:
+        """Of each what is not answered for and not over."""
+        return [self._left(group, lease) for lease in leases]
+
+    def _left(self, group: str, lease: Lease) -> BitMap64:
+        try:
+            return placement.left_of(self.broker, group, lease.topic, lease.partition, [lease.number])[0]
+        except PenstockError:
+            return BitMap64()
 
     # --- the rest ----------------------------------------------------------------------------------------
 
@@ -220,6 +255,10 @@ class LocalTransport:
         finally:
             self._executor.shutdown(wait=False)
             self._readers.shutdown(wait=False)
+
+    def check_ready(self) -> None:
+        """Raises what keeps it from taking and giving messages."""
+        self.check()
 
     def check(self) -> None:
         """Raises what makes it useless from now on."""

@@ -1,4 +1,5 @@
-"""Where a broker is: penstock://host:port, or penstocks:// with TLS."""
+"""Where a broker is: penstock://host:port, or penstocks:// with TLS. With commas, several nodes of one cluster:
+penstock://a:7420,b:7420."""
 
 from __future__ import annotations
 
@@ -10,6 +11,16 @@ from penstock.errors import InvalidInput
 from penstock.net.connection import Place
 
 PORT = 7420
+
+
+def places_of(address: object, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> list[Place]:
+    """One or more, of nodes of the same cluster. InvalidInput if one of them is none."""
+    if not isinstance(address, str) or "," not in address or "@" in address:
+        return [place_of(address, key=key, tls=tls)]
+    scheme, mark, hosts = address.rpartition("://")
+    if scheme == "penstocks" and tls is None:
+        tls = ssl.create_default_context()
+    return [place_of(f"{scheme}{mark}{host}", key=key, tls=tls) for host in hosts.rstrip("/").split(",")]
 
 
 def place_of(address: object, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Place:

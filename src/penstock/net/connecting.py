@@ -1,36 +1,85 @@
-"""Connecting to a broker somewhere else."""
+"""Connecting to a broker somewhere else, or to a cluster of them."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
+from functools import partial
 
 from penstock.client import blocking
 from penstock.client.client import Client
+from penstock.client.placement import NodeInfo
 from penstock.client.portal import Portal
 from penstock.clock import SystemClock
-from penstock.net.address import place_of
+from penstock.errors import ConnectionLost
+from penstock.limits import Limits
+from penstock.net.address import place_of, places_of
 from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
+from penstock.net.routing.transport import RoutedTransport
+
+_Found = RemoteTransport | RoutedTransport
+# A leader that takes longer may not be one any more, which the long way finds out.
+_ANSWER_S = 1.0
 
 
 def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> blocking.Client:
-    place = place_of(address, key=key, tls=tls)
+    places = places_of(address, key=key, tls=tls)
     portal = Portal()
     try:
-        transport = portal.run(_connected(place))
-        return blocking.Client(Client(transport, place=str(place)), portal, at_once=transport)
+        transport = portal.run(_connected(places, serves_threads=True))
+        return blocking.Client(Client(transport, place=_shown(places)), portal, at_once=transport)
     except BaseException:
         portal.stop()
         raise
 
 
-async def _connected(place: Place) -> RemoteTransport:
-    transport = await RemoteTransport.to(place, SystemClock())
-    transport.serve_threads()
+async def connect_async(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Client:
+    places = places_of(address, key=key, tls=tls)
+    return Client(await _connected(places, serves_threads=False), place=_shown(places))
+
+
+async def transport_to(address: str, *, key: str | None = None) -> _Found:
+    """For requests that no method of a client is for."""
+    return await _connected(places_of(address, key=key), serves_threads=False)
+
+
+async def _connected(places: Sequence[Place], *, serves_threads: bool) -> _Found:
+    """To the broker that answers first; if it is a node of a cluster, to all of that."""
+    transport = await _first(places)
+    if not transport.cluster:
+        if serves_threads:
+            transport.serve_threads()
+        return transport
+    await transport.close()
+    make = partial(_to_node, places[0], transport.limits, serves_threads)
+    return await RoutedTransport.to([NodeInfo("", _address(place)) for place in places], make)
+
+
+async def _first(places: Sequence[Place]) -> RemoteTransport:
+    *others, last = places
+    for place in others:
+        try:
+            return await RemoteTransport.to(place, SystemClock())
+        except ConnectionLost:
+            # Any one will do.
+            pass
+    return await RemoteTransport.to(last, SystemClock())
+
+
+def _to_node(known: Place, limits: Limits, serves_threads: bool, node: NodeInfo) -> RemoteTransport:
+    """One that can't be reached is not waited for: another node may lead what it led."""
+    place = place_of(node.native, key=known.key, tls=known.tls)
+    transport = RemoteTransport(place, SystemClock(), patience_s=0, limits=limits)
+    if serves_threads:
+        transport.serve_threads(_ANSWER_S)
     return transport
 
 
-async def connect_async(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Client:
-    place = place_of(address, key=key, tls=tls)
-    transport = await RemoteTransport.to(place, SystemClock())
-    return Client(transport, place=str(place))
+def _address(place: Place) -> str:
+    return f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"
+
+
+def _shown(places: Sequence[Place]) -> str:
+    first, *others = places
+    return ",".join([str(first), *map(_address, others)])

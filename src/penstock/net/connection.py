@@ -122,9 +122,12 @@ class Connection(asyncio.Protocol):
             raise
 
     def subscribe(self, word: object, delivered: Delivered) -> int:
+        return self.open_stream(Kind.SUBSCRIBE, word, delivered)
+
+    def open_stream(self, kind: Kind, word: object, delivered: Delivered) -> int:
         """From now on `delivered` hears of everything that comes for it, and None at the end."""
         self._check()
-        correlation, head = self._end.request(Kind.SUBSCRIBE, word)
+        correlation, head = self._end.request(kind, word)
         self._pushed[correlation] = delivered
         self._send(head)
         return correlation

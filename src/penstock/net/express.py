@@ -33,14 +33,19 @@ from penstock.wire.packets import Kind, Packet
 OFTEN_S, REST_S = 1.0, 5.0
 _TIME = Struct("@ll")
 # Of a broker that takes longer, something else is the matter: the long way has the patience for it.
-_OPEN_S, _ANSWER_S = 1.0, 10.0
-_RECV_BYTES = 64 * KIB
+_OPEN_S, ANSWER_S = 1.0, 10.0
+# An answer has less than a hundred.
+_RECV_BYTES = 4 * KIB
 
 
 class Express:
     """Any thread may use it; one at a time does."""
 
-    def __init__(self, place: Place, clock: Clock, *, now_s: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, place: Place, clock: Clock, *, answer_s: float = ANSWER_S, now_s: Callable[[], float] = monotonic
+    ) -> None:
+        """`answer_s`: how long an answer is waited for."""
+        self._answer_s = answer_s
         self._place = place
         self._clock = clock
         self._now_s = now_s
@@ -108,7 +113,7 @@ class Express:
                 while self._end.state is not State.OPEN:
                     for packet in self._received():
                         self._end.welcomed(packet)
-                _be_patient(opened, _ANSWER_S)
+                _be_patient(opened, self._answer_s)
             except BaseException:
                 opened.close()
                 raise
@@ -139,6 +144,9 @@ class Express:
         data = self._socket.recv(_RECV_BYTES)
         if not data:
             raise ConnectionLost(f"{self._place} hung up")
+        packet = self._end.receive_one(data)
+        if packet is not None:
+            return [packet]
         packets = list(self._end.receive(data))
         if packets and packets[-1].kind is Kind.GOODBYE:
             raise ConnectionLost(f"{self._place} said goodbye")

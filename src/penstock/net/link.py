@@ -47,9 +47,10 @@ class Link:
                     return connection
                 try:
                     self._connection = await Connection.to(self.place, self._clock, self._hear)
-                except ConnectionLost:
+                except ConnectionLost as error:
                     if asyncio.get_running_loop().time() + pause > give_up:
-                        raise
+                        # Whoever wanted to ask something knows that it was not asked.
+                        raise ConnectionLost(error.message, **error.details, was_sent=False) from error
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_S_MAX)
 

@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client.answers import Answer, Extend, Release
+from penstock.client.cluster_requests import SurveyCluster
+from penstock.client.placement import DescribeCluster, FindCoordinator, FindPlacement
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.requests import (
     Archived,
@@ -45,7 +47,7 @@ from penstock.frame import Frame, frame_size
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.message import Message
 from penstock.net.connection import Place
-from penstock.net.express import REST_S, Express
+from penstock.net.express import ANSWER_S, REST_S, Express
 from penstock.net.link import Link
 from penstock.wire import words
 from penstock.wire.packets import Kind, Packet
@@ -59,24 +61,28 @@ _LOST_MAX = 5
 _LOST_AT_ONCE_S = 1.0
 # `Archived` said twice is the same as said once.
 _LOOKING = (
-    Archived | AskWhy | DescribeGroup | DescribeTopic | FindArchive | FindDeliveries | FindOffsets | GetDeadLetter
-    | GetMessage | GetScheduled | GetStateAt | GetTrace | ListDeadLetters | ListGroups | ListParkedKeys | ListScheduled
-    | ListSchedules | ListTopics | ReadDeliveries
+    Archived | AskWhy | DescribeCluster | DescribeGroup | DescribeTopic | FindArchive | FindCoordinator | FindDeliveries
+    | FindOffsets | FindPlacement | GetDeadLetter | GetMessage | GetScheduled | GetStateAt | GetTrace | ListDeadLetters
+    | ListGroups | ListParkedKeys | ListScheduled | ListSchedules | ListTopics | ReadDeliveries | SurveyCluster
 )  # fmt: skip
 # Single messages: nothing is to wait for others, but what comes at the same time goes together.
 _AT_ONCE = ProducerOptions(linger="0s")
 
 
 class RemoteTransport:
-    """Made with `RemoteTransport.to`. Belongs to the event loop it was made on."""
+    """Made with `RemoteTransport.to`, or connected when it is first used. Belongs to the event loop it was made on."""
 
-    def __init__(self, place: Place, clock: Clock, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, place: Place, clock: Clock, *, patience_s: float = PATIENCE_S, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        """`limits` are those of the broker, as far as they are known before it is asked."""
         self._link = Link(place, clock, patience_s=patience_s)
         self._clock = clock
-        self._limits = DEFAULT_LIMITS
+        self._limits = limits
         self._producers: dict[str, Producer] = {}
         self._releasing: set[asyncio.Task[None]] = set()
         self._express: Express | None = None
+        self._answer_s = ANSWER_S
         self._resting: asyncio.TimerHandle
 
     @classmethod
@@ -85,7 +91,16 @@ class RemoteTransport:
         transport = cls(place, clock, patience_s=patience_s)
         connection = await transport._link.connect(patience_s=0)
         transport._limits = connection.welcome.known_limits()
+        transport.cluster = connection.welcome.cluster
         return transport
+
+    # The id of the one that the broker is a node of; empty if it is on its own.
+    cluster = ""
+
+    @property
+    def session(self) -> object:
+        """The connection that there is now, if there is one: it stands for those who joined through it."""
+        return self._link.open
 
     @property
     def limits(self) -> Limits:
@@ -137,12 +152,14 @@ class RemoteTransport:
         except BaseException:
             # Interrupted, at any point: nobody knows what it was about. Others begin with a new one.
             express.abandon()
-            self._express = Express(self._link.place, self._clock)
+            self._express = Express(self._link.place, self._clock, answer_s=self._answer_s)
             raise
 
-    def serve_threads(self) -> None:
-        """From now on there are threads that publish at once."""
-        self._express = Express(self._link.place, self._clock)
+    def serve_threads(self, answer_s: float = ANSWER_S) -> None:
+        """From now on there are threads that publish at once, and wait so long for an answer before they go the long
+        way."""
+        self._answer_s = answer_s
+        self._express = Express(self._link.place, self._clock, answer_s=answer_s)
         self._rest()
 
     def _rest(self) -> None:
@@ -161,6 +178,12 @@ class RemoteTransport:
     async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         await self._again(Kind.JOIN, words.Join(group, consumer, tuple(topics), dict(settings)))
 
+    async def join_for_a_session(
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+    ) -> None:
+        """For somebody who has to be heard of: the connection does not stand for it."""
+        await self._again(Kind.JOIN, words.Join(group, consumer, tuple(topics), dict(settings), stands=False))
+
     async def leave(self, group: str, consumer: str) -> None:
         connection = self._link.open
         if connection is not None:
@@ -168,9 +191,17 @@ class RemoteTransport:
             await connection.request(Kind.LEAVE, words.Leave(group, consumer))
 
     async def poll(
-        self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
+        self,
+        group: str,
+        consumer: str,
+        topics: Sequence[str],
+        *,
+        count: int,
+        bytes_max: int,
+        wait_us: int,
+        visibility_us: int | None = None,
     ) -> Sequence[Delivery]:
-        word = words.Poll(group, consumer, tuple(topics), count, bytes_max, wait_us)
+        word = words.Poll(group, consumer, tuple(topics), count, bytes_max, wait_us, visibility_us)
         reply = await self._again(Kind.POLL, word, partial(self._give_back, group))
         return deliveries_in(reply, self._limits)
 

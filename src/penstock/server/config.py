@@ -21,6 +21,8 @@ from penstock.errors import InvalidInput, InvalidSetting
 from penstock.limits import DEFAULT_LIMITS, Limits
 
 PREFIX = "PENSTOCK_"
+# ZooKeeper gives Kafka's brokers 18 s, and its raft 9 s. A leader that dies is replaced a little later than this.
+SESSION_TTL_S, SESSION_TTL_S_MAX = 6, 600
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -50,11 +52,21 @@ GRPC = Address("127.0.0.1", 9000)
 DOORS = ("native", "http", "grpc")
 
 
+# Nobody is shown what these are.
+SECRETS = ("etcd_password",)
+# Without a cluster they would do nothing, and somebody would think that they did.
+_OF_A_NODE = ("node_id", "advertise", "tls_ca", "etcd_ca", "etcd_cert", "etcd_key", "etcd_user", "etcd_password")
+
+
 @dataclass(frozen=True)
 class Config:
     """Doors are host:port, or none for one that is shut. `access` is the file with keys and rules, `tls_cert` and
     `tls_key` are those with a certificate and its key. What starts with `telemetry_` or `archive_` may be a section in
     the file. `archive_dir` is where the archive is that readers of deleted messages are led to.
+    `cluster` are the addresses of etcd's members: then this is the node `node_id` of the cluster `cluster_name`, which
+    others reach at the host `advertise`; those of them that have TLS at their doors are known by a certificate of
+    `tls_ca`. `session_ttl` is for how many seconds it is taken for alive without a sign of
+    it. What starts with `etcd_` is how etcd lets this node in.
     `limits` are those of `limits.py`: names and values in the file, name=value,name=value elsewhere.
     """
 
@@ -65,6 +77,7 @@ class Config:
     access: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    tls_ca: str | None = None
     log_format: str = "text"
     log_level: str = "info"
     insecure: bool = False
@@ -73,6 +86,17 @@ class Config:
     telemetry_sample_ratio: float = 0.01
     telemetry_service_name: str = "penstock"
     archive_dir: str | None = None
+    cluster: str | None = None
+    node_id: str | None = None
+    cluster_name: str = "default"
+    rack: str = ""
+    advertise: str | None = None
+    session_ttl: int = SESSION_TTL_S
+    etcd_ca: str | None = None
+    etcd_cert: str | None = None
+    etcd_key: str | None = None
+    etcd_user: str | None = None
+    etcd_password: str | None = None
 
     def check(self) -> None:
         """Open to others only with keys, or if that is meant."""
@@ -87,8 +111,24 @@ class Config:
                 )
         if self.tls_key is not None and self.tls_cert is None:
             raise InvalidSetting("tls_key without tls_cert", setting="tls_key")
+        self._check_cluster()
         if all(getattr(self, name) is None for name in DOORS):
             raise InvalidSetting("all doors are shut: native, http and grpc are none", setting="native")
+
+    def _check_cluster(self) -> None:
+        if self.cluster is None:
+            for name in _OF_A_NODE:
+                if getattr(self, name) is not None:
+                    raise InvalidSetting(f"{name} is for a node of a cluster, and no cluster is named", setting=name)
+            return
+        if "@" in self.cluster:
+            raise InvalidSetting(
+                "cluster has no user and password in it: they are etcd_user and etcd_password", setting="cluster"
+            )
+        if self.node_id is None:
+            raise InvalidSetting("a node of a cluster has a name of its own: --node-id", setting="node_id")
+        if self.native is None:
+            raise InvalidSetting("nodes of a cluster reach each other at their native doors", setting="native")
 
 
 class Value(NamedTuple):
@@ -157,13 +197,15 @@ def _without_sections(content: dict[Any, Any]) -> dict[Any, Any]:
     return content
 
 
-_KINDS = {"data": "a directory", "archive_dir": "a directory or a URI"}
+_KINDS = {"cluster": "one or more addresses of etcd", "data": "a directory", "archive_dir": "a directory or a URI"}
 
 
 def _value(name: str, given: Any) -> Any:
     match name:
         case "native" | "http" | "grpc":
             return _address(name, given)
+        case "session_ttl":
+            return _session_ttl(given)
         case "insecure":
             return _flag(name, given)
         case "limits":
@@ -176,7 +218,11 @@ def _value(name: str, given: Any) -> Any:
             return _url(name, given)
         case "telemetry_sample_ratio":
             return _ratio(name, given)
-        case "telemetry_service_name":
+        case "etcd_password":
+            if not isinstance(given, str) or not given:
+                raise InvalidSetting(f"{name} is a text; a number is one in quotes", setting=name)
+            return given
+        case "telemetry_service_name" | "node_id" | "cluster_name" | "rack" | "advertise" | "etcd_user":
             if not isinstance(given, str) or not given:
                 raise InvalidSetting(f"{name} is a name, not {given!r}", setting=name)
             return given
@@ -235,6 +281,19 @@ def _ratio(name: str, given: Any) -> float:
     if isinstance(given, bool) or not 1e-9 <= ratio <= 1.0:
         raise InvalidSetting(f"{name} is more than 0 and at most 1, not {given!r}", setting=name)
     return ratio
+
+
+def _session_ttl(given: Any) -> int:
+    """In whole seconds, as etcd has it; it makes less than 2 of them into 2, unless it was told to hurry itself."""
+    try:
+        us = duration_us(given)
+    except InvalidInput as error:
+        raise InvalidSetting(f"session_ttl: {error.message}", setting="session_ttl") from error
+    if us % 1_000_000 or not 1 <= us // 1_000_000 <= SESSION_TTL_S_MAX:
+        raise InvalidSetting(
+            f"session_ttl is 1s to {SESSION_TTL_S_MAX}s, in whole seconds, not {given!r}", setting="session_ttl"
+        )
+    return us // 1_000_000
 
 
 def _flag(name: str, given: Any) -> bool:

@@ -9,6 +9,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
+from penstock.acks import ALL
+from penstock.client import cluster_requests as c
+from penstock.client import placement as p
 from penstock.client import requests as r
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
@@ -22,8 +27,9 @@ from penstock.server.access import Kind, Operation, Right, Rules
 from penstock.storage.commit import Committed
 
 R = TypeVar("R")
-# Of a group and its topics that a principal is known to be allowed to consume.
+# Of what a principal is known to be allowed: a topic to publish to, or a group and its topics to consume.
 _ALLOWED_MAX = 64
+_Known = str | tuple[str, ...]
 _Needs = Callable[[Any], list[Right]]
 
 
@@ -46,6 +52,10 @@ def _on_topic(operation: Operation, field: str = "topic") -> _Needs:
 
 def _on_group(operation: Operation, field: str = "name") -> _Needs:
     return lambda request: [_group(operation, getattr(request, field))]
+
+
+def _on_broker(operation: Operation) -> _Needs:
+    return lambda request: [Right(operation, Kind.BROKER, "")]
 
 
 def _nothing(request: Any) -> list[Right]:
@@ -90,19 +100,33 @@ NEEDS: Mapping[type[Request[Any]], _Needs] = {
     r.ReadDeliveries: _on_topic(_READ),
     r.AskWhy: lambda q: [*_of_id(_READ)(q), _group(_DESCRIBE, q.group)],
     r.GetStateAt: lambda q: [_topic(_READ, q.topic), _group(_DESCRIBE, q.group)],
+    p.DescribeCluster: _nothing,
+    p.FindPlacement: _nothing,
+    p.FindCoordinator: _nothing,
+    c.SurveyCluster: _on_broker(_DESCRIBE),
+    c.Reassign: _on_broker(_ADMIN),
+    c.CancelMoves: _on_broker(_ADMIN),
+    c.Rebalance: _on_broker(_ADMIN),
+    c.ElectLeaders: _on_broker(_ADMIN),
+    c.DrainNode: _on_broker(_ADMIN),
+    c.UndrainNode: _on_broker(_ADMIN),
 }
 
 
 class Guarded:
     """The client's port, as far as the rules allow. `rules` is asked each time: they may change."""
 
-    def __init__(self, site: LocalTransport, principal: str, rules: Callable[[], Rules]) -> None:
+    def __init__(
+        self, site: LocalTransport, principal: str, rules: Callable[[], Rules], *, is_node: bool = False
+    ) -> None:
+        """`is_node`: another node of the same cluster."""
         self._site = site
         self.principal = principal
+        self.is_node = is_node
         self._rules = rules
         # By which rules the others are allowed.
         self._asked: Rules | None = None
-        self._allowed: set[tuple[str, ...]] = set()
+        self._allowed: set[_Known] = set()
 
     def _check(self, *rights: Right) -> None:
         self._rules().check(self.principal, rights)
@@ -118,17 +142,21 @@ class Guarded:
     def now_us(self) -> int:
         return self._site.now_us()
 
-    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
+    async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
         self._check(_topic(Operation.PUBLISH, topic))
-        return await self._site.publish(topic, message, partition)
+        return await self._site.publish(topic, message, partition, acks)
 
-    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+    async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
         self._check(_topic(Operation.PUBLISH, topic))
-        return await self._site.publish_frame(topic, partition, frame)
+        return await self._site.publish_frame(topic, partition, frame, acks)
 
-    def storing(self, topic: str, partition: int, frame: Frame) -> tuple[asyncio.Future[Committed], int]:
-        self._check(_topic(Operation.PUBLISH, topic))
-        return self._site.storing(topic, partition, frame)
+    def storing(
+        self, topic: str, partition: int, frame: Frame, acks: str = ALL, *, is_alone: bool = False
+    ) -> tuple[Committed | asyncio.Future[Committed], int]:
+        if not self._is_known(topic):
+            self._check(_topic(Operation.PUBLISH, topic))
+            self._allowed.add(topic)
+        return self._site.storing(topic, partition, frame, acks, is_alone=is_alone)
 
     async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         """For a session: whoever comes through a door may fall silent."""
@@ -150,13 +178,17 @@ class Guarded:
         await self._site.answer(group, receipt, answer)
 
     def check_consuming(self, group: str, topics: Sequence[str] = ()) -> None:
-        rules, wanted = self._rules(), (group, *topics)
-        if rules is not self._asked or len(self._allowed) > _ALLOWED_MAX:
-            self._asked, self._allowed = rules, set()
-        # Every poll says all its topics again, and rules that change are other ones.
-        if wanted not in self._allowed:
+        wanted = (group, *topics)
+        if not self._is_known(wanted):
             self._check(_group(Operation.CONSUME, group), *(_topic(Operation.CONSUME, topic) for topic in topics))
             self._allowed.add(wanted)
+
+    def _is_known(self, wanted: _Known) -> bool:
+        """To be allowed. Every publish says its topic again, every poll all of them; rules that change are others."""
+        rules = self._rules()
+        if rules is not self._asked or len(self._allowed) > _ALLOWED_MAX:
+            self._asked, self._allowed = rules, set()
+        return wanted in self._allowed
 
     async def read(
         self,
@@ -172,6 +204,8 @@ class Guarded:
 
     async def call(self, request: Request[R]) -> R:
         needs = NEEDS.get(type(request))
+        if self.is_node:
+            return await self._site.call(request)
         if needs is None:
             raise Forbidden(f"{type(request).__name__} is not for clients")
         self._check(*needs(request))
@@ -180,10 +214,18 @@ class Guarded:
             kind = Kind.TOPIC if isinstance(request, r.ListTopics) else Kind.GROUP
             listed: Any = reply
             reply = [one for one in listed if self._may_know(kind, one.name)]  # type: ignore[assignment]
+        elif isinstance(reply, p.Placement):
+            topics = tuple(one for one in reply.topics if self._may_do_something(one.name))
+            reply = msgspec.structs.replace(reply, topics=topics)
         return reply
 
     async def close(self) -> None:
         """Nothing happens: the broker is there for others, too."""
+
+    def _may_do_something(self, topic: str) -> bool:
+        """Whoever may has to know where."""
+        rules = self._rules()
+        return any(rules.allow(self.principal, _topic(operation, topic)) for operation in Operation)
 
     def _may_know(self, kind: Kind, name: str) -> bool:
         return self._rules().allow(self.principal, Right(_DESCRIBE, kind, name))

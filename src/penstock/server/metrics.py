@@ -223,7 +223,7 @@ def of_broker(broker: Broker) -> Iterator[Family]:
 
 def _partitions(topics: dict[str, Topic]) -> Iterator[tuple[dict[str, str], Partition]]:
     for name, topic in topics.items():
-        for number, part in enumerate(topic.partitions):
+        for number, part in topic.numbered:
             yield {"topic": name, "partition": str(number)}, part
 
 

@@ -7,6 +7,7 @@ import logging
 import ssl
 from collections.abc import Callable, Collection
 
+from penstock.cluster.feeding import Feeding
 from penstock.errors import Fatal, PenstockError
 from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
@@ -17,6 +18,8 @@ log = logging.getLogger("penstock.native")
 
 SILENCE_US = 15_000_000
 _ROUND_S = 1.0
+# Of eight who publish in turns, one comes twice in a row now and then; four times hardly ever.
+ALONE_AFTER = 3
 
 
 class NativeDoor:
@@ -29,19 +32,28 @@ class NativeDoor:
         *,
         name: str = "penstock",
         silence_us: int = SILENCE_US,
+        cluster: str = "",
         counts: Counts | None = None,
         broke: Callable[[PenstockError], None] = lambda error: None,
+        feeding: Feeding | None = None,
     ) -> None:
-        """`broke` hears of an error after which the broker must not go on."""
+        """`cluster` is the id of the one that the broker is a node of, if it is. `broke` hears of an error after which
+        the broker must not go on."""
         self.counts = counts or Counts()
         self.site = site
         self.gate = gate
         self.name = name
         self.silence_us = silence_us
+        self.cluster = cluster
         self.loop = asyncio.get_running_loop()
         self._broke = broke
+        # Of a node in a cluster.
+        self.feeding = feeding
         self._sessions: set[Session] = set()
         self._strangers: set[Session] = set()
+        # Who published last, and how often without anybody else in between.
+        self._publisher: Session | None = None
+        self._in_a_row = 0
         self._server: asyncio.Server | None = None
         self._rounds: asyncio.Task[None] | None = None
 
@@ -80,6 +92,16 @@ class NativeDoor:
     def greeted(self, session: Session) -> None:
         self._strangers.discard(session)
 
+    def publishes_alone(self, session: Session) -> bool:
+        """It says that it publishes, and hears whether it has been the only one to do so lately.
+
+        If others do, too, what they publish is in other sockets by now, and should be written together with this.
+        """
+        if session is not self._publisher:
+            self._publisher, self._in_a_row = session, 0
+        self._in_a_row += 1
+        return self._in_a_row > ALONE_AFTER
+
     def left(self, session: Session) -> None:
         """On purpose: its consumers do not come back."""
         session.members.leave()
@@ -89,6 +111,8 @@ class NativeDoor:
         self._sessions.discard(session)
         self._strangers.discard(session)
         self.counts.connections["native"] = len(self._sessions)
+        if session is self._publisher:
+            self._publisher = None
 
     def broke(self, error: Fatal) -> None:
         self._broke(error)

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.clock import SystemClock
 from penstock.errors import Fatal, InvalidSetting, PenstockError
@@ -25,7 +25,10 @@ from penstock.server.metrics import Counts
 from penstock.server.native import NativeDoor
 from penstock.server.telemetry import Telemetry, sink
 from penstock.server.tls import Tls
-from penstock.storage.files import DiskFiles
+from penstock.storage.files import DiskFiles, Files
+
+if TYPE_CHECKING:
+    from penstock.server.clustered import Clustered
 
 log = logging.getLogger("penstock")
 
@@ -71,23 +74,32 @@ class Server:
         spans = None
         if config.telemetry_endpoint is not None:
             spans = sink(config.telemetry_endpoint, config.telemetry_service_name, counts)
-        site = await LocalTransport.open(
-            partial(DiskFiles, config.data, synced=counts.synced),
-            clock=SystemClock(),
-            limits=config.limits,
-            archive_dir=config.archive_dir,
-        )
+        clustered: Clustered | None = None
+        if config.cluster is None:
+            site = await LocalTransport.open(
+                partial(_alone, config.data, counts.synced),
+                clock=SystemClock(),
+                limits=config.limits,
+                archive_dir=config.archive_dir,
+            )
+        else:
+            from penstock.server.clustered import open_clustered
+
+            clustered = await open_clustered(config, counts, self._broke)
+            site = clustered.site
         try:
-            gate = Gate(site, config.access)
+            gate = Gate(site, config.access, secret=None if clustered is None else clustered.node.secret)
             tls = None if config.tls_cert is None else Tls(config.tls_cert, config.tls_key)
             if spans is not None:
                 self._telemetry = Telemetry(site.broker, spans, counts, sample_ratio=config.telemetry_sample_ratio)
                 await self._telemetry.start()
             where = Ready(
-                await self._open_native(site, gate, counts, tls),
+                await self._open_native(site, gate, counts, tls, clustered),
                 await self._open_http(site, gate, counts, tls),
                 await self._open_grpc(site, gate, counts),
             )
+            if clustered is not None:
+                await clustered.join(where)
             watching = asyncio.get_running_loop().create_task(self._watch(site, gate, tls))
             doors = {name: "none" if at is None else str(at) for name, at in where._asdict().items()}
             log.info("ready", extra={"data": config.data, **doors})
@@ -96,17 +108,26 @@ class Server:
             await self._end.wait()
             log.info("stopping")
             watching.cancel()
+            if clustered is not None and self._failure is None:
+                await clustered.node.hand_over()
         finally:
             await self._close_doors()
             await self._close_telemetry()
+            if clustered is not None:
+                await clustered.close()
             await self._closed(site)
         if self._failure is not None:
             raise self._failure
 
-    async def _open_native(self, site: LocalTransport, gate: Gate, counts: Counts, tls: Tls | None) -> Address | None:
+    async def _open_native(
+        self, site: LocalTransport, gate: Gate, counts: Counts, tls: Tls | None, clustered: Clustered | None
+    ) -> Address | None:
         if self._config.native is None:
             return None
-        door = NativeDoor(site, gate, counts=counts, broke=self._broke)
+        feeding = None if clustered is None else clustered.node.feeding
+        # Clients hear of it, and ask for the other nodes.
+        cluster = "" if clustered is None else clustered.node.id
+        door = NativeDoor(site, gate, cluster=cluster, counts=counts, broke=self._broke, feeding=feeding)
         self._doors.append(door)
         with _opening("native", self._config.native):
             port = await door.open(*self._config.native, None if tls is None else tls.context)
@@ -181,6 +202,18 @@ class Server:
                 raise
         if self._is_ready:
             log.info("stopped")
+
+
+def _alone(directory: str, synced: Callable[[float], None]) -> Files:
+    """The data directory of a broker on its own."""
+    files = DiskFiles(directory, synced=synced)
+    if "disk" in files.names():
+        files.close()
+        raise InvalidSetting(
+            f"{directory} is that of a node of a cluster: name the cluster (--cluster), or another directory",
+            setting="data",
+        )
+    return files
 
 
 @contextmanager

@@ -10,11 +10,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.client.requests import Request
 from penstock.client.transport import Receipt
-from penstock.errors import Fatal, InternalError, PenstockError, ProtocolError
+from penstock.cluster.feeding import Feed
+from penstock.errors import Fatal, Forbidden, InternalError, PenstockError, ProtocolError
 from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.server.guard import Guarded
@@ -37,7 +39,8 @@ REQUESTS_MAX = 1_000
 _UNSENT_BYTES_MAX = 4 * MIB
 POLL_BYTES_MAX = 8 * MIB
 # They end when messages come, or never.
-_WAITING = (Kind.POLL, Kind.SUBSCRIBE)
+_WAITING = (Kind.POLL, Kind.SUBSCRIBE, Kind.REPLICATE)
+_NAMES = {kind: kind.name.lower() for kind in Kind}
 
 
 class Session(asyncio.Protocol):
@@ -61,6 +64,8 @@ class Session(asyncio.Protocol):
         self.heard_at = door.loop.time()
         self.stuck_since: float | None = None
         self.client = ""
+        # To a node of a cluster that copies partitions through this connection.
+        self._feed: Feed | None = None
         # Consumers that joined through this connection.
         self.members = Members(door.site.broker)
 
@@ -91,7 +96,13 @@ class Session(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._door.loop.time()
         try:
-            for packet in self._end.receive(data):
+            packet = self._end.receive_one(data)
+            if packet is None:
+                for packet in self._end.receive(data):
+                    self._take(packet)
+            elif packet.kind is Kind.PUBLISH:
+                self._begin(packet, is_alone=not self._under_way)
+            else:
                 self._take(packet)
         except PenstockError as error:
             self.end(error.code, error.message)
@@ -117,6 +128,11 @@ class Session(asyncio.Protocol):
                 credit = words.decoded(packet.header, words.Credit)
                 if packet.correlation in self._subscriptions:
                     self._subscriptions[packet.correlation].add(credit.messages, credit.bytes)
+            case Kind.REPLICATE:
+                self._copied_by(packet)
+                self._begin(packet)
+            case Kind.FETCH:
+                self._fetch(packet)
             case Kind.UNSUBSCRIBE:
                 if packet.correlation in self._subscriptions:
                     self._door.loop.call_soon(self._waiting[packet.correlation].cancel)
@@ -130,11 +146,13 @@ class Session(asyncio.Protocol):
         if self._handshake is not None:
             self._handshake.cancel()
         self._door.greeted(self)
-        self._send(self._end.welcome(self._door.name, self._site.now_us(), self._door.silence_us))
+        door = self._door
+        self._send(self._end.welcome(door.name, self._site.now_us(), door.silence_us, door.cluster))
 
     # --- requests ----------------------------------------------------------------------------------------
 
-    def _begin(self, packet: Packet) -> None:
+    def _begin(self, packet: Packet, *, is_alone: bool = False) -> None:
+        """`is_alone`: nothing else came with it, and nothing else is under way here."""
         if packet.correlation == 0 or packet.correlation in self._under_way:
             raise ProtocolError(f"correlation {packet.correlation} is under way already, or 0")
         if len(self._under_way) >= 2 * REQUESTS_MAX:
@@ -142,7 +160,7 @@ class Session(asyncio.Protocol):
         size = len(packet.header) + len(packet.payload)
         self._in_flight += size
         if packet.kind is Kind.PUBLISH:
-            self._publish(packet, size)
+            self._publish(packet, size, is_alone)
             return
         task = self._door.loop.create_task(self._carry_out(packet, size))
         self._under_way[packet.correlation] = task
@@ -150,7 +168,7 @@ class Session(asyncio.Protocol):
             self._waiting[packet.correlation] = task
 
     async def _carry_out(self, packet: Packet, size: int) -> None:
-        began, outcome = self._door.loop.time(), "ok"
+        began, outcome = perf_counter(), "ok"
         try:
             word, payload = await _ACTIONS[packet.kind](self, packet)
         except PenstockError as error:
@@ -180,8 +198,7 @@ class Session(asyncio.Protocol):
         self._under_way.pop(packet.correlation, None)
         self._waiting.pop(packet.correlation, None)
         self._in_flight -= size
-        spent = self._door.loop.time() - began
-        self._door.counts.request("native", packet.kind.name.lower(), outcome, spent)
+        self._door.counts.request("native", _NAMES[packet.kind], outcome, perf_counter() - began)
         self._throttle()
 
     def _throttle(self) -> None:
@@ -206,20 +223,28 @@ class Session(asyncio.Protocol):
 
     # --- what can be asked -------------------------------------------------------------------------------
 
-    def _publish(self, packet: Packet, size: int) -> None:
+    def _publish(self, packet: Packet, size: int, is_alone: bool) -> None:
         """Without a task: whoever publishes one message and waits for it feels every turn of the loop."""
-        began, outcome = self._door.loop.time(), "ok"
+        began, outcome = perf_counter(), "ok"
+        is_alone = self._door.publishes_alone(self) and is_alone
         try:
             word = words.decoded(packet.header, words.PublishFrame)
-            frame = Frame.accept(packet.payload, self._site.limits)
-            storing, partitions = self._site.storing(word.topic, word.partition, frame)
+            frame = Frame.accept(packet.payload, self._limits)
+            storing, partitions = self._site.storing(
+                word.topic, word.partition, frame, word.acks, is_alone=is_alone
+            )
         except PenstockError as error:
             outcome = self._fail(packet.correlation, error)
         except Exception as error:
             outcome = self._fail_unexpectedly(packet, error)
         else:
-            self._under_way[packet.correlation] = storing
-            storing.add_done_callback(partial(self._published, packet, size, began, word.partition, partitions))
+            if not isinstance(storing, Committed):
+                self._under_way[packet.correlation] = storing
+                storing.add_done_callback(partial(self._published, packet, size, began, word.partition, partitions))
+                return
+            self._send_stored(packet.correlation, word.partition, partitions, storing)
+            # Behind the answer: nobody waits for it.
+            self._door.loop.call_soon(self._done, packet, size, began, outcome)
             return
         self._done(packet, size, began, outcome)
 
@@ -234,19 +259,23 @@ class Session(asyncio.Protocol):
     ) -> None:
         outcome, error = "ok", storing.exception()
         if error is None:
-            base_offset, append_time = storing.result().base_offset, storing.result().append_time
-            stored = words.Stored(partition, base_offset, append_time, partitions)
-            self._send(self._end.reply(packet.correlation, stored))
+            self._send_stored(packet.correlation, partition, partitions, storing.result())
         elif isinstance(error, PenstockError):
             outcome = self._fail(packet.correlation, error)
         else:
             outcome = self._fail_unexpectedly(packet, error)
         self._done(packet, size, began, outcome)
 
+    def _send_stored(self, correlation: int, partition: int, partitions: int, where: Committed) -> None:
+        """The one place where somebody hears that a frame is stored: it is as safe by now as its topic wants it."""
+        stored = words.Stored(partition, where.base_offset, where.append_time, partitions)
+        self._send(self._end.reply(correlation, stored))
+
     async def _join(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Join)
         await self._site.join(word.group, word.consumer, word.topics, word.settings)
-        self.members.add(word.group, word.consumer)
+        if word.stands:
+            self.members.add(word.group, word.consumer)
         return None, ()
 
     async def _leave(self, packet: Packet) -> _Outcome:
@@ -266,6 +295,7 @@ class Session(asyncio.Protocol):
                 count=word.count,
                 bytes_max=min(word.bytes_max, POLL_BYTES_MAX),
                 wait_us=word.wait_us,
+                visibility_us=word.visibility_us,
             )
         )
 
@@ -292,6 +322,26 @@ class Session(asyncio.Protocol):
                     self._send(self._end.deliver(packet.correlation, delivered, size), payload)
         finally:
             self._subscriptions.pop(packet.correlation, None)
+
+    def _copied_by(self, packet: Packet) -> None:
+        """Another node of the cluster: it is sent what its copies of partitions led here do not have."""
+        if self._door.feeding is None or not self._site.is_node:
+            raise Forbidden("only nodes of the same cluster copy its partitions")
+        # At once: fetches may have come with it.
+        self._feed = self._door.feeding.open(self, packet.correlation, packet.header)
+
+    async def _replicate(self, packet: Packet) -> _Outcome:
+        assert self._feed is not None
+        await self._feed.run()
+        return None, ()
+
+    def _fetch(self, packet: Packet) -> None:
+        if self._feed is None:
+            raise ProtocolError("a fetch comes behind REPLICATE")
+        self._feed.fetched(packet.header)
+
+    def deliver(self, correlation: int, word: object, payload: Sequence[memoryview]) -> None:
+        self._send(self._end.deliver(correlation, word, sum(map(len, payload))), payload)
 
     async def _answer(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Answered)
@@ -344,6 +394,8 @@ class Session(asyncio.Protocol):
         self.writable.set()
         for task in self._waiting.values():
             task.cancel()
+        if self._feed is not None:
+            self._feed.close()
         self._door.gone(self)
 
     async def drained(self) -> None:
@@ -376,6 +428,7 @@ _ACTIONS: dict[Kind, Callable[[Session, Packet], Awaitable[_Outcome]]] = {
     Kind.LEAVE: Session._leave,
     Kind.POLL: Session._poll,
     Kind.SUBSCRIBE: Session._subscribe,
+    Kind.REPLICATE: Session._replicate,
     Kind.ANSWER: Session._answer,
     Kind.READ: Session._read,
     Kind.CALL: Session._call,

@@ -86,7 +86,7 @@ class Telemetry:
             for number, identity in enumerate(record.partitions)
             if identity not in self._tails
             and identity not in self._lost
-            and number < len(self._broker.topic(record.name).partitions)
+            and number in self._broker.topic(record.name).here
         ]
 
     async def round(self) -> None:
@@ -112,7 +112,7 @@ class Telemetry:
                     log.exception("what happens to messages is not told any more of partition %s", identity)
 
     async def _read(self, tail: Tail) -> None:
-        until, is_idle = tail.partition.deliveries.synced_offset, tail.is_idle
+        until, is_idle = tail.partition.deliveries.safe_offset, tail.is_idle
         while not is_idle:
             settled = tail.settled()
             if tail.has_ends:

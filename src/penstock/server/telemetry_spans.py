@@ -185,7 +185,7 @@ class Tail:
 
     def start_here(self) -> None:
         """From now on. What is under way the groups know; all of it must be in the log."""
-        self.position = self.partition.deliveries.synced_offset
+        self.position = self.partition.deliveries.safe_offset
         for name, state in self._states():
             for lease in state.leases.values():
                 chosen = {offset: state.attempt(offset) for offset in self._sample.of(lease.offsets)}
@@ -196,7 +196,7 @@ class Tail:
 
     @property
     def is_idle(self) -> bool:
-        return not self._ends and self.partition.deliveries.synced_offset <= self.position
+        return not self._ends and self.partition.deliveries.safe_offset <= self.position
 
     @property
     def has_ends(self) -> bool:
@@ -253,7 +253,7 @@ class Tail:
             self.dropped += self._under_way
             self._leases, self._under_way, self._failed = {}, 0, {}
             self.position = log.start_offset
-        for frame in log.frames(self.position, min(log.synced_offset, self.position + ROWS_MAX)):
+        for frame in log.frames(self.position, min(log.safe_offset, self.position + ROWS_MAX)):
             if not frame.flags & CONTROL:
                 for value, at_us, number in _rows(frame):
                     if number >= self.position:

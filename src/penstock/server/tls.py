@@ -1,4 +1,5 @@
-"""A certificate, and taking up a new one without a restart: for connections made from then on."""
+"""A certificate, and taking up a new one without a restart: for connections made from then on. Whom to trust about
+those of other nodes."""
 
 from __future__ import annotations
 
@@ -48,6 +49,16 @@ class Tls:
 
     def _changed(self) -> list[tuple[int, int] | None]:
         return [_stamp(file) for file in (self._certificate, self._key) if file is not None]
+
+
+def trusting(authorities: str | None) -> ssl.SSLContext:
+    """Certificates that these have signed, in a PEM file; without one, whom the system trusts. Names are checked."""
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSetting(f"{authorities} can't be used to trust by: {error}", setting="tls_ca") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def _is_without_key(file: str) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import penstock
 from penstock.client.blocking import Client
 from penstock.errors import ConnectionLost, InvalidSetting
-from penstock.net.address import place_of
+from penstock.net.address import places_of
 
 # With the process that made it: a worker may be forked from one that has clients already.
 _clients: dict[Connecting, tuple[int, Client]] = {}
@@ -33,7 +33,7 @@ class Connecting(NamedTuple):
 
     def check(self) -> None:
         """What can be known to be wrong without connecting."""
-        place = place_of(self.url)
+        place, *_ = places_of(self.url)
         if place.tls is None and (self.tls_ca or self.tls_cert or self.tls_key):
             raise InvalidSetting(f"tls.* are for an address with TLS: {place.with_tls}, not {place.without_tls}")
         if self.tls_key and not self.tls_cert:

@@ -3,6 +3,7 @@
     client ── HELLO ──►  ◄── WELCOME ── broker      or  ◄── GOODBYE
     client ── request ─► ◄── REPLY or FAILURE ──    as many under way as one likes, answered in any order
     client ── SUBSCRIBE ─► ◄── DELIVER … ── CREDIT ─►
+    node ── REPLICATE ─► ◄── DELIVER … ── FETCH ─►
     either ── PING ──►   ◄── PONG ──
     either ── GOODBYE ─►                            and nothing after it
 
@@ -38,6 +39,10 @@ def packet_bytes_max(limits: Limits) -> int:
 class _End(ABC):
     """What both have in common."""
 
+    # Between these lies what only the other side says, when a connection is open, and not about the connection itself.
+    _first: int
+    _last: int
+
     def __init__(self, bytes_max: int) -> None:
         self.state = State.NEW
         self._decoder = Decoder(bytes_max)
@@ -57,6 +62,12 @@ class _End(ABC):
                 self.state = State.CLOSED
             yield packet
 
+    def receive_one(self, data: bytes) -> Packet | None:
+        """What has come, if it is one packet, all of it, and a usual one; otherwise None, and it is for `receive`."""
+        packet = self._decoder.whole(data)
+        is_usual = packet is not None and self._first <= packet.kind <= self._last and self.state is State.OPEN
+        return packet if is_usual else None
+
     @abstractmethod
     def _check(self, kind: Kind) -> None:
         """ProtocolError if the other side does not say that, or not now."""
@@ -73,6 +84,8 @@ class _End(ABC):
 
 
 class ClientEnd(_End):
+    _first, _last = Kind.REPLY, Kind.PING - 1
+
     def __init__(self) -> None:
         super().__init__(DEFAULT_LIMITS.hello_bytes_max)
         self._correlation = 0
@@ -107,6 +120,8 @@ class ClientEnd(_End):
 class BrokerEnd(_End):
     """Of a peer that has not said who it is, only a small packet is taken."""
 
+    _first, _last = Kind.PUBLISH, Kind.WELCOME - 1
+
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits.hello_bytes_max)
         self._limits = limits
@@ -121,12 +136,12 @@ class BrokerEnd(_End):
             raise VersionMismatch(f"the client speaks versions {list(hello.versions)}; this is version {VERSION}")
         return hello
 
-    def welcome(self, broker: str, now_us: int, silence_us: int) -> bytes:
+    def welcome(self, broker: str, now_us: int, silence_us: int, cluster: str = "") -> bytes:
         """Only now are larger packets taken."""
         self.state = State.OPEN
         self._decoder.bytes_max = packet_bytes_max(self._limits)
         limits = {name: getattr(self._limits, name) for name in TOLD}
-        return packed(Kind.WELCOME, 0, encoded(Welcome(VERSION, broker, now_us, silence_us, limits)))
+        return packed(Kind.WELCOME, 0, encoded(Welcome(VERSION, broker, now_us, silence_us, limits, cluster)))
 
     def reply(self, correlation: int, word: object, payload_length: int = 0) -> bytes:
         return packed(Kind.REPLY, correlation, encoded(word), payload_length)

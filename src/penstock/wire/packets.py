@@ -40,6 +40,8 @@ class Kind(IntEnum):
     SUBSCRIBE = 10
     CREDIT = 11
     UNSUBSCRIBE = 12
+    REPLICATE = 13
+    FETCH = 14
 
     WELCOME = 32
     REPLY = 33
@@ -77,6 +79,18 @@ class Decoder:
     @property
     def held(self) -> int:
         return len(self._chunks)
+
+    def whole(self, data: bytes) -> Packet | None:
+        """The packet that these bytes are, all of them and nothing else. None if they are to be fed: that also tells
+        what is wrong with them, if anything is."""
+        if self._chunks or len(data) < PREFIX_BYTES:
+            return None
+        magic, kind, flags, correlation, header, payload = _PREFIX.unpack_from(data)
+        size, known = header + payload, _KINDS.get(kind)
+        if magic != MAGIC or known is None or flags or not size == len(data) - PREFIX_BYTES <= self.bytes_max:
+            return None
+        middle = PREFIX_BYTES + header
+        return Packet(known, correlation, data[PREFIX_BYTES:middle], memoryview(data)[middle:])
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Packet]:
         """The packets that are complete now. To be used up before the next call."""

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, Union, get_args
 import msgspec
 from pyroaring import BitMap64
 
-from penstock.client import requests
+from penstock.acks import ALL
+from penstock.client import cluster_requests, placement, requests
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
 from penstock.errors import InvalidInput, ProtocolError
@@ -42,13 +43,15 @@ class Hello(Word, frozen=True):
 
 
 class Welcome(Word, frozen=True):
-    """`version` is the one to be spoken. Who says nothing for `silence_us` is taken for dead."""
+    """`version` is the one to be spoken. Who says nothing for `silence_us` is taken for dead. `cluster` is the id of
+    the one that the broker is a node of; empty if it is on its own."""
 
     version: int
     broker: str
     now_us: int
     silence_us: int
     limits: dict[str, int]
+    cluster: str = ""
 
     def known_limits(self) -> Limits:
         return Limits(**{name: value for name, value in self.limits.items() if name in TOLD})
@@ -71,10 +74,11 @@ class Ping(Word, frozen=True):
 
 
 class PublishFrame(Word, frozen=True):
-    """The payload is one frame."""
+    """The payload is one frame. `acks`: see `penstock.acks`; whoever does not say it means all."""
 
     topic: str
     partition: int
+    acks: str = ALL
 
 
 class Stored(Word, frozen=True):
@@ -85,10 +89,14 @@ class Stored(Word, frozen=True):
 
 
 class Join(Word, frozen=True):
+    """The connection stands for the consumer: it is a member as long as that is there. Without `stands`, for a session,
+    unless it is heard of again."""
+
     group: str
     consumer: str
     topics: tuple[str, ...]
     settings: dict[str, Any]
+    stands: bool = True
 
 
 class Leave(Word, frozen=True):
@@ -97,7 +105,8 @@ class Leave(Word, frozen=True):
 
 
 class Poll(Word, frozen=True):
-    """Answered by `Delivered`, as soon as there is something, or after `wait_us`."""
+    """Answered by `Delivered`, as soon as there is something, or after `wait_us`. Without `visibility_us`, messages are
+    leased for as long as the group says."""
 
     group: str
     consumer: str
@@ -105,6 +114,7 @@ class Poll(Word, frozen=True):
     count: int
     bytes_max: int
     wait_us: int
+    visibility_us: int | None = None
 
 
 class Given(Word, frozen=True):
@@ -222,7 +232,9 @@ def decoded(header: bytes, kind: type[T]) -> T:
 
 
 def _requests() -> list[type[Request[Any]]]:
-    return [one for one in vars(requests).values() if isinstance(one, type) and issubclass(one, Request)][1:]
+    found = [*vars(requests).values(), *vars(placement).values(), *vars(cluster_requests).values()]
+    kinds = [one for one in found if isinstance(one, type) and issubclass(one, Request) and one is not Request]
+    return list(dict.fromkeys(kinds))
 
 
 def _reply_of(request: type[Request[Any]]) -> Any:

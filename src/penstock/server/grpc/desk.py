@@ -48,7 +48,7 @@ class Desk:
     def partitions(self, topic: str) -> int:
         """1 of a topic that is not there: whoever publishes to it hears so, if it may know."""
         try:
-            return len(self.site.broker.topic(topic).partitions)
+            return self.site.broker.topic(topic).count
         except PenstockError:
             return 1
 

@@ -300,7 +300,7 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("retention_age_us", "retention_bytes", "cleanup", "tombstone_age_us", "max_delay_us", "dead_letters", "archive", "durability", "sync_interval_us")
+    __slots__ = ("retention_age_us", "retention_bytes", "cleanup", "tombstone_age_us", "max_delay_us", "dead_letters", "archive", "durability", "sync_interval_us", "replicas", "min_isr")
     RETENTION_AGE_US_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLEANUP_FIELD_NUMBER: _ClassVar[int]
@@ -310,6 +310,8 @@ class TopicSettings(_message.Message):
     ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     SYNC_INTERVAL_US_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    MIN_ISR_FIELD_NUMBER: _ClassVar[int]
     retention_age_us: int
     retention_bytes: int
     cleanup: str
@@ -319,7 +321,9 @@ class TopicSettings(_message.Message):
     archive: str
     durability: str
     sync_interval_us: int
-    def __init__(self, retention_age_us: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., cleanup: _Optional[str] = ..., tombstone_age_us: _Optional[int] = ..., max_delay_us: _Optional[int] = ..., dead_letters: _Optional[bool] = ..., archive: _Optional[str] = ..., durability: _Optional[str] = ..., sync_interval_us: _Optional[int] = ...) -> None: ...
+    replicas: int
+    min_isr: int
+    def __init__(self, retention_age_us: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., cleanup: _Optional[str] = ..., tombstone_age_us: _Optional[int] = ..., max_delay_us: _Optional[int] = ..., dead_letters: _Optional[bool] = ..., archive: _Optional[str] = ..., durability: _Optional[str] = ..., sync_interval_us: _Optional[int] = ..., replicas: _Optional[int] = ..., min_isr: _Optional[int] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("name", "partitions", "settings", "created_us", "scheduled", "id")

@@ -1,6 +1,6 @@
 """Settings have the same names in the proto as in the broker. What is not set is left out.
 
--1 stands for no bound, which the broker calls None: a proto has no other word for it.
+-1 stands for no bound and 0 for the default of a cluster; the broker calls both None, and a proto has no other word.
 """
 
 from __future__ import annotations
@@ -10,19 +10,16 @@ from typing import Any
 
 from penstock.server.grpc import penstock_pb2 as pb
 
-_NO_BOUND = -1
-_UNBOUNDED = ("retention_age_us", "retention_bytes")
+# What None is, of those settings that may be None.
+_NONE = {"retention_age_us": -1, "retention_bytes": -1, "replicas": 0, "min_isr": 0}
 
 
 def settings_in(given: pb.TopicSettings | pb.GroupSettings) -> dict[str, Any]:
-    return {
-        field.name: None if field.name in _UNBOUNDED and value == _NO_BOUND else value
-        for field, value in given.ListFields()
-    }
+    return {field.name: None if value == _NONE.get(field.name) else value for field, value in given.ListFields()}
 
 
 def topic_settings(settings: Mapping[str, Any]) -> pb.TopicSettings:
-    told: dict[str, Any] = {name: _NO_BOUND if value is None else value for name, value in settings.items()}
+    told: dict[str, Any] = {name: _NONE[name] if value is None else value for name, value in settings.items()}
     return pb.TopicSettings(**told)
 
 

@@ -82,6 +82,14 @@ class TopicSettings(_In):
         str | int | UnsetType,
         Meta(description='With interval: so long after a publish, at most, it is synced; from "1ms" to "10m".'),
     ] = UNSET
+    replicas: Annotated[
+        int | UnsetType | None,
+        Meta(description="In a cluster: on how many nodes each partition is; null for 3, or as many as there are."),
+    ] = UNSET
+    min_isr: Annotated[
+        int | UnsetType | None,
+        Meta(description="In a cluster: how many replicas must be in sync to publish; null for 2 of 3, else 1."),
+    ] = UNSET
 
 
 class CreateTopic(TopicSettings, kw_only=True):

@@ -18,8 +18,9 @@ from penstock.errors import InvalidSetting, MirrorConflict, TopicNotFound
 from penstock.spark.builtin.mirror_table import TABLE, Table
 
 _FLAGS = re.compile(r"\(\?[aiLmsux]+\)")
-# Whether something is archived is a matter of each cluster: nothing would ever be deleted where nobody archives.
-_NOT_COPIED = ("archive",)
+# Whether something is archived is a matter of each cluster: nothing would ever be deleted where nobody archives. So is
+# on how many nodes it is: there may be one only.
+_NOT_COPIED = ("archive", "replicas", "min_isr")
 
 
 class Selection(NamedTuple):

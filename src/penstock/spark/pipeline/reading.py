@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.errors import InvalidInput, PipelineInvalid
 from penstock.limits import NAME_LENGTH_MAX
-from penstock.net.address import place_of
+from penstock.net.address import places_of
 from penstock.spark.pipeline.document import TOPIC, Document, Field, Problem, Section
 from penstock.spark.pipeline.functions import check_function
 from penstock.spark.pipeline.reading_sources import read_sources
@@ -81,7 +81,7 @@ def _broker(document: Document, root: Section) -> Broker:
     if url_field is not None:
         url = url_field.text("an address, as in penstock://localhost:7420")
         try:
-            place_of(url or ADDRESS)
+            places_of(url or ADDRESS)
         except InvalidInput as error:
             url_field.refuse(error.message)
     key = document.environment.get("PENSTOCK_KEY") or None

@@ -1,0 +1,205 @@
+"""The catalog of a cluster: the same records as a broker's own, each under a key of its own in etcd.
+
+What is known here follows the view. A change is decided as in any catalog, on a thread, and then put into etcd guarded
+by the revisions it was decided on: who was slower hears `StaleMetadata`, and decides anew. It counts once the view has
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.broker.catalog import Catalog, Contents, GroupRecord, ScheduleRecord, TopicRecord
+from penstock.clock import Clock
+from penstock.cluster.core.record import PartitionRecord, decode, encode
+from penstock.cluster.etcd.store import ABSENT, Lost, Put, Store
+from penstock.cluster.etcd.view import Known, View
+from penstock.cluster.keys import Keys
+from penstock.cluster.placing import check_min_isr, min_isr_of
+from penstock.errors import EtcdUnavailable, LogCorrupt, OutcomeUnknown, StaleMetadata
+
+Record = TopicRecord | GroupRecord | ScheduleRecord
+R = TypeVar("R", TopicRecord, GroupRecord, ScheduleRecord)
+# New partitions of a topic, by their ids: where they are to be.
+Place = Callable[[TopicRecord, Mapping[str, int]], Mapping[str, PartitionRecord]]
+# etcd takes 128 keys at once, and the topic's own goes along.
+_AT_ONCE = 100
+# Records of partitions that their leaders change again and again are caught in between.
+_TRIES = 20
+
+
+class ClusterCatalog(Catalog):
+    """Made before the view is started: it hears of everything that is there."""
+
+    def __init__(
+        self, view: View, store: Store, keys: Keys, place: Place, *, clock: Clock, new_id: Callable[[], bytes]
+    ) -> None:
+        self._clock = clock
+        self._new_id = new_id
+        self._view = view
+        self._store = store
+        self._keys = keys
+        self._place = place
+        self._loop = asyncio.get_running_loop()
+        # Told on the loop when something is different.
+        self.changed: Callable[[], None] = lambda: None
+        self._records: dict[str, Record] = {}
+        self._is_stale = False
+        self._hold(Contents())
+        for prefix, kind in self._kinds():
+            view.on_change(prefix, self._follow(kind))
+
+    def _kinds(self) -> list[tuple[str, type[Record]]]:
+        return [
+            (self._keys.topics, TopicRecord),
+            (self._keys.groups, GroupRecord),
+            (self._keys.schedules, ScheduleRecord),
+        ]
+
+    def _follow(self, kind: type[Record]) -> Callable[[Known], None]:
+        def follow(known: Known) -> None:
+            if known.now is None:
+                self._records.pop(known.key, None)
+            else:
+                try:
+                    self._records[known.key] = msgspec.json.decode(known.now.value, type=kind)
+                except msgspec.MsgspecError as error:
+                    raise LogCorrupt(f"{known.key} in etcd can't be read: {error}") from error
+            if not self._is_stale:
+                # Once for all that changed together.
+                self._is_stale = True
+                self._loop.call_soon(self._refresh)
+
+        return follow
+
+    def _refresh(self) -> None:
+        if self._is_stale:
+            self._is_stale = False
+            self._hold(Contents(self._of(TopicRecord), (), self._of(GroupRecord), self._of(ScheduleRecord)))
+            self.changed()
+
+    def _of(self, kind: type[R]) -> tuple[R, ...]:
+        return tuple(record for record in self._records.values() if isinstance(record, kind))
+
+    # --- changes -----------------------------------------------------------------------------------------
+
+    def _save(self, contents: Contents) -> None:
+        """On a thread."""
+        before, after = self._keyed(self._contents), self._keyed(contents)
+        puts = {key: record for key, record in after.items() if before.get(key) != record}
+        gone = [key for key in before if key not in after]
+        asyncio.run_coroutine_threadsafe(self._commit(puts, gone, before), self._loop).result()
+
+    def _keyed(self, contents: Contents) -> dict[str, Record]:
+        found: dict[str, Record] = {}
+        for prefix, records in (
+            (self._keys.topics, contents.topics),
+            (self._keys.groups, contents.groups),
+            (self._keys.schedules, contents.schedules),
+        ):
+            found.update({prefix + record.name: record for record in records})
+        return found
+
+    async def _commit(self, puts: dict[str, Record], gone: list[str], before: dict[str, Record]) -> None:
+        guards = {key: self._revision(key) for key in (*puts, *gone)}
+        if any((key in before) != (guards[key] != ABSENT) for key in guards):
+            raise _stale(guards)
+        partitions: dict[str, PartitionRecord] = {}
+        for key, record in puts.items():
+            if isinstance(record, TopicRecord):
+                partitions.update(self._new_partitions(record, before.get(key)))
+                await self._put_min_isr(record, before.get(key), {key: guards[key]})
+        # A topic is there with its partitions, or not at all: those of a large one come first.
+        items = [(self._keys.partition(identity), encode(record)) for identity, record in partitions.items()]
+        while len(items) > _AT_ONCE:
+            some, items = items[:_AT_ONCE], items[_AT_ONCE:]
+            await self._committed({key: ABSENT for key, _ in some}, [Put(*item) for item in some], [])
+        deletes, rest = [*gone, *self._old_partitions(gone, before)], list[str]()
+        deletes, rest = deletes[:_AT_ONCE], deletes[_AT_ONCE:]
+        await self._committed(
+            {**guards, **{key: ABSENT for key, _ in items}},
+            [*(Put(key, msgspec.json.encode(record)) for key, record in puts.items()), *(Put(*item) for item in items)],
+            deletes,
+        )
+        while rest:
+            some_keys, rest = rest[:_AT_ONCE], rest[_AT_ONCE:]
+            await self._committed({}, [], some_keys)
+
+    def _new_partitions(self, record: TopicRecord, before: Record | None) -> Mapping[str, PartitionRecord]:
+        known = before.partitions if isinstance(before, TopicRecord) else ()
+        added = {identity: number for number, identity in enumerate(record.partitions) if identity not in known}
+        return self._place(record, added) if added else {}
+
+    async def _put_min_isr(self, record: TopicRecord, before: Record | None, guards: dict[str, int]) -> None:
+        """To the records of its partitions, ahead of the topic's own: whoever was interrupted, and asks for the same
+        again, goes on where it ended."""
+        if not isinstance(before, TopicRecord) or before.settings.min_isr == record.settings.min_isr:
+            return
+        keys = [self._keys.partition(identity) for identity in before.partitions]
+        for placed in self._placed(keys).values():
+            check_min_isr(record.settings, min(len(placed.replicas), len(placed.target or placed.replicas)))
+        for at in range(0, len(keys), _AT_ONCE):
+            for _ in range(_TRIES):
+                some = self._placed(keys[at : at + _AT_ONCE])
+                wanted = {key: min_isr_of(record.settings, len(placed.replicas)) for key, placed in some.items()}
+                changed = {key: replace(some[key], min_isr=least) for key, least in wanted.items()}
+                changed = {key: placed for key, placed in changed.items() if placed != some[key]}
+                if not changed:
+                    break
+                revisions = {key: self._revision(key) for key in changed}
+                try:
+                    puts = [Put(key, encode(placed)) for key, placed in changed.items()]
+                    await self._committed({**guards, **revisions}, puts, [])
+                except StaleMetadata:
+                    # A leader may have changed the record of its partition; the topic must still be what it was.
+                    if any(self._revision(key) != revision for key, revision in guards.items()):
+                        raise
+            else:
+                raise _stale(guards)
+
+    def _placed(self, keys: Sequence[str]) -> dict[str, PartitionRecord]:
+        return {key: decode(item.value) for key in keys if (item := self._view.get(key)) is not None}
+
+    def _old_partitions(self, gone: list[str], before: dict[str, Record]) -> list[str]:
+        topics = [record for key in gone if isinstance(record := before[key], TopicRecord)]
+        return [self._keys.partition(identity) for topic in topics for identity in topic.partitions]
+
+    def _revision(self, key: str) -> int:
+        item = self._view.get(key)
+        return ABSENT if item is None else item.revision
+
+    async def _committed(self, guards: dict[str, int], puts: list[Put], deletes: list[str]) -> None:
+        """In the view, when this returns."""
+        try:
+            outcome = await self._store.commit(guards, puts, deletes)
+        except OutcomeUnknown:
+            await self._view.refresh()
+            if not self._is_carried_out(puts, deletes):
+                raise
+        else:
+            if isinstance(outcome, Lost):
+                await self._view.refresh()
+                self._refresh()
+                raise _stale(guards)
+            try:
+                await self._view.refresh()
+            except EtcdUnavailable:
+                await self._view.reached(outcome.revision)
+        self._refresh()
+
+    def _is_carried_out(self, puts: list[Put], deletes: list[str]) -> bool:
+        for put in puts:
+            item = self._view.get(put.key)
+            if item is None or item.value != put.value:
+                return False
+        return all(self._view.get(key) is None for key in deletes)
+
+
+def _stale(guards: Mapping[str, int]) -> StaleMetadata:
+    names = ", ".join(sorted(key.rpartition("/")[2] for key in guards))
+    return StaleMetadata(f"somebody else has changed {names} at the same time; try again")

@@ -1,0 +1,284 @@
+"""Looking after the members of groups: one node for each group, and another one when that is gone.
+
+Which node it is follows from the group's name and the nodes that are alive: nobody is elected, and all who know the
+same nodes agree. Two that know different ones may both think that it is them; the later term wins at every partition,
+and the other is not heard. What a coordinator knows is asked from those who lead the partitions, so nothing of it is
+lost with a node: members that join again have what they had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from penstock.broker.broker import Broker
+from penstock.broker.catalog import GroupRecord
+from penstock.broker.members import Change
+from penstock.broker.names import check_name
+from penstock.client.cluster_requests import FindGroups
+from penstock.client.placement import AssignPartition, Coordinator, FindOwners, Owner, StartGroup
+from penstock.client.transport import Transport
+from penstock.cluster.consumers import ClusterConsumers
+from penstock.errors import ClusterError, ConnectionLost, GroupNotFound, NotCoordinator, NotFound, PenstockError
+
+log = logging.getLogger("penstock.cluster")
+
+_RETRY_S, _RETRY_S_MAX = 0.05, 1.0
+# Until whoever leads a partition is found, for somebody who waits.
+PATIENCE_S = 20.0
+
+
+class Surroundings(Protocol):
+    """The node, as far as this needs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def term(self) -> int:
+        """Whoever has seen later nodes has a larger one."""
+
+    def candidates(self) -> list[str]:
+        """Those that may look after groups."""
+
+    def nodes(self) -> list[str]:
+        """All that are alive."""
+
+    def leader(self, topic: str, partition: int) -> str | None: ...
+
+    def transport(self, node: str) -> Transport: ...
+
+    async def refresh(self) -> None: ...
+
+
+class Coordination:
+    def __init__(self, node: Surroundings, broker: Broker, consumers: ClusterConsumers) -> None:
+        self._node = node
+        self._broker = broker
+        self._consumers = consumers
+        consumers.decided = self._decided
+        consumers.grown = self._grown
+        # In how many partitions groups have begun for sure, by group and the id of a topic.
+        self._begun: dict[tuple[str, str], int] = {}
+        self._growing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._beginning: dict[str, asyncio.Lock] = {}
+        # What partitions are to be told, the last word for each.
+        self._untold: dict[tuple[str, str, int], AssignPartition] = {}
+        self._telling: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    # --- who ---------------------------------------------------------------------------------------------
+
+    def of(self, group: str) -> Coordinator:
+        names = self._node.candidates()
+        best = max(
+            names, key=lambda name: (blake2b(f"{group}\0{name}".encode(), digest_size=8).digest(), name), default=""
+        )
+        return Coordinator(best, self._node.term())
+
+    def _check(self, group: str) -> int:
+        """The term in which this node coordinates it."""
+        found = self.of(group)
+        if found.node != self._node.name:
+            raise NotCoordinator(
+                f"{found.node or 'no node'} looks after the members of {group}", group=group, coordinator=found.node
+            )
+        return found.term
+
+    def nodes_changed(self) -> None:
+        for group in self._consumers.coordinated:
+            if self.of(group).node != self._node.name:
+                log.info("%s looks after group %s from now on", self.of(group).node, group)
+                self._consumers.forget(group)
+                for key in [key for key in self._untold if key[0] == group]:
+                    del self._untold[key]
+                for begun in [begun for begun in self._begun if begun[0] == group]:
+                    del self._begun[begun]
+
+    # --- members -----------------------------------------------------------------------------------------
+
+    async def join(
+        self,
+        group: str,
+        consumer: str,
+        topics: Iterable[str],
+        session_us: int | None,
+        given: Mapping[str, Any],
+    ) -> GroupRecord:
+        check_name("consumer", consumer)
+        names = self._broker.checked_topics(topics)
+        self._check(check_name("group", group))
+        record = await self._broker.ensure_group(group, **given)
+        for name in names:
+            await self._started(group, name)
+        async with self._beginning.setdefault(group, asyncio.Lock()):
+            term = self._check(group)
+            if not self._consumers.has(group):
+                self._consumers.begin(group, record.settings, await self._owners(group), term)
+                self._check(group)
+        session_us = record.settings.session_us if session_us is None else session_us
+        self._consumers.join(group, record.settings, consumer, names, session_us)
+        return record
+
+    def leave(self, group: str, consumer: str) -> None:
+        self._check(group)
+        if self._consumers.has(group):
+            self._consumers.leave(group, self._broker.group_record(group).settings, consumer)
+
+    async def _owners(self, group: str) -> list[Owner]:
+        """By all who lead anything. Of one that can't be asked, its partitions are given away anew."""
+        found: list[Owner] = []
+        answers = await asyncio.gather(
+            *[self._node.transport(name).call(FindOwners(group)) for name in self._node.nodes()],
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, list):
+                found += answer
+            elif not isinstance(answer, PenstockError):
+                raise answer
+        return found
+
+    async def _started(self, group: str, topic: str) -> None:
+        """In every partition, before anybody hears that it has joined: what is published then is not missed.
+
+        In the first one last. So a group that has begun there has begun in all that there were, and where it has not,
+        the partition is the later one: there it begins at the very first message, whatever its settings say.
+        """
+        on_topic = self._broker.topic(topic)
+        count, identity = on_topic.count, on_topic.record.id
+        is_earlier = group in await self._at(topic, 0, FindGroups(topic, 0))
+        starts = [StartGroup(group, topic, (number,), is_earlier) for number in range(1, count)]
+        await asyncio.gather(*[self._at(topic, start.partitions[0], start) for start in starts])
+        await self._at(topic, 0, StartGroup(group, topic, (0,)))
+        self._begun[group, identity] = max(count, self._begun.get((group, identity), 0))
+
+    def _grown(self, topic: str) -> None:
+        for group in self._consumers.coordinated:
+            key = group, topic
+            if self._is_behind(*key) and key not in self._growing:
+                self._growing[key] = self._loop.create_task(self._catch_up(*key))
+
+    def _is_behind(self, group: str, topic: str) -> bool:
+        on_topic = self._broker.replicated.get(topic)
+        return on_topic is not None and 0 < self._begun.get((group, on_topic.record.id), 0) < on_topic.count
+
+    async def _catch_up(self, group: str, topic: str) -> None:
+        """Until the group has begun in the new partitions, or somebody else looks after it."""
+        try:
+            while self._consumers.has(group) and self._is_behind(group, topic):
+                try:
+                    await self._started(group, topic)
+                except (ClusterError, ConnectionLost, NotFound) as error:
+                    log.debug("%s can't begin in new partitions of %s: %s", group, topic, error.message)
+                    await asyncio.sleep(_RETRY_S_MAX)
+        finally:
+            del self._growing[group, topic]
+
+    async def _at(self, topic: str, number: int, request: Any) -> Any:
+        """At whoever leads it, as soon as somebody does."""
+        until, pause = self._loop.time() + PATIENCE_S, _RETRY_S
+        while True:
+            try:
+                return await self._ask(topic, number, request)
+            except (ClusterError, ConnectionLost, GroupNotFound):
+                if self._loop.time() + pause > until:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _RETRY_S_MAX)
+
+    async def _ask(self, topic: str, number: int, request: Any) -> Any:
+        leader = self._node.leader(topic, number)
+        if leader is None:
+            raise NotCoordinator(f"nobody leads partition {number} of {topic} at the moment")
+        return await self._node.transport(leader).call(request)
+
+    # --- what was decided --------------------------------------------------------------------------------
+
+    def _decided(self, group: str, change: Change, is_lasting: bool) -> None:
+        part = change.part
+        key = group, part.topic, part.number
+        self._untold[key] = AssignPartition(
+            group, part.topic, part.number, change.new, change.generation, change.reason, is_lasting
+        )
+        if key not in self._telling:
+            self._telling[key] = self._loop.create_task(self._tell(key))
+
+    async def _tell(self, key: tuple[str, str, int]) -> None:
+        pause = _RETRY_S
+        try:
+            while (told := self._untold.get(key)) is not None:
+                try:
+                    if self._is_behind(*key[:2]):
+                        await self._started(*key[:2])
+                    is_heard = await self._ask(key[1], key[2], told)
+                except NotFound as error:
+                    if key[1] not in self._broker.replicated.open:
+                        self._untold.pop(key, None)
+                        return
+                    log.debug("%s: %s", key, error.message)
+                except (ClusterError, ConnectionLost) as error:
+                    log.debug("%s: %s", key, error.message)
+                else:
+                    if not is_heard:
+                        log.warning("another coordinator of group %s has been heard before this one", key[0])
+                        await self._node.refresh()
+                    if self._untold.get(key) is told:
+                        del self._untold[key]
+                    pause = _RETRY_S
+                    continue
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _RETRY_S_MAX)
+        finally:
+            del self._telling[key]
+
+    # --- as leader of partitions -------------------------------------------------------------------------
+
+    async def start_group(self, request: StartGroup) -> None:
+        await self._known(request.group)
+        group, topic = self._broker.group(request.group, request.topic), self._broker.topic(request.topic)
+        for number in request.partitions if request.is_earlier and not group.settings.is_replay else ():
+            groups = topic.partition(number).groups
+            if not groups.has(request.group):
+                await groups.start(request.group, 0)
+        await group.start_in(request.partitions)
+        for number in request.partitions:
+            await topic.partition(number).groups.flushed()
+        topic.bell.ring(request.group)
+
+    def groups_in(self, request: FindGroups) -> list[str]:
+        return list(self._broker.topic(request.topic).partition(request.partition).groups.groups)
+
+    async def assign(self, request: AssignPartition) -> bool:
+        await self._known(request.group)
+        groups = self._broker.topic(request.topic).partition(request.partition).groups
+        before = groups.owner(request.group)
+        if before is not None and before.generation > request.generation:
+            return False
+        groups.assign(request.group, request.member, request.generation, request.reason, is_lasting=request.is_lasting)
+        await groups.flushed()
+        self._broker.topic(request.topic).bell.ring(request.group)
+        return True
+
+    def owners(self, request: FindOwners) -> list[Owner]:
+        found = []
+        for topic in self._broker.replicated.open.values():
+            for number, partition in topic.numbered:
+                owner = partition.groups.owner(request.group)
+                if owner is not None:
+                    found.append(Owner(topic.name, number, owner.member, owner.generation, owner.is_lasting))
+        return found
+
+    async def _known(self, group: str) -> None:
+        """Made a moment ago, maybe: by the node that asks."""
+        if not self._broker.has_group(group):
+            await self._node.refresh()
+
+    async def close(self) -> None:
+        tasks = [*self._telling.values(), *self._growing.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

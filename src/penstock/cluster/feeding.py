@@ -1,0 +1,218 @@
+"""What a node that leads sends to those that follow: answers to their fetches, as far as they take them.
+
+A feed is one stream to one other node. Answers wait here until the stream has room, and only then are their frames read
+from the log: however many partitions have something to send, what is in memory is what the network is just taking.
+To replicas of partitions that are being moved, and have not caught up, they go at the rate of the throttle, if any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from penstock.cluster.core.messages import Data, Part, Reply
+from penstock.cluster.hosted import SENT_BYTES_MAX, Hosted
+from penstock.cluster.tally import Tally
+from penstock.cluster.throttle import Throttle
+from penstock.cluster.words import Answer, Answers, Fetches, Replicate, Sent, decoded
+from penstock.errors import Fatal, PenstockError
+from penstock.limits import MIB
+
+log = logging.getLogger("penstock.cluster")
+
+# Of one packet.
+_PACKET_BYTES_MAX = 4 * MIB
+# After that the throttle is looked at again: it may have been lifted.
+_LOOK_S = 0.25
+
+
+class Stream(Protocol):
+    """A connection that another node has opened to this one."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    writable: asyncio.Event
+
+    def deliver(self, correlation: int, word: object, payload: Sequence[memoryview]) -> None: ...
+
+
+class Feed:
+    def __init__(self, stream: Stream, correlation: int, peer: Replicate, feeding: Feeding) -> None:
+        self.peer = peer
+        self._stream = stream
+        self._correlation = correlation
+        self._feeding = feeding
+        # By partition: a later answer takes the place of an earlier one.
+        self._waiting: dict[str, Reply] = {}
+        # Those that the throttle is for.
+        self._throttled: dict[str, Reply] = {}
+        self._looking: asyncio.TimerHandle | None = None
+        self._has_some = asyncio.Event()
+
+    def reply(self, identity: str, reply: Reply) -> None:
+        self._waiting.pop(identity, None)
+        self._throttled.pop(identity, None)
+        (self._throttled if self._feeding.is_throttled(identity, reply) else self._waiting)[identity] = reply
+        self._has_some.set()
+
+    def fetched(self, header: bytes) -> None:
+        self._feeding.fetched(self.peer.node, header)
+
+    def close(self) -> None:
+        self._feeding.closed(self)
+
+    async def run(self) -> None:
+        """Until it is cancelled, with the connection."""
+        while True:
+            await self._has_some.wait()
+            # What else comes in this turn of the loop goes along.
+            await asyncio.sleep(0)
+            await self._stream.writable.wait()
+            if not self._stream.is_open:
+                return
+            self._send()
+
+    def _send(self) -> None:
+        answers: list[Answer] = []
+        payload: list[memoryview] = []
+        size = 0
+        while self._waiting and size < _PACKET_BYTES_MAX:
+            identity = next(iter(self._waiting))
+            answer, frames = self._feeding.filled(identity, self._waiting.pop(identity))
+            if answer is not None:
+                answers.append(answer)
+                payload += frames
+                size += sum(map(len, frames))
+        if not self._waiting:
+            self._has_some.clear()
+        if self._throttled:
+            self._send_throttled(answers, payload)
+        if answers:
+            self._feeding.tally.sent_bytes += sum(map(len, payload))
+            self._stream.deliver(self._correlation, Answers(answers), payload)
+
+    def _send_throttled(self, answers: list[Answer], payload: list[memoryview]) -> None:
+        throttle = self._feeding.throttle
+        size = 0
+        while self._throttled and not throttle.wait_us() and size < _PACKET_BYTES_MAX:
+            identity = next(iter(self._throttled))
+            most = min(throttle.at_once, SENT_BYTES_MAX)
+            answer, frames = self._feeding.filled(identity, self._throttled.pop(identity), most)
+            if answer is not None:
+                answers.append(answer)
+                payload += frames
+                size += sum(map(len, frames))
+                throttle.sent(sum(map(len, frames)))
+        if self._throttled and self._looking is None:
+            wait_s = min(throttle.wait_us() / 1e6, _LOOK_S)
+            self._looking = asyncio.get_running_loop().call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        self._has_some.set()
+
+
+class Feeding:
+    """All feeds of a node."""
+
+    def __init__(
+        self,
+        hosted: Mapping[str, Hosted],
+        now_us: Callable[[], int],
+        broke: Callable[[PenstockError], None],
+        tally: Tally,
+    ) -> None:
+        self._hosted = hosted
+        self._now_us = now_us
+        self._broke = broke
+        self.tally = tally
+        self.throttle = Throttle(now_us)
+        # By node: the last one it has opened.
+        self._feeds: dict[str, Feed] = {}
+        # When each was last heard to still wait for answers.
+        self.heard_us: dict[str, int] = {}
+
+    def open(self, stream: Stream, correlation: int, header: bytes) -> Feed:
+        """The last one that a node has opened is the one that counts."""
+        feed = Feed(stream, correlation, decoded(header, Replicate), self)
+        self._feeds[feed.peer.node] = feed
+        log.info("%s fetches from here", feed.peer.node)
+        return feed
+
+    def closed(self, feed: Feed) -> None:
+        if self._feeds.get(feed.peer.node) is feed:
+            del self._feeds[feed.peer.node]
+            log.info("%s does not fetch from here any more", feed.peer.node)
+
+    def fetched(self, node: str, header: bytes) -> None:
+        fetches = decoded(header, Fetches).fetches
+        self.heard_us[node] = self._now_us()
+        for identity, fetch in fetches:
+            hosted = self._hosted.get(identity)
+            if hosted is not None:
+                hosted.step(fetch)
+            else:
+                # Not here, or not yet: whoever asks looks at the record again.
+                self._send(identity, Reply(fetch.node, fetch.incarnation, 0, fetch.request, is_fenced=True))
+
+    def reply(self, hosted: Hosted, reply: Reply) -> None:
+        self._send(hosted.identity, reply)
+
+    def _send(self, identity: str, reply: Reply) -> None:
+        feed = self._feeds.get(reply.to)
+        if feed is not None and feed.peer.incarnation == reply.incarnation:
+            feed.reply(identity, reply)
+
+    def is_throttled(self, identity: str, reply: Reply) -> bool:
+        """It has data for a replica that is not in sync yet, of a partition that is being moved."""
+        hosted = self._hosted.get(identity)
+        record = None if hosted is None else hosted.record
+        if not self.throttle.rate or record is None or not record.target or reply.parts == (None, None):
+            return False
+        return record.disk_of(reply.to) is None
+
+    def filled(
+        self, identity: str, reply: Reply, bytes_max: int = SENT_BYTES_MAX
+    ) -> tuple[Answer | None, list[memoryview]]:
+        """The answer with its frames; none if this node does not lead any more, or what was meant is gone."""
+        if reply.parts == (None, None):
+            return Answer(identity, reply, (None, None)), []
+        hosted = self._hosted.get(identity)
+        # Whoever asked looks at the record again, and asks anew.
+        fenced = Reply(reply.to, reply.incarnation, reply.epoch, reply.request, is_fenced=True)
+        if hosted is None or hosted.epoch != reply.epoch or not hosted.is_leader:
+            return Answer(identity, fenced, (None, None)), []
+        parts: list[Part] = []
+        sent: list[Sent | None] = []
+        frames: list[memoryview] = []
+        try:
+            for number, part in enumerate(reply.parts):
+                if not isinstance(part, Data):
+                    parts.append(part)
+                    sent.append(None)
+                    continue
+                data, run = hosted.data(part, number, bytes_max)
+                parts.append(data)
+                some = [frame.data for frame in run]
+                own = hosted.logs[number]
+                sent.append(Sent(own.log_id, sum(map(len, some)), own.whole_from))
+                frames += some
+        except PenstockError as error:
+            log.error("%s can't be read for %s: %s", identity, reply.to, error.message)
+            if isinstance(error, Fatal):
+                self._broke(error)
+            return Answer(identity, fenced, (None, None)), []
+        filled = Reply(
+            reply.to,
+            reply.incarnation,
+            reply.epoch,
+            reply.request,
+            (parts[0], parts[1]),
+            reply.committed,
+            reply.starts,
+            reply.is_fenced,
+        )
+        return Answer(identity, filled, (sent[0], sent[1])), frames

@@ -1,0 +1,404 @@
+"""One replica on this node: its two logs, and whoever decides about them.
+
+`core` decides, step by step; here is what comes of it. What takes the disk long is done on a thread, one thing after
+the other for a partition, and comes back as an event. While this node leads, and may serve, the partition is open over
+the logs; otherwise they are a copy that nobody writes to but what comes from the leader.
+
+Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from penstock.broker.partition import Partition
+from penstock.cluster.core.effects import (
+    Ask,
+    Begin,
+    Committed,
+    Cut,
+    Follow,
+    Hold,
+    Propose,
+    Reread,
+    Reset,
+    Rest,
+    Serve,
+    Store,
+    Trim,
+    Wake,
+)
+from penstock.cluster.core.events import Begun, Event, ProposalEnded, RecordSeen, Stored, Tick, WasCut, Wrote
+from penstock.cluster.core.extent import LOGS, Extent
+from penstock.cluster.core.leader import Leader
+from penstock.cluster.core.lineage import Lineage
+from penstock.cluster.core.messages import Data, Fetch, Reply
+from penstock.cluster.core.record import PartitionRecord
+from penstock.cluster.core.replica import Replica
+from penstock.cluster.core.site import Site
+from penstock.cluster.core.timing import Timing
+from penstock.errors import DiskFull, Fatal, InvalidFrame, LogClosed, LogDiverged, PenstockError
+from penstock.frame import FrameRun
+from penstock.limits import MIB
+from penstock.storage.log import Log
+from penstock.storage.replicated import append_replicated, copies
+
+log = logging.getLogger("penstock.cluster")
+
+T = TypeVar("T")
+Logs = tuple[Log, Log]
+# Of one log in one answer to a follower.
+SENT_BYTES_MAX = 2 * MIB
+# After something that passes.
+_AGAIN_S = 0.5
+
+
+class Host(Protocol):
+    """The node, as far as a replica needs it."""
+
+    def now_us(self) -> int:
+        """Of the machine's boot."""
+
+    def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]: ...
+
+    def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None: ...
+
+    def reply(self, hosted: Hosted, reply: Reply) -> None: ...
+
+    async def propose(self, hosted: Hosted, revision: int, record: PartitionRecord) -> RecordSeen | None:
+        """What the record is now, if that is known."""
+
+    def reread(self) -> None: ...
+
+    def wake(self, hosted: Hosted, at_us: int) -> None: ...
+
+    async def lead(self, hosted: Hosted) -> Partition: ...
+
+    def show(self, hosted: Hosted) -> None:
+        """Its partition can be used."""
+
+    def hide(self, hosted: Hosted) -> None: ...
+
+    def drop(self, hosted: Hosted) -> None:
+        """Its copy is not needed any more."""
+
+    def broke(self, error: PenstockError) -> None: ...
+
+
+class Frames(NamedTuple):
+    """Of a leader's log: the log's id, and from where on nothing was taken out of it."""
+
+    log: bytes
+    frames: memoryview
+    whole_from: int
+
+
+class Hosted:
+    def __init__(
+        self, identity: str, logs: Logs, host: Host, node: str, disk: str, incarnation: str, timing: Timing
+    ) -> None:
+        self.identity = identity
+        self.logs = logs
+        self._host = host
+        extents = (_extent(logs[0]), _extent(logs[1]))
+        self.replica = Replica(Site(node, disk, incarnation, extents, timing))
+        # While this node leads and has begun to serve.
+        self.partition: Partition | None = None
+        self.serves_until_us = 0
+        self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
+        self._working: asyncio.Task[None] | None = None
+        self._proposing: asyncio.Task[None] | None = None
+        self._is_opening = False
+        self._events: deque[Event] = deque()
+        self._is_stepping = False
+        self._arrived: tuple[Frames | None, Frames | None] = (None, None)
+        self._is_closed = False
+        for each in logs:
+            each.hold_back(each.start_offset, anew=True)
+
+    @property
+    def record(self) -> PartitionRecord | None:
+        return self.replica.record
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self.replica.role, Leader)
+
+    @property
+    def epoch(self) -> int:
+        return 0 if self.replica.role is None else self.replica.role.epoch
+
+    # --- steps -------------------------------------------------------------------------------------------
+
+    def step(self, event: Event) -> None:
+        """One after the other, also if one comes of another."""
+        self._events.append(event)
+        if self._is_stepping or self._is_closed:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                for effect in self.replica.step(self._host.now_us(), self._events.popleft()):
+                    _DO[type(effect)](self, effect)
+        finally:
+            self._is_stepping = False
+
+    def wrote(self, number: int) -> None:
+        """The leader's own appends are on disk so far."""
+        own = self.logs[number]
+        durable = own.synced_offset
+        self.step(Wrote(number, max(own.end_offset, durable), durable))
+
+    def replied(self, reply: Reply, arrived: tuple[Frames | None, Frames | None]) -> None:
+        self._arrived = arrived
+        self.step(reply)
+        self._arrived = (None, None)
+
+    def data(self, part: Data, number: int, bytes_max: int = SENT_BYTES_MAX) -> tuple[Data, FrameRun]:
+        """What is sent of it."""
+        run = copies(self.logs[number], part.first, bytes_max=bytes_max)
+        lineage = self.replica.site.logs[number].lineage
+        return Data(part.first, run.next_offset, lineage.within(part.first, run.next_offset)), run
+
+    # --- what comes of them ------------------------------------------------------------------------------
+
+    def _begin(self, effect: Begin) -> None:
+        self._job(partial(self._begun, effect.epoch))
+
+    async def _begun(self, epoch: int) -> None:
+        def begin() -> tuple[int, int]:
+            return self.logs[0].append_epoch_start(epoch), self.logs[1].append_epoch_start(epoch)
+
+        def sync() -> None:
+            for each in self.logs:
+                each.sync()
+
+        for each in self.logs:
+            each.hold_back(each.start_offset, anew=True)
+        firsts = await self._until_there_is_room(begin)
+        self.step(Begun(epoch, firsts))
+        await self._host.on_a_thread(sync)
+        for number in LOGS:
+            self.wrote(number)
+
+    async def _until_there_is_room(self, work: Callable[[], T]) -> T:
+        while True:
+            try:
+                return await self._host.on_a_thread(work)
+            except DiskFull as error:
+                if self._is_closed or not self.is_leader:
+                    raise
+                log.warning("%s can't be led: %s", self.identity, error.message)
+                await asyncio.sleep(_AGAIN_S)
+
+    def _follow(self, effect: Follow) -> None:
+        self._stand_back()
+
+    def _rest(self, effect: Rest) -> None:
+        self._stand_back()
+        if not effect.is_host:
+            self._host.drop(self)
+
+    def _stand_back(self) -> None:
+        """Nobody writes to the logs any more but a leader, through us."""
+        self.serves_until_us = 0
+        if self.partition is not None:
+            self._host.hide(self)
+            self.partition.resign()
+            self.partition = None
+
+        def follow() -> None:
+            for each in self.logs:
+                each.follow()
+                each.sync()
+
+        async def synced() -> None:
+            await self._host.on_a_thread(follow)
+            for number in LOGS:
+                self.wrote(number)
+
+        self._job(synced)
+
+    def _serve(self, effect: Serve) -> None:
+        self.serves_until_us = effect.until_us
+        if self.partition is not None:
+            self._host.show(self)
+        elif not self._is_opening:
+            self._is_opening = True
+            self._job(self._open)
+
+    async def _open(self) -> None:
+        epoch = self.epoch
+        try:
+            if not self.is_leader:
+                return
+            partition = await self._host.lead(self)
+        finally:
+            self._is_opening = False
+        if not self.is_leader or self.epoch != epoch or self._is_closed:
+            # It was long in opening.
+            partition.resign()
+            if self.is_leader and not self._is_closed:
+                self._is_opening = True
+                self._job(self._open)
+            return
+        self.partition = partition
+        for number in LOGS:
+            partition.committed(number, self.replica.committed[number])
+        if self.serves_until_us > self._host.now_us():
+            self._host.show(self)
+
+    def _hold(self, effect: Hold) -> None:
+        self.serves_until_us = 0
+        self._host.hide(self)
+
+    def _committed(self, effect: Committed) -> None:
+        if self.partition is not None:
+            self.partition.committed(effect.log, effect.offset)
+        else:
+            self.logs[effect.log].hold_back(effect.offset)
+
+    def _cut(self, effect: Cut) -> None:
+        self._change(effect.log, partial(self.logs[effect.log].truncate, effect.offset))
+
+    def _reset(self, effect: Reset) -> None:
+        self._change(effect.log, partial(self.logs[effect.log].reset, effect.start))
+
+    def _change(self, number: int, change: Callable[[], None]) -> None:
+        async def changed() -> None:
+            await self._host.on_a_thread(change)
+            own = self.logs[number]
+            self.step(WasCut(number, own.start_offset, own.end_offset))
+
+        self._job(changed)
+
+    def _trim(self, effect: Trim) -> None:
+        own = self.logs[effect.log]
+
+        async def trimmed() -> None:
+            await self._host.on_a_thread(lambda: own.delete_prefix(min(effect.start, own.end_offset)))
+
+        self._job(trimmed)
+
+    def _store(self, effect: Store) -> None:
+        arrived = self._arrived[effect.log]
+        assert arrived is not None, "a part of a reply with data has frames"
+        own = self.logs[effect.log]
+
+        def store() -> int:
+            end = append_replicated(own, arrived.frames, source_id=arrived.log, next_offset=effect.data.end)
+            own.sync()
+            own.note_whole_from(arrived.whole_from)
+            return end
+
+        async def stored() -> None:
+            try:
+                end = await self._host.on_a_thread(store)
+            except (LogDiverged, InvalidFrame, DiskFull) as error:
+                # The leader is asked again, when room may have been made, or another one leads.
+                log.warning("%s can't be copied: %s; asking again", self.identity, error.message)
+                await asyncio.sleep(_AGAIN_S)
+                end = own.end_offset
+            lineage = tuple((epoch.epoch, epoch.first_offset) for epoch in own.lineage)
+            self.step(Stored(effect.log, end, tuple(entry for entry in lineage if entry[0] > self._last(effect.log))))
+
+        self._job(stored)
+
+    def _last(self, number: int) -> int:
+        return self.replica.site.logs[number].lineage.last
+
+    def _ask(self, effect: Ask) -> None:
+        self._host.ask(effect.leader, self, effect.fetch)
+
+    def _reply(self, effect: Reply) -> None:
+        self._host.reply(self, effect)
+
+    def _propose(self, effect: Propose) -> None:
+        async def proposed() -> None:
+            seen = await self._host.propose(self, effect.revision, effect.record)
+            if seen is not None:
+                self.step(seen)
+            self.step(ProposalEnded())
+
+        self._proposing = asyncio.get_running_loop().create_task(proposed())
+        self._proposing.add_done_callback(self._look_at)
+
+    def _reread(self, effect: Reread) -> None:
+        self._host.reread()
+
+    def _wake(self, effect: Wake) -> None:
+        self._host.wake(self, effect.at_us)
+
+    # --- work --------------------------------------------------------------------------------------------
+
+    def _job(self, job: Callable[[], Awaitable[None]]) -> None:
+        self._jobs.append(job)
+        if self._working is None or self._working.done():
+            self._working = asyncio.get_running_loop().create_task(self._work())
+            self._working.add_done_callback(self._look_at)
+
+    async def _work(self) -> None:
+        while self._jobs and not self._is_closed:
+            await self._jobs.popleft()()
+
+    def _look_at(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None or (isinstance(error, LogClosed) and self._is_closed):
+            return
+        if isinstance(error, PenstockError):
+            self._host.broke(error)
+        else:
+            fatal = Fatal(f"unexpected {error!r}")
+            fatal.__cause__ = error
+            self._host.broke(fatal)
+
+    async def close(self) -> None:
+        """The logs too. What is under way on a thread comes to its end first."""
+        self._is_closed = True
+        self.serves_until_us = 0
+        if self.partition is not None:
+            self._host.hide(self)
+            self.partition.resign()
+            self.partition = None
+        for task in (self._working, self._proposing):
+            if task is not None and not task.done():
+                await asyncio.wait([task])
+
+        def close() -> None:
+            try:
+                self.logs[0].close()
+            finally:
+                self.logs[1].close()
+
+        await self._host.on_a_thread(close)
+
+
+def _extent(own: Log) -> Extent:
+    lineage = Lineage((epoch.epoch, epoch.first_offset) for epoch in own.lineage if epoch.epoch)
+    return Extent(own.start_offset, own.end_offset, lineage)
+
+
+_DO: dict[type, Callable[[Hosted, Any], None]] = {
+    Begin: Hosted._begin,
+    Follow: Hosted._follow,
+    Rest: Hosted._rest,
+    Serve: Hosted._serve,
+    Hold: Hosted._hold,
+    Committed: Hosted._committed,
+    Cut: Hosted._cut,
+    Reset: Hosted._reset,
+    Trim: Hosted._trim,
+    Store: Hosted._store,
+    Ask: Hosted._ask,
+    Reply: Hosted._reply,
+    Propose: Hosted._propose,
+    Reread: Hosted._reread,
+    Wake: Hosted._wake,
+}
+
+__all__ = ["Frames", "Host", "Hosted", "Tick"]

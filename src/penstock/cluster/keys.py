@@ -1,0 +1,58 @@
+"""The names of things in etcd, all below one prefix for a cluster.
+
+<prefix>/cluster               the cluster's id, and the secret by which its nodes know each other
+<prefix>/brokers/<node>        a live node: bound to its session
+<prefix>/controller            the node that elects leaders: bound to its session
+<prefix>/nodes/<node>          a node that has ever joined, alive or not
+<prefix>/draining/<node>       a node that is to lead nothing, alive or not: stays until an operator takes it back
+<prefix>/throttle              how fast replicas that are moved may catch up: gone when no move is under way
+<prefix>/partitions/<id>       a partition's record: who leads, who is in sync
+<prefix>/catalog/topics/…      topics, groups and schedules, each under its name
+"""
+
+from __future__ import annotations
+
+import re
+
+from penstock.errors import InvalidSetting
+
+_NAME = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
+
+
+def check_node(name: object) -> str:
+    """A node's id, or a cluster's name: it is part of keys, and shown everywhere."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidSetting(
+            f"a node id or cluster name is 1 to 100 of a-z, A-Z, 0-9, '.', '_' and '-', not beginning with a dot; "
+            f"not {name!r}",
+            setting="node_id",
+        )
+    return name
+
+
+class Keys:
+    def __init__(self, cluster: str = "default") -> None:
+        self.prefix = f"/penstock/{check_node(cluster)}/"
+        self.cluster = self.prefix + "cluster"
+        self.brokers = self.prefix + "brokers/"
+        self.controller = self.prefix + "controller"
+        self.nodes = self.prefix + "nodes/"
+        self.draining = self.prefix + "draining/"
+        self.throttle = self.prefix + "throttle"
+        self.partitions = self.prefix + "partitions/"
+        self.topics = self.prefix + "catalog/topics/"
+        self.groups = self.prefix + "catalog/groups/"
+        self.schedules = self.prefix + "catalog/schedules/"
+
+    def broker(self, node: str) -> str:
+        return self.brokers + node
+
+    def drained(self, node: str) -> str:
+        return self.draining + node
+
+    def partition(self, identity: str) -> str:
+        return self.partitions + identity
+
+    def name(self, key: str) -> str:
+        """The last part of a key."""
+        return key.rpartition("/")[2]

@@ -1,0 +1,195 @@
+"""Moves of partitions between nodes, and nodes that are to be emptied.
+
+A move is what the record of a partition says it is to be; whoever leads it sees to it, by letting the new replicas
+catch up first. All of a request is checked before anything of it is changed. A partition's dead letters are led where
+the partition is, so both are moved together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from penstock.broker.names import DEAD_LETTERS
+from penstock.client.cluster_requests import CancelMoves, DrainNode, Move, Plan, Reassign, Rebalance, UndrainNode
+from penstock.cluster.balancing import balanced, replaced
+from penstock.cluster.core import election
+from penstock.cluster.etcd.store import Put
+from penstock.cluster.keys import check_node
+from penstock.cluster.node import Node
+from penstock.cluster.placing import check_enough
+from penstock.cluster.records import Records, listed, source_of
+from penstock.cluster.throttle import RATE_MIN, Setting
+from penstock.errors import InvalidInput
+
+log = logging.getLogger("penstock.cluster")
+
+
+class Moves:
+    def __init__(self, node: Node, records: Records) -> None:
+        self._node = node
+        self._records = records
+
+    async def reassign(self, request: Reassign) -> list[Move]:
+        throttle = _throttle(request.throttle)
+        await self._records.refresh()
+        partitions = self._records.named(request.topic, request.partition)
+        self._records.check_together(request.topic)
+        self._check_nodes(request.nodes)
+        wanted: dict[str, tuple[str, ...]] = {}
+        for identity, record in partitions.items():
+            if len(request.nodes) < record.min_isr:
+                raise InvalidInput(
+                    f"{record.topic} has a min_isr of {record.min_isr}, and {len(request.nodes)} replicas can't hold "
+                    "that; name more nodes",
+                    topic=record.topic,
+                )
+            turn = 0 if request.partition is not None else record.number % len(request.nodes)
+            wanted[identity] = request.nodes[turn:] + request.nodes[:turn]
+        return await self._move(wanted, throttle)
+
+    async def cancel(self, request: CancelMoves) -> list[Move]:
+        await self._records.refresh()
+        partitions = self._records.with_dead_letters(self._records.named(request.topic, request.partition))
+        moving = {identity: record.replicas for identity, record in partitions.items() if record.target}
+        if not moving:
+            raise InvalidInput(f"nothing of {request.topic} is being moved", topic=request.topic)
+        return await self._move(moving, None, takes_along=False)
+
+    async def rebalance(self, request: Rebalance) -> Plan:
+        throttle = _throttle(request.throttle)
+        await self._records.refresh()
+        racks = self._records.racks()
+        members = self._node.members
+        check_enough(1, members.usable)
+        placed, fixed = {}, []
+        skipped = 0
+        for identity, record in self._records.units().items():
+            replicas = record.target or record.replicas
+            # Moved, it would wait for all of its replicas to be in sync.
+            is_waiting = any(node not in members.live and node not in members.draining for node in replicas)
+            if is_waiting or record.target:
+                fixed.append(replicas)
+                skipped += is_waiting
+            else:
+                placed[identity] = replicas
+        moves = await self._node.on_a_thread(partial(balanced, placed, racks, fixed=fixed))
+        wanted = {**dict(moves), **self._astray(placed, dict(moves))}
+        if request.is_dry:
+            return Plan(self._moves(self._taken_along(wanted)), skipped)
+        return Plan(await self._move(wanted, throttle), skipped)
+
+    async def drain(self, request: DrainNode) -> list[Move]:
+        throttle = _throttle(request.throttle)
+        node = check_node(request.node)
+        await self._records.refresh()
+        members = self._node.members
+        if node not in members.brokers and not any(record.hosts(node) for record in self._node.partitions.records()):
+            raise self._records.unknown(node)
+        others = {name: broker for name, broker in members.usable.items() if name != node}
+        check_enough(1, others)
+        wanted: dict[str, tuple[str, ...]] = {}
+        if request.moves:
+            racks = {name: rack for name, rack in self._records.racks().items() if name != node}
+            units = {identity: record.target or record.replicas for identity, record in self._records.units().items()}
+            leaving = {identity: replicas for identity, replicas in units.items() if node in replicas}
+            fixed = [replicas for identity, replicas in units.items() if identity not in leaving]
+            wanted = dict(await self._node.on_a_thread(partial(replaced, leaving, racks, fixed=fixed)))
+            for identity, replicas in leaving.items():
+                if node in wanted.get(identity, replicas):
+                    check_enough(len(replicas), others)
+        self._check(self._taken_along(wanted))
+        await self._records.put(self._node.keys.drained(node), b"{}")
+        log.warning("node %s is being drained", node)
+        return await self._move(wanted, throttle)
+
+    async def undrain(self, request: UndrainNode) -> None:
+        node = check_node(request.node)
+        await self._records.refresh()
+        if node not in self._node.members.draining:
+            raise InvalidInput(f"node {node} is not being drained", node=node)
+        await self._records.delete(self._node.keys.drained(node))
+        log.warning("node %s is not being drained any more", node)
+
+    async def _move(
+        self, wanted: dict[str, tuple[str, ...]], throttle: int | None, *, takes_along: bool = True
+    ) -> list[Move]:
+        if takes_along:
+            wanted = self._taken_along(wanted)
+        self._check(wanted)
+        live = self._node.members.live
+        moves = self._moves(wanted)
+        if throttle == 0:
+            await self._records.delete(self._node.keys.throttle)
+        for identity, target in wanted.items():
+            # With the first one that is moved: without a move the controller would take the throttle away.
+            also = [] if not throttle else [Put(self._node.keys.throttle, msgspec.json.encode(Setting(throttle)))]
+            if await self._records.change(identity, partial(election.reassign, target=target, live=live), also):
+                throttle = None
+        if throttle and any(record.target for record in self._node.partitions.records()):
+            await self._records.put(self._node.keys.throttle, msgspec.json.encode(Setting(throttle)))
+        for move in moves:
+            log.info("partition %d of %s moves to %s", move.number, move.topic, ", ".join(move.target))
+        return moves
+
+    def _check(self, wanted: dict[str, tuple[str, ...]]) -> None:
+        for identity, target in wanted.items():
+            election.reassign(self._records.record(identity), target, self._node.members.live)
+
+    def _moves(self, wanted: dict[str, tuple[str, ...]]) -> list[Move]:
+        """Those that are any."""
+        found = []
+        for identity, target in wanted.items():
+            record = self._records.record(identity)
+            if target != (record.target or record.replicas):
+                found.append(Move(record.topic, record.number, record.replicas, target))
+        return sorted(found, key=lambda move: (move.topic, move.number))
+
+    def _taken_along(self, wanted: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        """With the dead letters of each."""
+        by_place = {
+            (self._records.record(identity).topic, self._records.record(identity).number): to
+            for identity, to in wanted.items()
+        }
+        found = dict(wanted)
+        for identity, record in self._records.all().items():
+            target = by_place.get((source_of(record.topic) or "", record.number))
+            if target is not None:
+                found[identity] = target
+        return found
+
+    def _astray(
+        self, placed: dict[str, tuple[str, ...]], moves: dict[str, tuple[str, ...]]
+    ) -> dict[str, tuple[str, ...]]:
+        """Dead letters that are elsewhere than their partition, which stays where it is."""
+        staying = {
+            (self._records.record(identity).topic + DEAD_LETTERS, self._records.record(identity).number): replicas
+            for identity, replicas in placed.items()
+            if identity not in moves
+        }
+        return {
+            identity: staying[record.topic, record.number]
+            for identity, record in self._records.all().items()
+            if (record.topic, record.number) in staying
+            and set(record.target or record.replicas) != set(staying[record.topic, record.number])
+        }
+
+    def _check_nodes(self, nodes: Sequence[str]) -> None:
+        if not nodes or len(set(nodes)) < len(nodes):
+            raise InvalidInput(f"replicas are on different nodes, and on one at least, not on {listed(nodes)}")
+        for node in nodes:
+            if node not in self._node.members.live:
+                raise self._records.unknown(node)
+            if node in self._node.members.draining:
+                raise InvalidInput(f"{node} is being drained; it gets no replicas until that is undone", node=node)
+
+
+def _throttle(rate: int | None) -> int | None:
+    if rate is not None and rate != 0 and rate < RATE_MIN:
+        raise InvalidInput(
+            f"a throttle is at least {RATE_MIN} bytes a second, or 0 for none; not {rate}", argument="throttle"
+        )
+    return rate

@@ -1,0 +1,558 @@
+"""A node of a cluster: its session in etcd, the replicas it hosts, and whom it fetches from.
+
+    etcd ── view ──► members, partitions, catalog ──► replicas here (`hosted`) ◄── feeding, following ──► other nodes
+
+Opened in two steps: `open` reads what there is and opens the replicas; `join` makes the node known, once its doors are
+open and others can reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from penstock.broker.broker import Broker as Queue
+from penstock.broker.catalog import TopicRecord
+from penstock.broker.names import DEAD_LETTERS
+from penstock.broker.partition import Partition
+from penstock.client.placement import NodeInfo
+from penstock.clock import Clock
+from penstock.cluster.catalog import ClusterCatalog
+from penstock.cluster.controller import Chosen, Controller
+from penstock.cluster.core.election import drain, first
+from penstock.cluster.core.events import RecordSeen, Tick, Trimmed
+from penstock.cluster.core.extent import LOGS
+from penstock.cluster.core.messages import Fetch, Reply
+from penstock.cluster.core.record import PartitionRecord, decode, encode
+from penstock.cluster.core.timing import Timing
+from penstock.cluster.etcd.session import BootTime, Session
+from penstock.cluster.etcd.store import ABSENT, Lost, Put, Store, Won
+from penstock.cluster.etcd.view import Known, View
+from penstock.cluster.feeding import Feeding
+from penstock.cluster.following import Following
+from penstock.cluster.hosted import Hosted
+from penstock.cluster.keys import Keys, check_node
+from penstock.cluster.members import Members
+from penstock.cluster.partitions import Partitions, Placed
+from penstock.cluster.placing import Load, check_enough, check_min_isr, min_isr_of, replicas_of
+from penstock.cluster.registration import Broker, own_disk
+from penstock.cluster.tally import Tally
+from penstock.cluster.throttle import Setting
+from penstock.cluster.words import Replicate
+from penstock.errors import (
+    AlreadyExists,
+    EtcdError,
+    EtcdReplaced,
+    EtcdUnavailable,
+    Fatal,
+    OutcomeUnknown,
+    PenstockError,
+    SessionLost,
+)
+from penstock.net.address import place_of
+from penstock.net.connection import Place
+from penstock.storage.files import Files, random_id
+
+log = logging.getLogger("penstock.cluster")
+
+T = TypeVar("T")
+TTL_S = 6
+TICK_S = 1.0
+# Of a planned end: until the partitions led here are led by others.
+_HAND_OVER_S = 10.0
+_RETRY_S = 0.25
+
+
+class _Cluster(msgspec.Struct, frozen=True):
+    id: str
+    secret: str
+
+
+class Node:
+    """Opened with `Node.open`. Belongs to one event loop."""
+
+    def __init__(self, name: str, store: Store, files: Files, clock: Clock, *, cluster: str, ttl_s: int) -> None:
+        self.name = check_node(name)
+        self.keys = Keys(cluster)
+        self.incarnation = random_id().hex()
+        self._store = store
+        self._files = files
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._timing = Timing.of_session(ttl_s * 1_000_000)
+        self._loop = asyncio.get_running_loop()
+        self._time = BootTime()
+        self.view = View(store, self.keys.prefix, self._time)
+        self.members = Members(self.view, self.keys)
+        self.partitions = Partitions(self.view, self.keys)
+        self.catalog = ClusterCatalog(self.view, store, self.keys, self._place, clock=clock, new_id=random_id)
+        self._session: Session | None = None
+        self.tally = Tally()
+        self.controller = Controller(
+            Chosen(self.name, self.incarnation),
+            store,
+            self.view,
+            self.keys,
+            self.members,
+            self.partitions,
+            lambda: self._session,
+            self.tally,
+        )
+        self.hosted: dict[str, Hosted] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._dropping: dict[str, asyncio.Task[None]] = {}
+        # Partitions that are led here since a moment ago.
+        self._to_take_up: set[str] = set()
+        self._taking_up: asyncio.Task[None] | None = None
+        self._groups: set[str] = set()
+        self.feeding = Feeding(self.hosted, self.now_us, self.broke, self.tally)
+        self.view.on_change(self.keys.throttle, self._throttled)
+        self.following: Following
+        self.queue: Queue
+        self.id = ""
+        self.secret = ""
+        self._disk = ""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rereading: asyncio.Task[None] | None = None
+        self._registered: Broker | None = None
+        self.failure: PenstockError | None = None
+        self._broke: Callable[[PenstockError], None] = lambda error: None
+        self._tls: ssl.SSLContext
+        self._is_closed = False
+        # Told of nodes that came or went, for whoever looks after groups.
+        self.nodes_changed: Callable[[], None] = lambda: None
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        store: Store,
+        files: Files,
+        open_queue: Callable[[ClusterCatalog], Awaitable[Queue]],
+        *,
+        clock: Clock,
+        cluster: str = "default",
+        ttl_s: int = TTL_S,
+        broke: Callable[[PenstockError], None] = lambda error: None,
+        tls: ssl.SSLContext | None = None,
+    ) -> Node:
+        """`files` are locked; `open_queue` opens the broker over them. `tls` is for nodes whose doors have it; without
+        one, those are trusted whom the system trusts."""
+        node = cls(name, store, files, clock, cluster=cluster, ttl_s=ttl_s)
+        node._broke = broke
+        node._tls = tls or ssl.create_default_context()
+        await node._open(open_queue)
+        return node
+
+    async def _open(self, open_queue: Callable[[ClusterCatalog], Awaitable[Queue]]) -> None:
+        await self._found()
+        loop = self._loop
+        disk = await loop.run_in_executor(None, own_disk, self._files, self.name, self.id, random_id())
+        self._disk = disk.id
+        me = Replicate(self.name, disk.id, self.incarnation)
+        self.following = Following(self.members.info, self.place, self.hosted, me, self._clock, self.broke, self.tally)
+        await self.view.start()
+        self.queue = await open_queue(self.catalog)
+        self.catalog.changed = self._catalog_changed
+        self._catalog_changed()
+        self.partitions.changed = self._partition_changed
+        self.members.changed = self._members_changed
+        self.members.term = self.view.revision
+        for identity, placed in self.partitions.items():
+            self._partition_changed(identity, placed, placed.revision)
+        await self._settled()
+
+    async def _found(self) -> None:
+        """The cluster, or makes it: who comes first gives it its id and its secret."""
+        made = _Cluster(random_id().hex(), random_id().hex() + random_id().hex())
+        outcome = await self._store.commit(
+            {self.keys.cluster: ABSENT}, [Put(self.keys.cluster, msgspec.json.encode(made))]
+        )
+        if isinstance(outcome, Lost):
+            made = msgspec.json.decode(outcome.items[self.keys.cluster].value, type=_Cluster)
+        self.id, self.secret = made.id, made.secret
+
+    async def join(self, info: NodeInfo, *, has_tls: bool = False) -> None:
+        """Others can reach it there, by TLS if its native door has that."""
+        self._registered = Broker(
+            self._disk,
+            self.incarnation,
+            info.native,
+            info.http,
+            info.grpc,
+            info.rack,
+            info.version,
+            self._clock.now_us(),
+            has_tls,
+        )
+        await self._register()
+        for work in (self._keep_registered(), self._tick(), self.controller.run(), self._watch()):
+            self._tasks.append(self._loop.create_task(work))
+
+    # --- the session -------------------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        assert self._registered is not None
+        key = self.keys.broker(self.name)
+        session = await self._store.session(self._ttl_s)
+        try:
+            while True:
+                await self.view.refresh()
+                item = self.view.get(key)
+                if item is not None:
+                    other = msgspec.json.decode(item.value, type=Broker)
+                    if other.disk != self._disk:
+                        raise AlreadyExists(
+                            f"there is a node {self.name} already, at {other.native}, with another data directory; "
+                            f"if it is dead, try again in {self._ttl_s} s",
+                            node=self.name,
+                        )
+                # One of the same data directory was here before, and is dead: the directory is locked.
+                put = Put(key, msgspec.json.encode(self._registered), session)
+                guard = ABSENT if item is None else item.revision
+                known = Put(self.keys.nodes + self.name, b"{}")
+                puts = [put] if self.name in self.members.known else [put, known]
+                if isinstance(await self._store.commit({key: guard}, puts), Won):
+                    break
+        except BaseException:
+            await session.close()
+            raise
+        self._session = session
+        await self.view.refresh()
+        log.info("node %s has joined", self.name)
+
+    async def _keep_registered(self) -> None:
+        while True:
+            session = self._session
+            if session is not None:
+                await session.lost.wait()
+                log.warning("the session in etcd is lost: %s", session.failure)
+                self._session = None
+            try:
+                await self._register()
+            except (EtcdUnavailable, OutcomeUnknown, SessionLost) as error:
+                self.tally.etcd_errors += 1
+                log.warning("the node can't be registered: %s", error.message)
+                await asyncio.sleep(_RETRY_S)
+            except PenstockError as error:
+                self.broke(error)
+                return
+
+    async def _watch(self) -> None:
+        try:
+            await self.view.failure()
+        except PenstockError as error:
+            self.broke(error if isinstance(error, Fatal | EtcdReplaced) else Fatal(f"metadata: {error.message}"))
+
+    # --- replicas ----------------------------------------------------------------------------------------
+
+    def _partition_changed(self, identity: str, placed: Placed | None, revision: int) -> None:
+        self.controller.stir()
+        hosted = self.hosted.get(identity)
+        record = None if placed is None else placed.record
+        if hosted is not None:
+            hosted.step(RecordSeen(revision, record))
+        elif record is not None and record.hosts(self.name) and identity not in self._opening and not self._is_closed:
+            self._opening[identity] = self._loop.create_task(self._host(identity))
+
+    async def _host(self, identity: str) -> None:
+        try:
+            dropping = self._dropping.get(identity)
+            if dropping is not None:
+                await asyncio.wait([dropping])
+            logs = await self.on_a_thread(partial(self.queue.directories.logs, identity))
+        except PenstockError as error:
+            log.error("partition %s can't be opened: %s", identity, error.message)
+            self.broke(error)
+            return
+        finally:
+            self._opening.pop(identity, None)
+        hosted = Hosted(identity, logs, self, self.name, self._disk, self.incarnation, self._timing)
+        if self._is_closed:
+            await hosted.close()
+            return
+        self.hosted[identity] = hosted
+        hosted.step(self._surroundings())
+        placed = self.partitions.get(identity)
+        if placed is not None:
+            hosted.step(RecordSeen(placed.revision, placed.record))
+        else:
+            self.drop(hosted)
+
+    async def _settled(self) -> None:
+        while self._opening:
+            await asyncio.wait(self._opening.values())
+
+    def _members_changed(self) -> None:
+        self.controller.stir()
+        # At the next turn the view has come to where they changed.
+        self._loop.call_soon(self._note_term)
+        now = self._surroundings()
+        for hosted in list(self.hosted.values()):
+            hosted.step(now)
+
+    def _note_term(self) -> None:
+        self.members.term = self.view.revision
+        self.nodes_changed()
+
+    def _surroundings(self) -> Tick:
+        until = 0 if self._session is None else self._session.valid_until_us()
+        return Tick(until, self.members.live, dict(self.feeding.heard_us))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_us, surroundings = self.now_us(), self._surroundings()
+            for hosted in list(self.hosted.values()):
+                if not hosted.is_leader:
+                    continue
+                for number in LOGS:
+                    start = hosted.logs[number].start_offset
+                    if start > hosted.replica.site.logs[number].start:
+                        hosted.step(Trimmed(number, start))
+                hosted.step(surroundings)
+                if hosted.partition is not None and hosted.serves_until_us <= now_us:
+                    self.hide(hosted)
+
+    def _throttled(self, known: Known) -> None:
+        rate = 0 if known.now is None else msgspec.json.decode(known.now.value, type=Setting).bytes_per_s
+        self.feeding.throttle.set(rate)
+
+    def session_left_s(self) -> float:
+        """For how long the session is surely valid; 0 if it is not."""
+        until_us = 0 if self._session is None else self._session.valid_until_us()
+        return max(0, until_us - self.now_us()) / 1e6
+
+    def _catalog_changed(self) -> None:
+        self.queue.follow_catalog()
+        groups = {record.name for record in self.catalog.groups}
+        for gone in self._groups - groups:
+            self.queue.drop_here(gone)
+        self._groups = groups
+        for hosted in list(self.hosted.values()):
+            if hosted.partition is not None and hosted.serves_until_us > self.now_us():
+                self.show(hosted)
+
+    def _place(self, record: TopicRecord, added: Mapping[str, int]) -> dict[str, PartitionRecord]:
+        """Of new partitions, by their ids and numbers."""
+        brokers = self.members.usable
+        wanted = replicas_of(record.settings, self._nodes_for(record.name))
+        check_enough(wanted, brokers)
+        check_min_isr(record.settings, wanted)
+        load = Load(self.partitions.records())
+        beside = self._replicas_of(record.name.removesuffix(DEAD_LETTERS)) if record.name.endswith(DEAD_LETTERS) else {}
+        live = self.members.live
+        placed = {}
+        for identity, number in added.items():
+            replicas = beside.get(number) or load.choose(wanted, brokers)
+            # Dead letters are where their messages are, on fewer nodes than are wanted if those are.
+            least = min(min_isr_of(record.settings, len(replicas)), len(replicas))
+            placed[identity] = first(record.name, number, replicas, least, live)
+        return placed
+
+    def _nodes_for(self, topic: str) -> int:
+        """Not fewer because one is down at the moment: whoever means that says so. Dead letters must go somewhere."""
+        members = self.members
+        return len(members.usable if topic.endswith(DEAD_LETTERS) else members.known - members.draining)
+
+    def _replicas_of(self, topic: str) -> dict[int, tuple[str, ...]]:
+        """Where its partitions are, the leader first; without those of which a node is not alive."""
+        found = {}
+        for record in self.partitions.records():
+            if record.topic == topic and all(node in self.members.live for node in record.replicas):
+                found[record.number] = tuple(sorted(record.replicas, key=lambda node: node != record.leader))
+        return found
+
+    # --- what replicas need ------------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        return self._time.now_us()
+
+    def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        return self.queue.on_a_thread(work)
+
+    def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
+        self.following.ask(leader, hosted, fetch)
+
+    def reply(self, hosted: Hosted, reply: Reply) -> None:
+        self.feeding.reply(hosted, reply)
+
+    async def propose(self, hosted: Hosted, revision: int, record: PartitionRecord) -> RecordSeen | None:
+        key = self.keys.partition(hosted.identity)
+        try:
+            outcome = await self._store.commit({key: revision}, [Put(key, encode(record))])
+        except EtcdError as error:
+            self.tally.etcd_errors += 1
+            log.debug("%s: a change of its record failed: %s", hosted.identity, error.message)
+            return None
+        if isinstance(outcome, Won):
+            self._count(hosted.record, record)
+            return RecordSeen(outcome.revision, record)
+        item = outcome.items.get(key)
+        return RecordSeen(outcome.revision, None) if item is None else RecordSeen(item.revision, decode(item.value))
+
+    def _count(self, before: PartitionRecord | None, after: PartitionRecord) -> None:
+        if before is not None and before.replicas == after.replicas:
+            self.tally.isr_shrinks += len(after.isr) < len(before.isr)
+            self.tally.isr_expands += len(after.isr) > len(before.isr)
+
+    def reread(self) -> None:
+        if self._rereading is None or self._rereading.done():
+            self._rereading = self._loop.create_task(self._reread())
+
+    async def _reread(self) -> None:
+        try:
+            await self.view.refresh()
+        except EtcdUnavailable:
+            self.tally.etcd_errors += 1
+        except PenstockError as error:
+            self.broke(error)
+        # Whoever knew the newest already is told again how things are.
+        await asyncio.sleep(_RETRY_S)
+
+    def wake(self, hosted: Hosted, at_us: int) -> None:
+        def tick() -> None:
+            if self.hosted.get(hosted.identity) is not hosted:
+                return
+            if self.now_us() < at_us:
+                # The loop counts in milliseconds, and may be early: a step now would come to nothing.
+                self.wake(hosted, at_us)
+            else:
+                hosted.step(self._surroundings())
+
+        self._loop.call_later(max(0, at_us - self.now_us()) / 1e6, tick)
+
+    async def lead(self, hosted: Hosted) -> Partition:
+        found = self.queue.replicated.place_of(hosted.identity)
+        while found is None:
+            # The record of a partition comes ahead of its topic's.
+            await asyncio.sleep(_RETRY_S / 10)
+            found = self.queue.replicated.place_of(hosted.identity)
+        self.tally.leaderships += 1
+        return await self.queue.replicated.lead(found[0], hosted.logs, hosted.wrote)
+
+    def show(self, hosted: Hosted) -> None:
+        found = self.queue.replicated.place_of(hosted.identity)
+        if found is None or hosted.partition is None:
+            return
+        topic, number = found
+        if topic.here.get(number) is not hosted.partition:
+            self.queue.replicated.show(topic, number, hosted.partition)
+            self._to_take_up.add(hosted.identity)
+            if self._taking_up is None or self._taking_up.done():
+                self._taking_up = self._loop.create_task(self._take_up())
+            log.info("leads partition %d of %s at epoch %d", number, topic.name, hosted.epoch)
+
+    async def _take_up(self) -> None:
+        """What was left undone where others led before. By a catalog that is surely as new as what they did: a group
+        that is not in it was deleted."""
+        while self._to_take_up and not self._is_closed:
+            try:
+                some, self._to_take_up = self._to_take_up, set()
+                await self.view.refresh()
+                await asyncio.sleep(0)
+            except EtcdUnavailable:
+                self._to_take_up |= some
+                await asyncio.sleep(_RETRY_S)
+                continue
+            except PenstockError as error:
+                self.broke(error)
+                return
+            for identity in some:
+                found = self.queue.replicated.place_of(identity)
+                if found is not None and found[1] in found[0].here:
+                    self.queue.take_up(*found)
+
+    def hide(self, hosted: Hosted) -> None:
+        found = self.queue.replicated.place_of(hosted.identity)
+        if found is not None and found[0].here.get(found[1]) is hosted.partition:
+            self.queue.replicated.hide(*found)
+
+    def drop(self, hosted: Hosted) -> None:
+        """The record says that no replica is here any more: moved away, or its topic was deleted."""
+        if self.hosted.pop(hosted.identity, None) is not None:
+            self.following.forget(hosted.identity)
+            self._dropping[hosted.identity] = self._loop.create_task(self._drop(hosted))
+
+    async def _drop(self, hosted: Hosted) -> None:
+        try:
+            await hosted.close()
+            await self.on_a_thread(partial(self.queue.directories.remove, hosted.identity))
+            log.info("the copy of partition %s is removed", hosted.identity)
+        except PenstockError as error:
+            self.broke(error)
+        finally:
+            self._dropping.pop(hosted.identity, None)
+
+    def broke(self, error: PenstockError) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._broke(error)
+
+    # --- others ------------------------------------------------------------------------------------------
+
+    def place(self, node: str) -> Place | None:
+        """Where another node is, and how to get in as one of the same cluster."""
+        broker = self.members.brokers.get(node)
+        if broker is None or not broker.native:
+            return None
+        place = place_of(broker.native, key=self.secret, tls=self._tls if broker.tls else None)
+        return place._replace(client=f"node {self.name}")
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    async def hand_over(self) -> None:
+        """Before a planned end: those who follow lead, and nobody waits for a session to run out."""
+        deadline = self._loop.time() + _HAND_OVER_S
+        live = {node: each for node, each in self.members.live.items() if node != self.name}
+        asked = False
+        while self._loop.time() < deadline and self._session is not None:
+            left = 0
+            for identity, placed in self.partitions.items():
+                if placed.record.leader != self.name:
+                    continue
+                wanted = (
+                    drain(placed.record, self.name, {**live, self.name: self.members.live[self.name]})
+                    if (self.name in self.members.live)
+                    else None
+                )
+                if wanted is not None:
+                    key = self.keys.partition(identity)
+                    try:
+                        await self._store.commit({key: placed.revision}, [Put(key, encode(wanted))])
+                    except EtcdError:
+                        return
+                    asked = True
+                    left += 1
+                elif placed.record.successor is not None:
+                    left += 1
+            if not left:
+                return
+            await asyncio.sleep(0.05)
+        if asked:
+            log.warning("not all partitions were handed over within %g s", _HAND_OVER_S)
+
+    async def close(self) -> None:
+        """Of what was opened; the broker itself and etcd are closed by whoever opened them."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if hasattr(self, "following"):
+            await self.following.close()
+        await self._settled()
+        for hosted in list(self.hosted.values()):
+            await hosted.close()
+        self.hosted.clear()
+        if self._dropping:
+            await asyncio.wait(self._dropping.values())
+        await self.view.close()
+        if self._session is not None:
+            await self._session.close()

@@ -1,0 +1,71 @@
+"""What an operator does with a cluster, at any of its nodes.
+
+    survey       how it is: nodes, partitions, how far followers are behind
+    moves        where replicas are, and which nodes are to be emptied
+    elections    who leads
+
+Everything is checked before anything is changed, and then put into etcd, partition by partition, by compare-and-swap.
+To carry it out is up to those who lead, and to the controller: nothing is lost if this node dies half way.
+"""
+
+from __future__ import annotations
+
+from penstock.client.cluster_requests import (
+    CancelMoves,
+    ClusterReport,
+    DescribeReplicas,
+    DrainNode,
+    Elected,
+    ElectLeaders,
+    Move,
+    Plan,
+    Reassign,
+    Rebalance,
+    ReplicaReport,
+    SurveyCluster,
+    UndrainNode,
+)
+from penstock.cluster.elections import Elections
+from penstock.cluster.etcd.store import Store
+from penstock.cluster.moves import Moves
+from penstock.cluster.node import Node
+from penstock.cluster.records import Records
+from penstock.cluster.survey import Survey, Transports, replica_report
+
+
+class Operations:
+    """`transport` leads to the other nodes."""
+
+    def __init__(self, node: Node, store: Store, transport: Transports) -> None:
+        self._node = node
+        records = Records(node, store)
+        self._survey = Survey(node, transport)
+        self._moves = Moves(node, records)
+        self._elections = Elections(node, records, self._survey)
+
+    async def survey(self, request: SurveyCluster) -> ClusterReport:
+        return await self._survey.report(request.topics)
+
+    async def reassign(self, request: Reassign) -> list[Move]:
+        return await self._moves.reassign(request)
+
+    async def cancel(self, request: CancelMoves) -> list[Move]:
+        return await self._moves.cancel(request)
+
+    async def rebalance(self, request: Rebalance) -> Plan:
+        return await self._moves.rebalance(request)
+
+    async def elect(self, request: ElectLeaders) -> list[Elected]:
+        return await self._elections.elect(request)
+
+    async def drain(self, request: DrainNode) -> list[Move]:
+        return await self._moves.drain(request)
+
+    async def undrain(self, request: UndrainNode) -> None:
+        await self._moves.undrain(request)
+
+    def replicas(self, request: DescribeReplicas) -> list[ReplicaReport]:
+        """Those of this node, for another one that asks."""
+        hosted = self._node.hosted
+        ids = list(hosted) if request.ids is None else request.ids
+        return [replica_report(hosted[identity]) for identity in ids if identity in hosted]

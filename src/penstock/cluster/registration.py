@@ -1,0 +1,85 @@
+"""Who a node is: its entry among the brokers, and the id of its disk.
+
+    file "disk" in the data directory: magic "PND", version 1 (4 bytes) · CRC-32C of the rest (4 bytes) · JSON
+
+The id of the disk is made with the data directory and never changes. In-sync replicas are named by it, so a node that
+comes back with an empty disk is in none of them. A data directory that has partitions but no such file belongs to a
+broker on its own, and is not taken.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from crc32c import crc32c
+
+from penstock.broker.broker import PARTITIONS
+from penstock.broker.catalog import NAME as CATALOG
+from penstock.client.placement import NodeInfo
+from penstock.errors import InvalidSetting, LogCorrupt, UnknownFormat
+from penstock.storage.files import Files, replace_file
+
+NAME = "disk"
+_MAGIC = b"PND\x01"
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """`cluster` is the id of the one that it belongs to: partitions of two clusters must not meet on a disk."""
+
+    id: str
+    node: str
+    cluster: str
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """A live node, in etcd."""
+
+    disk: str
+    incarnation: str
+    native: str
+    http: str = ""
+    grpc: str = ""
+    rack: str = ""
+    version: str = ""
+    # When this process joined, by its own clock.
+    since_us: int = 0
+    # Whether its native door speaks TLS.
+    tls: bool = False
+
+    def info(self, node: str) -> NodeInfo:
+        return NodeInfo(node, self.native, self.http, self.grpc, self.rack, self.version)
+
+
+def read_disk(files: Files) -> Disk | None:
+    if NAME not in files.names():
+        if CATALOG in files.names() or PARTITIONS in files.directories():
+            raise InvalidSetting(
+                "the data directory belongs to a broker on its own; a node of a cluster begins with an empty one",
+                setting="data",
+            )
+        return None
+    file = files.open(NAME, "read")
+    data = file.read_at(0, file.size())
+    file.close()
+    if data[:3] == _MAGIC[:3] and data[3:4] not in (b"", _MAGIC[3:]):
+        raise UnknownFormat(f"disk file version {data[3]}; this build reads version {_MAGIC[3]}", file=NAME)
+    if data[:4] != _MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
+        raise LogCorrupt("the file with the disk's id is damaged", file=NAME, position=0)
+    return msgspec.json.decode(data[8:], type=Disk)
+
+
+def own_disk(files: Files, node: str, cluster: str, new_id: bytes) -> Disk:
+    """Of a directory that is ours; made if it is empty. InvalidSetting if it is another node's or cluster's."""
+    disk = read_disk(files)
+    if disk is None:
+        disk = Disk(new_id.hex(), node, cluster)
+        body = msgspec.json.encode(disk)
+        replace_file(files, NAME, [_MAGIC, crc32c(body).to_bytes(4, "little"), body])
+    if disk.node != node:
+        raise InvalidSetting(f"the data directory is that of node {disk.node}, not of {node}", setting="node_id")
+    if disk.cluster != cluster:
+        raise InvalidSetting(
+            f"the data directory belongs to cluster {disk.cluster}, and etcd holds cluster {cluster}: either etcd was "
+            "replaced, or this is the wrong directory",
+            setting="data",
+        )
+    return disk

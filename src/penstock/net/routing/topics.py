@@ -1,0 +1,68 @@
+"""Topics as a whole, put together from what their leaders tell."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.client.requests import DescribeTopic, ListTopics, TopicInfo
+from penstock.errors import PenstockError, TopicNotFound
+from penstock.net.routing.atlas import Atlas
+from penstock.net.routing.failures import is_misplaced, is_unknown
+from penstock.net.routing.merging import merged
+from penstock.net.routing.nodes import Nodes
+from penstock.net.routing.pace import Attempts, Pace
+from penstock.net.routing.scattering import Scattering
+
+
+class Topics:
+    """Belongs to one event loop."""
+
+    def __init__(self, nodes: Nodes, atlas: Atlas, scattering: Scattering, pace: Pace) -> None:
+        self._pace = pace
+        self._nodes = nodes
+        self._atlas = atlas
+        self._scattering = scattering
+
+    async def described(self, name: str) -> TopicInfo:
+        parts = await self._scattering.ask(name, lambda numbers: DescribeTopic(name, numbers), is_repeatable=True)
+        info: TopicInfo = merged(DescribeTopic(name), parts)
+        return info
+
+    async def listed(self) -> list[TopicInfo]:
+        """By name. Each node is asked once; a topic that does not come out whole is then asked for by itself."""
+        await self._atlas.refresh_patiently(Attempts(self._pace))
+        told: dict[str, list[TopicInfo]] = {}
+        for infos in await self._of_each_node():
+            for info in infos:
+                told.setdefault(info.name, []).append(info)
+        found = []
+        for name in sorted({*told, *self._atlas.names()}):
+            whole = self._whole(name, told.get(name, []))
+            if whole is None:
+                try:
+                    whole = await self.described(name)
+                except TopicNotFound:
+                    continue
+            found.append(whole)
+        return found
+
+    async def _of_each_node(self) -> list[list[TopicInfo]]:
+        """Of those that answer. Whoever leads what the others led tells of it when it is asked for by itself."""
+        asked = [self._nodes.of(node).call(ListTopics()) for node in self._nodes.ids]
+        replies = []
+        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(outcome, PenstockError) and (is_misplaced(outcome) or is_unknown(outcome)):
+                continue
+            if isinstance(outcome, BaseException):
+                raise outcome
+            replies.append(outcome)
+        return replies
+
+    def _whole(self, name: str, infos: list[TopicInfo]) -> TopicInfo | None:
+        """None if a partition was told of twice, or by nobody: its leader has changed in between."""
+        numbers = sorted(one.number for info in infos for one in info.partitions)
+        is_one = len({info.id for info in infos}) == 1
+        if not is_one or name not in self._atlas.names() or numbers != self._atlas.numbers(name):
+            return None
+        info: TopicInfo = merged(DescribeTopic(name), [((), info) for info in infos])
+        return info

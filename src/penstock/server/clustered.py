@@ -1,0 +1,234 @@
+"""A server that is a node of a cluster: etcd, the node, and the broker whose partitions it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from socket import gethostname
+
+import penstock
+from penstock.broker.broker import Broker
+from penstock.client.cluster_requests import FindGroups
+from penstock.client.placement import (
+    AssignPartition,
+    ClusterInfo,
+    Coordinator,
+    FindOwners,
+    NodeInfo,
+    Owner,
+    Placed,
+    Placement,
+    StartGroup,
+    TopicPlacement,
+)
+from penstock.client.transport import Transport
+from penstock.clock import SystemClock
+from penstock.cluster.catalog import ClusterCatalog
+from penstock.cluster.consumers import ClusterConsumers
+from penstock.cluster.coordination import Coordination
+from penstock.cluster.etcd.client import EtcdStore
+from penstock.cluster.etcd.settings import EtcdSettings, endpoints_of
+from penstock.cluster.node import Node
+from penstock.cluster.operations import Operations
+from penstock.errors import ConnectionLost, EtcdUnavailable, PenstockError, TopicNotFound
+from penstock.local.keeper import Keeper
+from penstock.local.transport import READERS, THREADS, LocalTransport
+from penstock.net.connection import Place
+from penstock.net.remote import RemoteTransport
+from penstock.server.config import Address, Config
+from penstock.server.metrics import Counts
+from penstock.server.server import Ready
+from penstock.server.tls import trusting
+from penstock.storage.files import DiskFiles
+
+log = logging.getLogger("penstock.cluster")
+
+
+class Clustered:
+    def __init__(self, node: Node, store: EtcdStore, config: Config) -> None:
+        self.node = node
+        self.site: LocalTransport
+        self._store = store
+        self._config = config
+        self._others: dict[str, tuple[Place, RemoteTransport]] = {}
+        self._closing: list[RemoteTransport] = []
+        self.operations = Operations(node, store, self.transport)
+        self.coordination: Coordination
+
+    async def join(self, where: Ready) -> None:
+        """Its doors are open there."""
+        await self.node.join(
+            NodeInfo(
+                self.node.name,
+                self._reached(where.native),
+                self._reached(where.http),
+                self._reached(where.grpc),
+                self._config.rack,
+                penstock.__version__,
+            ),
+            has_tls=self._config.tls_cert is not None,
+        )
+
+    def _reached(self, door: Address | None) -> str:
+        if door is None:
+            return ""
+        host = self._config.advertise or (gethostname() if door.host in ("0.0.0.0", "::") else door.host)
+        return str(door._replace(host=host))
+
+    # --- what the node knows -----------------------------------------------------------------------------
+
+    def describe(self) -> ClusterInfo:
+        node = self.node
+        return ClusterInfo(node.id, node.name, node.view.revision, node.controller.node, node.members.infos())
+
+    def placement(self, topics: Sequence[str]) -> Placement:
+        node = self.node
+        records = [record for record in node.catalog.topics if not topics or record.name in topics]
+        placed = []
+        for record in records:
+            partitions = []
+            for number, identity in enumerate(record.partitions):
+                known = node.partitions.get(identity)
+                if known is not None:
+                    found = known.record
+                    leader = found.leader if found.leader in node.members.live else None
+                    in_sync = tuple(member.node for member in found.isr)
+                    partitions.append(Placed(number, leader or "", found.epoch, found.replicas, in_sync))
+            placed.append(TopicPlacement(record.name, record.id, tuple(partitions)))
+        return Placement(node.view.revision, node.members.infos(), tuple(placed))
+
+    def coordinator(self, group: str) -> Coordinator:
+        return self.coordination.of(group)
+
+    # --- what groups need of it --------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def term(self) -> int:
+        return self.node.members.term
+
+    def candidates(self) -> list[str]:
+        """One that is being drained looks after groups only if there is nobody else."""
+        members = self.node.members
+        return list(members.usable or members.brokers)
+
+    def nodes(self) -> list[str]:
+        return list(self.node.members.brokers)
+
+    def leader(self, topic: str, partition: int) -> str | None:
+        on_topic = self.node.queue.replicated.get(topic)
+        if on_topic is None or not 0 <= partition < on_topic.count:
+            raise TopicNotFound(f"there is no partition {partition} of {topic}", topic=topic)
+        placed = self.node.partitions.get(on_topic.record.partitions[partition])
+        return None if placed is None else placed.record.leader
+
+    def transport(self, node: str) -> Transport:
+        if node == self.node.name:
+            return self.site
+        place = self.node.place(node)
+        known = self._others.get(node)
+        if place is None:
+            raise ConnectionLost(f"node {node} is not alive, as far as is known here", node=node)
+        if known is None or known[0] != place:
+            if known is not None:
+                self._closing.append(known[1])
+            known = self._others[node] = (place, RemoteTransport(place, SystemClock(), patience_s=0))
+        return known[1]
+
+    async def refresh(self) -> None:
+        with suppress(EtcdUnavailable):
+            await self.node.view.refresh()
+
+    async def start_group(self, request: StartGroup) -> None:
+        await self.coordination.start_group(request)
+
+    async def assign(self, request: AssignPartition) -> bool:
+        return await self.coordination.assign(request)
+
+    def owners(self, request: FindOwners) -> list[Owner]:
+        return self.coordination.owners(request)
+
+    def groups_in(self, request: FindGroups) -> list[str]:
+        return self.coordination.groups_in(request)
+
+    async def close(self) -> None:
+        await self.coordination.close()
+        for other in [*self._closing, *(transport for _, transport in self._others.values())]:
+            await other.close()
+        await self.node.close()
+        await self._store.close()
+
+
+async def open_clustered(config: Config, counts: Counts, broke: Callable[[PenstockError], None]) -> Clustered:
+    assert config.cluster is not None
+    assert config.node_id is not None
+    settings = EtcdSettings(
+        endpoints_of(config.cluster.split(",")),
+        ca=config.etcd_ca,
+        cert=config.etcd_cert,
+        key=config.etcd_key,
+        user=config.etcd_user,
+        password=config.etcd_password,
+    )
+    tls = trusting(config.tls_ca)
+    store, clock = EtcdStore(settings), SystemClock()
+    executor = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-disk")
+    readers = ThreadPoolExecutor(READERS, thread_name_prefix="penstock-read")
+    loop = asyncio.get_running_loop()
+    files = None
+    try:
+        files = await loop.run_in_executor(executor, lambda: DiskFiles(config.data, synced=counts.synced))
+        await loop.run_in_executor(executor, files.lock)
+
+        async def open_queue(catalog: ClusterCatalog) -> Broker:
+            assert files is not None
+            return await Broker.open(
+                files,
+                clock=clock,
+                executor=executor,
+                readers=readers,
+                limits=config.limits,
+                catalog=catalog,
+                consumers=partial(ClusterConsumers, catalog=catalog),
+            )
+
+        node = await Node.open(
+            config.node_id,
+            store,
+            files,
+            open_queue,
+            clock=clock,
+            cluster=config.cluster_name,
+            ttl_s=config.session_ttl,
+            broke=broke,
+            tls=tls,
+        )
+    except BaseException:
+        if files is not None:
+            files.close()
+        await store.close()
+        executor.shutdown(wait=False)
+        readers.shutdown(wait=False)
+        raise
+    clustered = Clustered(node, store, config)
+    clustered.site = LocalTransport(
+        node.queue,
+        clock,
+        executor,
+        readers,
+        config.limits,
+        Keeper(node.queue),
+        config.archive_dir,
+        cluster=clustered,
+    )
+    assert isinstance(node.queue.consumers, ClusterConsumers)
+    clustered.coordination = Coordination(clustered, node.queue, node.queue.consumers)
+    node.queue.coordination = clustered.coordination
+    node.nodes_changed = clustered.coordination.nodes_changed
+    return clustered

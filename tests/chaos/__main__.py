@@ -1,0 +1,48 @@
+"""python -m tests.chaos SEED [SEED_AFTER_THE_LAST] [--fault KIND …]: replay runs, and say what came of them.
+
+What was recorded, and what the processes said, stays in the directory that is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from chaos.faults import FAULTS
+from chaos.network import why_not
+from chaos.runs import run_seed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("end", type=int, nargs="?")
+    parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="instead of those of the seed")
+    given = parser.parse_args()
+    missing = why_not()
+    if missing:
+        print(f"without faults of the network: {missing}")
+    bad = 0
+    for seed in range(given.seed, given.end or given.seed + 1):
+        directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
+        began = time.monotonic()
+        try:
+            outcome = run_seed(seed, directory, has_network=not missing, faults=given.fault)
+        except Exception as error:
+            bad += 1
+            print(f"seed {seed}: {error!r}; {directory}", flush=True)
+            continue
+        print(f"{outcome}, {time.monotonic() - began:.1f} s, {directory}", flush=True)
+        for violation in outcome.violations[:20]:
+            print(f"    {violation}", flush=True)
+        bad += bool(outcome.violations)
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Who leads: the preferred one, a named one, or, if nobody in sync is left, whoever an operator says."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from cluster_nodes import LocalCluster, found
+from penstock.client.cluster_requests import ElectLeaders
+from penstock.errors import InvalidInput, NodeNotFound, NotEnoughReplicas, PartitionNotFound, TopicNotFound
+
+
+def test_a_named_node_leads_and_then_the_preferred_one_again(cluster: LocalCluster) -> None:
+    cluster.create("orders", 1)
+    first, second, _ = cluster.partition("orders", 0).replicas
+    (elected,) = cluster.call(ElectLeaders("orders", 0, second))
+    assert (elected.before, elected.leader) == (first, second)
+    report = cluster.until(lambda report: found(report, "orders", 0).leader == second)
+    assert len(found(report, "orders", 0).in_sync) == 3
+    assert cluster.call(ElectLeaders("orders", 0, second)) == []
+    (elected,) = cluster.call(ElectLeaders(None))
+    assert elected.leader == first
+    cluster.until(lambda report: found(report, "orders", 0).leader == first)
+
+
+def test_who_can_not_lead_is_refused(cluster: LocalCluster) -> None:
+    cluster.create("orders", 2, replicas=2)
+    partition = cluster.partition("orders", 0)
+    (other,) = set("abc") - set(partition.replicas)
+    for request, error in (
+        (ElectLeaders("nothing"), TopicNotFound),
+        (ElectLeaders("orders", 7), PartitionNotFound),
+        (ElectLeaders("orders", 0, "x"), NodeNotFound),
+        (ElectLeaders("orders", 0, other), InvalidInput),
+        (ElectLeaders("orders", 0, is_unclean=True), InvalidInput),
+        (ElectLeaders("orders", is_unclean=True), InvalidInput),
+        (ElectLeaders(None, is_unclean=True), InvalidInput),
+    ):
+        with pytest.raises(error):
+            cluster.call(request)
+    assert cluster.partition("orders", 0).epoch == partition.epoch
+
+
+def test_an_unclean_election_gives_up_what_only_the_lost_node_had_and_says_so(cluster: LocalCluster) -> None:
+    cluster.create("orders", 1, replicas=2, min_isr=1)
+    partition = cluster.partition("orders", 0)
+    leader, follower = partition.replicas
+    with penstock.connect(cluster.address) as q:
+        q.publish("orders", "both have it")
+        cluster.until(lambda report: all(not each.messages_behind for each in found(report, "orders", 0).followers))
+        cluster.stop(follower)
+        q.publish("orders", "only the leader has it")
+    end = cluster.partition("orders", 0).end_offset
+    cluster.stop(leader)
+    cluster.start(follower)
+    report = cluster.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
+    assert found(report, "orders", 0).leader == ""
+    with pytest.raises(NotEnoughReplicas):
+        cluster.call(ElectLeaders("orders", 0, follower))
+    (would,) = cluster.call(ElectLeaders("orders", 0, is_unclean=True, is_dry=True))
+    assert would.leader == follower
+    assert f"only {leader} " in would.loses
+    assert cluster.partition("orders", 0).leader == ""
+    cluster.call(ElectLeaders("orders", 0, follower, is_unclean=True))
+    cluster.until(lambda report: found(report, "orders", 0).leader == follower)
+    with penstock.connect(cluster.address) as q:
+        q.publish("orders", "again")
+        values = [message.value for message in q.read("orders", partition=0)]
+    assert values == [b"both have it", b"again"]
+    # Who comes back with more than there is cuts it off, and follows.
+    cluster.start(leader)
+    report = cluster.until(lambda report: len(found(report, "orders", 0).in_sync) == 2)
+    assert found(report, "orders", 0).leader == follower
+    assert found(report, "orders", 0).end_offset <= end + 2
+    with pytest.raises(InvalidInput, match="no need"):
+        cluster.call(ElectLeaders("orders", 0, is_unclean=True))
+
+
+def test_a_node_without_a_copy_is_no_candidate_for_an_unclean_election(cluster: LocalCluster) -> None:
+    cluster.create("orders", 1, replicas=1)
+    (only,) = cluster.partition("orders", 0).replicas
+    (other, *_) = set("abc") - {only}
+    cluster.stop(only)
+    cluster.until(lambda report: not found(report, "orders", 0).leader)
+    with pytest.raises(NodeNotFound):
+        cluster.call(ElectLeaders("orders", 0, other, is_unclean=True))
+    with pytest.raises(NotEnoughReplicas):
+        cluster.call(ElectLeaders("orders", 0, is_unclean=True))

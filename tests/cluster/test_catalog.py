@@ -1,0 +1,178 @@
+"""The catalog of a cluster on an etcd in memory: what `min_isr` of a topic does to the records of its partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+from msgspec.structs import replace
+
+from etcd_support import run
+from penstock.broker.catalog import TopicRecord
+from penstock.broker.settings import TopicSettings
+from penstock.cluster.catalog import ClusterCatalog
+from penstock.cluster.core.election import first
+from penstock.cluster.core.events import Registered
+from penstock.cluster.core.record import PartitionRecord, decode, encode
+from penstock.cluster.etcd.store import Lost, Put, Won
+from penstock.cluster.etcd.view import View
+from penstock.cluster.keys import Keys
+from penstock.errors import InvalidSetting, OutcomeUnknown, StaleMetadata
+from penstock.storage.files import random_id
+from penstock.testing import FakeEtcd, ManualClock, ManualTime
+
+LIVE = {node: Registered(f"disk-{node}", f"process-{node}") for node in ("a", "b", "c")}
+KEYS = Keys()
+
+
+class Here:
+    def __init__(self) -> None:
+        self.time = ManualTime()
+        self.etcd = FakeEtcd(self.time)
+        self.view = View(self.etcd.store(), KEYS.prefix, self.time)
+        self.commits: list[int] = []
+        self.before_commit: Callable[[], None] = lambda: None
+        self.catalog = ClusterCatalog(
+            self.view, _Counting(self), KEYS, self._place, clock=ManualClock(), new_id=random_id
+        )
+
+    def _place(self, record: TopicRecord, added: Mapping[str, int]) -> dict[str, PartitionRecord]:
+        return {identity: first(record.name, number, ("a", "b", "c"), 2, LIVE) for identity, number in added.items()}
+
+    def records(self, topic: TopicRecord) -> list[PartitionRecord]:
+        """As they are in etcd."""
+        found = self.etcd.read(KEYS.partitions).items
+        return [decode(found[KEYS.partition(identity)].value) for identity in topic.partitions]
+
+    def shrink(self, topic: TopicRecord, number: int) -> None:
+        """As the leader of a partition would."""
+        record = self.records(topic)[number]
+        if len(record.isr) > 1:
+            self.put(topic, number, replace(record, isr=record.isr[:-1]))
+
+    def put(self, topic: TopicRecord, number: int, record: PartitionRecord) -> None:
+        self.etcd.commit({}, [Put(KEYS.partition(topic.partitions[number]), encode(record))], [])
+
+    async def create(self, partitions: int) -> TopicRecord:
+        return await asyncio.to_thread(self.catalog.create_topic, "orders", partitions, TopicSettings())
+
+    async def change(self, min_isr: int | None) -> TopicRecord:
+        return await asyncio.to_thread(
+            lambda: self.catalog.change_topic("orders", settings=TopicSettings(min_isr=min_isr))
+        )
+
+
+class _Counting:
+    """A store that tells how many keys each commit puts, and lets somebody else be faster."""
+
+    def __init__(self, here: Here) -> None:
+        self._here = here
+        self._store = here.etcd.store()
+
+    async def commit(self, guards: Mapping[str, int], puts: list[Put], deletes: list[str]) -> Won | Lost:
+        self._here.before_commit()
+        self._here.commits.append(max(len(guards), len(puts), len(deletes)))
+        return await self._store.commit(guards, puts, deletes)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+def on_catalog(work: Callable[[Here], Awaitable[None]]) -> None:
+    async def main() -> None:
+        here = Here()
+        await here.view.start()
+        try:
+            await work(here)
+        finally:
+            await here.view.close()
+
+    run(main)
+
+
+def test_another_min_isr_reaches_every_partition_of_the_topic_and_nothing_else_of_their_records_changes() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(3)
+        before = here.records(topic)
+        changed = await here.change(1)
+        assert changed.settings.min_isr == 1
+        assert here.records(topic) == [replace(record, min_isr=1) for record in before]
+        await here.change(None)
+        assert here.records(topic) == before
+
+    on_catalog(work)
+
+
+def test_a_topic_of_many_partitions_is_changed_a_hundred_at_a_time() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(250)
+        here.commits.clear()
+        await here.change(3)
+        assert {record.min_isr for record in here.records(topic)} == {3}
+        assert here.commits == [101, 101, 51, 1]
+
+    on_catalog(work)
+
+
+def test_a_leader_that_changes_its_record_meanwhile_keeps_its_change() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(2)
+        here.before_commit = lambda: here.shrink(topic, 1)
+        await here.change(1)
+        assert [record.min_isr for record in here.records(topic)] == [1, 1]
+        assert [len(record.isr) for record in here.records(topic)] == [3, 1]
+
+    on_catalog(work)
+
+
+def test_a_topic_that_somebody_else_changes_meanwhile_is_left_as_they_have_it() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(2)
+        theirs = here.etcd.read(KEYS.topics).items[KEYS.topics + "orders"].value
+
+        def overtake() -> None:
+            here.before_commit = lambda: None
+            here.etcd.commit({}, [Put(KEYS.topics + "orders", theirs)], [])
+
+        here.before_commit = overtake
+        with pytest.raises(StaleMetadata):
+            await here.change(1)
+        assert [record.min_isr for record in here.records(topic)] == [2, 2]
+        await here.change(1)
+        assert [record.min_isr for record in here.records(topic)] == [1, 1]
+
+    on_catalog(work)
+
+
+def test_who_does_not_know_how_a_change_ended_asks_again_and_it_is_done_in_full() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(150)
+
+        def lose() -> None:
+            here.etcd.lose_requests = 1 if len(here.commits) == 1 else 0
+
+        here.commits.clear()
+        here.before_commit = lose
+        with pytest.raises(OutcomeUnknown):
+            await here.change(1)
+        assert here.catalog.topic("orders").settings.min_isr is None
+        assert {record.min_isr for record in here.records(topic)} == {1, 2}
+        await here.change(1)
+        assert {record.min_isr for record in here.records(topic)} == {1}
+        assert here.catalog.topic("orders").settings.min_isr == 1
+
+    on_catalog(work)
+
+
+def test_a_min_isr_that_a_partition_could_not_have_is_refused_before_anything_is_changed() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(2)
+        here.put(topic, 1, replace(here.records(topic)[1], target=("a", "b")))
+        await here.view.refresh()
+        before = here.etcd.revision
+        with pytest.raises(InvalidSetting, match="min_isr is at most the number of replicas, 2, not 3"):
+            await here.change(3)
+        assert here.etcd.revision == before
+
+    on_catalog(work)

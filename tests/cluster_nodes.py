@@ -1,0 +1,155 @@
+"""Real brokers of a cluster on a thread of this process, over a real etcd, and what an operator asks of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.client.cluster_requests import ClusterReport, PartitionReport, SurveyCluster
+from penstock.client.requests import CreateTopic, Request
+from penstock.net.connecting import transport_to
+from penstock.server.config import Address, Config
+from penstock.server.server import Ready, Server
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+WITHIN_S = 30.0
+_numbers = count()
+
+
+class Running:
+    """A server, and where it is."""
+
+    def __init__(self, server: Server, task: asyncio.Task[None], where: Ready) -> None:
+        self.server = server
+        self.task = task
+        self.where = where
+
+    @property
+    def native(self) -> str:
+        return str(self.where.native)
+
+
+class LocalCluster:
+    """Used from the thread of the test; the nodes live on another one."""
+
+    def __init__(self, directory: Path, etcd: str) -> None:
+        self._directory = directory
+        self._etcd = etcd
+        # Several in one etcd do not know of each other.
+        self._name = f"test-{next(_numbers)}"
+        self.nodes: dict[str, Running] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def bounded() -> T:
+            async with asyncio.timeout(WITHIN_S):
+                return await work
+
+        return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result()
+
+    # --- nodes -------------------------------------------------------------------------------------------
+
+    def start(self, *names: str, **settings: Any) -> None:
+        async def start() -> None:
+            await asyncio.gather(*[self._start(name, settings) for name in names])
+
+        self.run(start())
+
+    async def _start(self, name: str, settings: dict[str, Any]) -> None:
+        config = Config(
+            data=str(self._directory / name),
+            native=Address("127.0.0.1", 0),
+            http=settings.pop("http", None),
+            grpc=None,
+            cluster=self._etcd,
+            cluster_name=self._name,
+            node_id=name,
+            **settings,
+        )
+        server, ready = Server(config), asyncio.get_running_loop().create_future()
+        task = asyncio.get_running_loop().create_task(server.run(ready.set_result))
+        await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            await task
+        self.nodes[name] = Running(server, task, ready.result())
+
+    def stop(self, name: str) -> None:
+        """As by SIGTERM."""
+
+        async def stop() -> None:
+            running = self.nodes.pop(name)
+            running.server.stop()
+            await running.task
+
+        self.run(stop())
+
+    def close(self) -> None:
+        for name in list(self.nodes):
+            self.stop(name)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # --- what is asked of them ---------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        return "penstock://" + ",".join(running.native for running in self.nodes.values())
+
+    def call(self, request: Request[R]) -> R:
+        return self.run(self._call(request))
+
+    async def _call(self, request: Request[R]) -> R:
+        transport = await transport_to(self.address)
+        try:
+            return await transport.call(request)
+        finally:
+            await transport.close()
+
+    def create(self, topic: str, partitions: int, **settings: Any) -> None:
+        self.call(CreateTopic(topic, partitions, settings))
+        self.until(lambda report: all(each.leader and each.end_offset > 0 for each in report.partitions))
+
+    def report(self) -> ClusterReport:
+        return self.call(SurveyCluster())
+
+    def partition(self, topic: str, number: int) -> PartitionReport:
+        return found(self.report(), topic, number)
+
+    def until(self, holds: Callable[[ClusterReport], bool]) -> ClusterReport:
+        """As soon as it does. Whatever a cluster becomes shows in etcd, or in how far its logs go."""
+
+        async def wait() -> ClusterReport:
+            transport = await transport_to(self.address)
+            try:
+                while not holds(report := await transport.call(SurveyCluster())):
+                    await asyncio.sleep(0)
+                return report
+            finally:
+                await transport.close()
+
+        return self.run(wait())
+
+
+def found(report: ClusterReport, topic: str, number: int) -> PartitionReport:
+    (partition,) = [each for each in report.partitions if (each.topic, each.number) == (topic, number)]
+    return partition
+
+
+@contextmanager
+def local_cluster(directory: Path, etcd: str, *names: str) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(directory, etcd)
+    try:
+        cluster.start(*names)
+        yield cluster
+    finally:
+        cluster.close()
