@@ -43,7 +43,7 @@ class LocalCluster:
         self._directory = directory
         self._etcd = etcd
         # Several in one etcd do not know of each other.
-        self._name = f"test-{next(_numbers)}"
+        self.name = f"test-{next(_numbers)}"
         self.nodes: dict[str, Running] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -66,12 +66,12 @@ class LocalCluster:
 
     async def _start(self, name: str, settings: dict[str, Any]) -> None:
         config = Config(
-            data=str(self._directory / name),
+            data=settings.pop("data", str(self._directory / name)),
             native=Address("127.0.0.1", 0),
             http=settings.pop("http", None),
             grpc=None,
             cluster=self._etcd,
-            cluster_name=self._name,
+            cluster_name=self.name,
             node_id=name,
             **settings,
         )
@@ -81,6 +81,10 @@ class LocalCluster:
         if not ready.done():
             await task
         self.nodes[name] = Running(server, task, ready.result())
+
+    def start_alone(self, data: Path) -> None:
+        """A broker in no cluster, until it ends."""
+        self.run(Server(Config(data=str(data), native=Address("127.0.0.1", 0), http=None, grpc=None)).run())
 
     def stop(self, name: str) -> None:
         """As by SIGTERM."""

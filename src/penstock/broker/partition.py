@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 from penstock.acks import ALL
 from penstock.broker import snapshot
 from penstock.broker.bell import Bell
+from penstock.broker.commits import Commits
 from penstock.broker.deliveries import Deliveries
 from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
@@ -85,6 +86,7 @@ class Partition:
             wrote=None if wrote is None else partial(wrote, MESSAGES),
         )
         self._producers: Producers[_Where] = Producers()
+        self.commits = Commits()
         self._disk = disk
         self._loop = loop
         self.groups = Deliveries(
@@ -323,9 +325,10 @@ class Partition:
             state = self.groups.state(name)
             state.forget_dead_below(min(self.messages.start_offset, state.floor))
 
-    def committed(self, log: int, offset: int) -> None:
-        """Of a replicated partition: what lies below it is wherever it has to be."""
+    def committed(self, log: int, offset: int, nodes: tuple[str, ...] = ()) -> None:
+        """Of a replicated partition: what lies below it is wherever it has to be, on these nodes."""
         if log == MESSAGES:
+            self.commits.add(offset, self._clock.now_us(), nodes)
             self.messages.hold_back(offset)
             self._journal.committed(offset)
         else:

@@ -75,11 +75,21 @@ def trace(topic: Topic, identity: MessageId) -> Trace:
     steps = [Step(stored.append_time, "PUBLISHED")]
     if message.deliver_at > stored.append_time:
         steps.append(Step(stored.append_time, "SCHEDULED", until_us=message.deliver_at))
+    if partition.groups.is_replicated:
+        steps.append(_replicated(partition, stored.append_time, identity.offset))
     steps += _story(partition, identity, stored.append_time)
     if topic.settings.retention_age_us is not None and topic.settings.cleanup == "delete":
         until_us = stored.append_time + topic.settings.retention_age_us
         steps.append(Step(steps[-1].time_us, "RETAINED", until_us=until_us))
     return Trace(identity, steps)
+
+
+def _replicated(partition: Partition, append_time: int, offset: int) -> Step:
+    """On which nodes it was when others could see it first."""
+    commit = partition.commits.of(offset)
+    if commit is None:
+        return Step(append_time, "REPLICATED", reason="before this node led the partition, or too long ago to say when")
+    return Step(max(commit.time_us, append_time), "REPLICATED", place=", ".join(commit.nodes))
 
 
 def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator[Step]:

@@ -143,10 +143,20 @@ class Hosted:
         self._is_stepping = True
         try:
             while self._events:
-                for effect in self.replica.step(self._host.now_us(), self._events.popleft()):
+                event = self._events.popleft()
+                for effect in self.replica.step(self._host.now_us(), event):
                     _DO[type(effect)](self, effect)
+                if isinstance(event, RecordSeen):
+                    self._count()
         finally:
             self._is_stepping = False
+
+    def _count(self) -> None:
+        """Writers who want it on all replicas are refused while too few are in sync."""
+        role = self.replica.role
+        if self.partition is not None and isinstance(role, Leader):
+            record = role.ballot.record
+            self.partition.too_few = None if role.ballot.has_quorum else (len(record.isr), record.min_isr)
 
     def wrote(self, number: int) -> None:
         """The leader's own appends are on disk so far."""
@@ -248,8 +258,9 @@ class Hosted:
                 self._job(self._open)
             return
         self.partition = partition
+        self._count()
         for number in LOGS:
-            partition.committed(number, self.replica.committed[number])
+            partition.committed(number, self.replica.committed[number], self._in_sync())
         if self.serves_until_us > self._host.now_us():
             self._host.show(self)
 
@@ -259,9 +270,13 @@ class Hosted:
 
     def _committed(self, effect: Committed) -> None:
         if self.partition is not None:
-            self.partition.committed(effect.log, effect.offset)
+            self.partition.committed(effect.log, effect.offset, self._in_sync())
         else:
             self.logs[effect.log].hold_back(effect.offset)
+
+    def _in_sync(self) -> tuple[str, ...]:
+        record = self.record
+        return () if record is None else tuple(member.node for member in record.isr)
 
     def _cut(self, effect: Cut) -> None:
         self._change(effect.log, partial(self.logs[effect.log].truncate, effect.offset))

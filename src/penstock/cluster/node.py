@@ -541,10 +541,11 @@ class Node:
     async def close(self) -> None:
         """Of what was opened; the broker itself and etcd are closed by whoever opened them."""
         self._is_closed = True
-        for task in self._tasks:
+        tasks = [task for task in (*self._tasks, self._rereading, self._taking_up) if task is not None]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
         if hasattr(self, "following"):
             await self.following.close()
         await self._settled()

@@ -16,7 +16,7 @@ class Extent:
     A copy that is opened is durable as far as it goes: recovery syncs it.
     """
 
-    __slots__ = ("durable", "end", "is_busy", "lineage", "start")
+    __slots__ = ("durable", "end", "is_busy", "is_resetting", "lineage", "start")
 
     def __init__(self, start: int = 0, end: int = 0, lineage: Lineage | None = None) -> None:
         assert start <= end
@@ -24,8 +24,9 @@ class Extent:
         self.end = end
         self.durable = end
         self.lineage = lineage or Lineage()
-        # It is being cut or written to for a follower, and nobody knows how far yet.
+        # It is being cut or written to for a follower, and nobody knows how far yet; or made empty.
         self.is_busy = False
+        self.is_resetting = False
 
     def __repr__(self) -> str:
         return f"Extent({self.start}..{self.durable}..{self.end}, {self.lineage})"
@@ -50,7 +51,8 @@ class Extent:
         self.start = start
         self.end = self.durable = end
         # Of a log that begins anew it is not known what came before.
-        self.lineage.cut(end if end > start else 0)
+        self.lineage.cut(0 if self.is_resetting else end)
+        self.is_resetting = False
 
     def trim(self, start: int) -> None:
         self.start = start

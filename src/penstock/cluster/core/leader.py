@@ -182,8 +182,9 @@ class Leader:
         own, end, last = self.site.logs[log], fetch.ends[log], fetch.lasts[log]
         if end < own.start:
             return StartAt(own.start)
-        if end == 0 or (last == 0 and end == own.start):
-            return None
+        if last == 0:
+            # It has nothing, and so nothing else: it begins where it says, or is ahead of a leader that was.
+            return None if end <= own.end else StartAt(own.start)
         epoch, epoch_end = own.lineage.end_of(last, own.end)
         if epoch == 0:
             return StartAt(own.start)

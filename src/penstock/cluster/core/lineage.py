@@ -1,6 +1,7 @@
 """Which epoch wrote which offsets of a log: what a leader and a follower compare to find where they part.
 
-Every epoch begins with a frame of its own, so no epoch is empty, and the last one is that of the log's last frame.
+Every epoch begins with a frame of its own, so no epoch is empty, and the last one is that of the log's last frame. Of
+which epoch was what lay right before the log's start stays known, even if nothing is left in the log.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 
 
 class Lineage:
-    """Invariant: epochs rise, and their first offsets do not fall. They are equal once all of an epoch was trimmed."""
+    """Invariant: epochs and their first offsets both rise."""
 
     __slots__ = ("_epochs", "_firsts")
 
@@ -37,7 +38,7 @@ class Lineage:
         if self._epochs and epoch == self._epochs[-1]:
             return
         assert epoch > self.last, f"epoch {epoch} after {self.last}"
-        assert not self._firsts or first >= self._firsts[-1], f"epoch {epoch} begins at {first}, in {self}"
+        assert not self._firsts or first > self._firsts[-1], f"epoch {epoch} begins at {first}, in {self}"
         self._epochs.append(epoch)
         self._firsts.append(first)
 
@@ -65,9 +66,7 @@ class Lineage:
         del self._epochs[until:], self._firsts[until:]
 
     def trim(self, start: int) -> None:
-        """The log begins at `start` now. What the epoch of its last frame was stays known, even if that is gone."""
-        at = bisect_right(self._firsts, start) - 1
+        """The log begins at `start` now."""
+        at = bisect_left(self._firsts, start) - 1
         if at > 0:
             del self._epochs[:at], self._firsts[:at]
-        if self._firsts and self._firsts[0] < start:
-            self._firsts[0] = start

@@ -67,7 +67,7 @@ class Replica:
             if isinstance(role, Leader):
                 role.seen(now_us, event.revision, record, out)
         elif record.leader != site.node:
-            self.role = Follower(site, record.leader, record.epoch, out)
+            self.role = Follower(site, record.leader, record, out)
         elif record.incarnation == site.incarnation:
             self.role = Leader(site, event.revision, record, now_us, out)
         else:
