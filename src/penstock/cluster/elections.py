@@ -94,7 +94,7 @@ class Elections:
         elected_as = self._elected(record, node)
         loses = (
             f"{node}'s copy of {name_of(record)} ends at offset {ends[node]}; what was acknowledged beyond it, and "
-            f"only {missing} had, is lost for good, with what its groups did there, and those offsets are given out again"
+            f"only {missing} had, is lost for good, with what groups did there, and its offsets are given out again"
         )
         if not request.is_dry:
 

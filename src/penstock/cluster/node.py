@@ -36,7 +36,8 @@ from penstock.cluster.etcd.store import ABSENT, Lost, Put, Store, Won
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.feeding import Feeding
 from penstock.cluster.following import Following
-from penstock.cluster.hosted import Hosted
+from penstock.cluster.hosted import Hosted, Logs
+from penstock.cluster.inventory import Inventory
 from penstock.cluster.keys import Keys, check_node
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions, Placed
@@ -115,6 +116,7 @@ class Node:
         self.view.on_change(self.keys.throttle, self._throttled)
         self.following: Following
         self.queue: Queue
+        self._inventory: Inventory
         self.id = ""
         self.secret = ""
         self._disk = ""
@@ -147,7 +149,11 @@ class Node:
         node = cls(name, store, files, clock, cluster=cluster, ttl_s=ttl_s)
         node._broke = broke
         node._tls = tls or ssl.create_default_context()
-        await node._open(open_queue)
+        try:
+            await node._open(open_queue)
+        except BaseException:
+            await node.close()
+            raise
         return node
 
     async def _open(self, open_queue: Callable[[ClusterCatalog], Awaitable[Queue]]) -> None:
@@ -155,6 +161,7 @@ class Node:
         loop = self._loop
         disk = await loop.run_in_executor(None, own_disk, self._files, self.name, self.id, random_id())
         self._disk = disk.id
+        self._inventory = await loop.run_in_executor(None, Inventory, self._files)
         me = Replicate(self.name, disk.id, self.incarnation)
         self.following = Following(self.members.info, self.place, self.hosted, me, self._clock, self.broke, self.tally)
         await self.view.start()
@@ -167,6 +174,9 @@ class Node:
         for identity, placed in self.partitions.items():
             self._partition_changed(identity, placed, placed.revision)
         await self._settled()
+        if self.failure is not None:
+            raise self.failure
+        await self._sweep()
 
     async def _found(self) -> None:
         """The cluster, or makes it: who comes first gives it its id and its secret."""
@@ -266,7 +276,7 @@ class Node:
             dropping = self._dropping.get(identity)
             if dropping is not None:
                 await asyncio.wait([dropping])
-            logs = await self.on_a_thread(partial(self.queue.directories.logs, identity))
+            logs = await self.on_a_thread(partial(self._open_copy, identity))
         except PenstockError as error:
             log.error("partition %s can't be opened: %s", identity, error.message)
             self.broke(error)
@@ -285,9 +295,37 @@ class Node:
         else:
             self.drop(hosted)
 
+    def _open_copy(self, identity: str) -> Logs:
+        """On a thread."""
+        directories = self.queue.directories
+        self._inventory.check(identity, directories.names())
+        logs = directories.logs(identity)
+        try:
+            self._inventory.add(identity, logs)
+        except BaseException:
+            for each in logs:
+                each.close()
+            raise
+        return logs
+
+    def _remove_copy(self, identity: str) -> None:
+        self._inventory.remove(identity)
+        self.queue.directories.remove(identity)
+
     async def _settled(self) -> None:
         while self._opening:
             await asyncio.wait(self._opening.values())
+
+    async def _sweep(self) -> None:
+        """Copies of partitions that were moved away while this node was not there."""
+        for identity in await self.on_a_thread(self.queue.directories.names):
+            placed = self.partitions.get(identity)
+            if placed is None:
+                # Most likely its topic was deleted; but if etcd was set back to a backup, this may be all there is.
+                log.warning("%s is the directory of no partition there is; it is left alone", identity)
+            elif identity not in self.hosted and not placed.record.hosts(self.name):
+                await self.on_a_thread(partial(self.queue.directories.remove, identity))
+                log.info("the copy of partition %s is removed: it was moved away", identity)
 
     def _members_changed(self) -> None:
         self.controller.stir()
@@ -483,7 +521,7 @@ class Node:
     async def _drop(self, hosted: Hosted) -> None:
         try:
             await hosted.close()
-            await self.on_a_thread(partial(self.queue.directories.remove, hosted.identity))
+            await self.on_a_thread(partial(self._remove_copy, hosted.identity))
             log.info("the copy of partition %s is removed", hosted.identity)
         except PenstockError as error:
             self.broke(error)

@@ -56,13 +56,14 @@ def test_a_cut_takes_epochs_that_begin_there_or_later(offset: int, left: list[tu
     ("start", "left"),
     [
         (0, [(1, 0), (3, 10), (4, 25)]),
-        (5, [(1, 5), (3, 10), (4, 25)]),
-        (10, [(3, 10), (4, 25)]),
-        (24, [(3, 24), (4, 25)]),
-        (30, [(4, 30)]),
+        (5, [(1, 0), (3, 10), (4, 25)]),
+        (10, [(1, 0), (3, 10), (4, 25)]),
+        (11, [(3, 10), (4, 25)]),
+        (24, [(3, 10), (4, 25)]),
+        (30, [(4, 25)]),
     ],
 )
-def test_a_trim_takes_epochs_that_end_there_or_before(start: int, left: list[tuple[int, int]]) -> None:
+def test_a_trim_takes_epochs_but_the_last_one_before_it(start: int, left: list[tuple[int, int]]) -> None:
     it = lineage()
     it.trim(start)
     assert it.entries == left

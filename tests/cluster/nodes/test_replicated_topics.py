@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import penstock
 from cluster_nodes import LocalCluster
 from penstock.client.blocking import Received
-from penstock.errors import AlreadyExists, InvalidSetting
+from penstock.errors import AlreadyExists, InvalidSetting, LogCorrupt
 from penstock.storage.log import Log
 
 
@@ -196,3 +197,20 @@ def test_the_directory_of_a_node_is_not_for_a_broker_on_its_own(cluster: LocalCl
     cluster.stop("c")
     with pytest.raises(InvalidSetting, match="node of a cluster"):
         cluster.start_alone(tmp_path / "c")
+
+
+def test_a_node_whose_copy_of_a_partition_is_gone_does_not_go_on_without(cluster: LocalCluster, tmp_path: Path) -> None:
+    cluster.create("t", 1)
+    with penstock.connect(cluster.address) as q:
+        q.publish("t", b"kept")
+    cluster.stop("b")
+    (copy,) = (tmp_path / "b" / "partitions").iterdir()
+    shutil.rmtree(copy)
+    with pytest.raises(LogCorrupt, match="not there any more"):
+        cluster.start("b")
+    # The others have it, and b begins anew with an empty directory.
+    shutil.rmtree(tmp_path / "b")
+    cluster.start("b")
+    cluster.until(lambda report: all(sorted(each.in_sync) == ["a", "b", "c"] for each in report.partitions))
+    with penstock.connect(cluster.address) as q:
+        assert [message.value for message in q.reader("t")] == [b"kept"]

@@ -8,7 +8,7 @@ import penstock
 from cluster_nodes import LocalCluster
 
 
-@pytest.mark.parametrize("assignment", ["partition", "shared"])
+@pytest.mark.parametrize("assignment", ["sticky", "shared"])
 def test_a_group_at_work_gets_all_that_comes_to_new_partitions(cluster: LocalCluster, assignment: str) -> None:
     cluster.create("orders", 2)
     with (

@@ -34,7 +34,8 @@ def in_sync(now_us: int, leader: Leader) -> PartitionRecord:
     isr = staying + joining
     if len(isr) < record.min_isr:
         isr = members + joining
-    successor = record.successor if leader.is_handing_over else None
+    # What is asked of a leader that has not begun yet, it sees to when it has.
+    successor = record.successor if leader.is_handing_over or not leader.is_open else None
     return (
         record if (isr, successor) == (record.isr, record.successor) else replace(record, isr=isr, successor=successor)
     )
