@@ -69,6 +69,10 @@ class Directories:
             settings=self._log_settings,
         )
 
+    def names(self) -> list[str]:
+        """The ids of all partitions that have one, open or not."""
+        return sorted(self._directory.directories())
+
     def logs(self, identity: str) -> tuple[Log, Log]:
         """Messages and deliveries of a partition that is replicated: they are there whoever leads it."""
         return open_logs(

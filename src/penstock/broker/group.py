@@ -130,13 +130,12 @@ class Group:
                 break
         if failure is not None and not handed:
             raise failure
-        await self._known_elsewhere(handed)
+        if self.topic.is_replicated:
+            handed = await self._known_elsewhere(handed)
         return self._by_lane(handed) if len(handed) > 1 else handed
 
-    async def _known_elsewhere(self, handed: list[Handed]) -> None:
+    async def _known_elsewhere(self, handed: list[Handed]) -> list[Handed]:
         """Of a replicated partition nothing is handed out before those who may lead it next know of the lease."""
-        if not self.topic.is_replicated:
-            return
         leased = [(self.topic.partition(one.receipt.partition).groups, one.receipt) for one in handed]
         try:
             for groups in {groups for groups, _ in leased if groups.is_replicated}:
@@ -147,6 +146,12 @@ class Group:
                 with suppress(PenstockError):
                     groups.give_back(self.name, receipt.lease, receipt.offsets)
             raise
+        # That may have taken longer than a lease lasts: what it held may be somebody else's by now.
+        return [
+            one
+            for one, (groups, receipt) in zip(handed, leased, strict=True)
+            if groups.has(self.name) and receipt.lease in groups.state(self.name).leases
+        ]
 
     def _in_turn(self, partitions: Iterable[int] | None) -> Sequence[int]:
         """Another one first each time; those with high messages before the others."""

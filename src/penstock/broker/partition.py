@@ -87,6 +87,8 @@ class Partition:
         )
         self._producers: Producers[_Where] = Producers()
         self.commits = Commits()
+        # An operator had a leader elected that did not have everything: at these epochs.
+        self.unclean: tuple[int, ...] = ()
         self._disk = disk
         self._loop = loop
         self.groups = Deliveries(

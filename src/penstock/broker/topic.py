@@ -178,7 +178,7 @@ class Topic:
             in_sync, min_isr = chosen.too_few
             raise NotEnoughReplicas(
                 f"partition {number} of {self.name} has {in_sync} of the {min_isr} replicas in sync that its min_isr "
-                'demands: it was not stored. Try again when more nodes are up; acks="leader" is stored on this one alone',
+                'demands: not stored. Try again when more nodes are up; acks="leader" is stored by the leader alone',
                 topic=self.name,
                 partition=number,
                 in_sync=in_sync,

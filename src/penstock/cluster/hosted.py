@@ -34,7 +34,7 @@ from penstock.cluster.core.effects import (
     Wake,
 )
 from penstock.cluster.core.events import Begun, Event, ProposalEnded, RecordSeen, Stored, Tick, WasCut, Wrote
-from penstock.cluster.core.extent import LOGS, Extent
+from penstock.cluster.core.extent import LOGS, MESSAGES, Extent
 from penstock.cluster.core.leader import Leader
 from penstock.cluster.core.lineage import Lineage
 from penstock.cluster.core.messages import Data, Fetch, Reply
@@ -46,6 +46,7 @@ from penstock.errors import DiskFull, Fatal, InvalidFrame, LogClosed, LogDiverge
 from penstock.frame import FrameRun
 from penstock.limits import MIB
 from penstock.storage.log import Log
+from penstock.storage.merge import merge_small_frames
 from penstock.storage.replicated import append_replicated, copies
 
 log = logging.getLogger("penstock.cluster")
@@ -175,6 +176,16 @@ class Hosted:
         lineage = self.replica.site.logs[number].lineage
         return Data(part.first, run.next_offset, lineage.within(part.first, run.next_offset)), run
 
+    def tidy(self) -> None:
+        """On a thread, of a copy: what came one by one is merged into larger frames, as its leader does with its own.
+        What is committed stays as it is, whoever leads."""
+        own = self.logs[MESSAGES]
+        committed = min(self.replica.committed[MESSAGES], own.end_offset)
+        if own.ceiling is not None and own.ceiling < committed:
+            own.hold_back(committed)
+        for segment in own.segments[:-1]:
+            merge_small_frames(own, segment)
+
     # --- what comes of them ------------------------------------------------------------------------------
 
     def _begin(self, effect: Begin) -> None:
@@ -258,6 +269,7 @@ class Hosted:
                 self._job(self._open)
             return
         self.partition = partition
+        partition.unclean = () if self.record is None else self.record.unclean
         self._count()
         for number in LOGS:
             partition.committed(number, self.replica.committed[number], self._in_sync())

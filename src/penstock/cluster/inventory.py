@@ -35,8 +35,8 @@ class Inventory:
         """Before it is opened, and made if it is not there."""
         if partition in self._copies and partition not in directories:
             raise LogCorrupt(
-                f"the copy of partition {partition} was in the data directory and is not there any more: put it back, or "
-                "empty the data directory, and the node begins anew with what the others have",
+                f"the copy of partition {partition} was in the data directory and is not there any more: put it back, "
+                "or empty the data directory, and the node begins anew with what the others have",
                 file=f"partitions/{partition}",
                 position=0,
             )
@@ -50,8 +50,8 @@ class Inventory:
                 return
             if known is not None:
                 raise LogCorrupt(
-                    f"a log of partition {partition} is not the one that was there: put that one back, or empty the data "
-                    "directory, and the node begins anew with what the others have",
+                    f"a log of partition {partition} is not the one that was there: put that one back, or empty "
+                    "the data directory, and the node begins anew with what the others have",
                     file=f"partitions/{partition}",
                     position=0,
                 )

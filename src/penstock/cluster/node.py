@@ -52,6 +52,7 @@ from penstock.errors import (
     EtcdReplaced,
     EtcdUnavailable,
     Fatal,
+    LogClosed,
     OutcomeUnknown,
     PenstockError,
     SessionLost,
@@ -65,6 +66,7 @@ log = logging.getLogger("penstock.cluster")
 T = TypeVar("T")
 TTL_S = 6
 TICK_S = 1.0
+TIDY_S = 60.0
 # Of a planned end: until the partitions led here are led by others.
 _HAND_OVER_S = 10.0
 _RETRY_S = 0.25
@@ -202,7 +204,7 @@ class Node:
             has_tls,
         )
         await self._register()
-        for work in (self._keep_registered(), self._tick(), self.controller.run(), self._watch()):
+        for work in (self._keep_registered(), self._tick(), self.controller.run(), self._watch(), self._tidy()):
             self._tasks.append(self._loop.create_task(work))
 
     # --- the session -------------------------------------------------------------------------------------
@@ -366,6 +368,21 @@ class Node:
         """For how long the session is surely valid; 0 if it is not."""
         until_us = 0 if self._session is None else self._session.valid_until_us()
         return max(0, until_us - self.now_us()) / 1e6
+
+    async def _tidy(self) -> None:
+        """Of partitions that are led here the broker sees to that."""
+        while True:
+            await asyncio.sleep(TIDY_S)
+            for hosted in list(self.hosted.values()):
+                if not hosted.is_leader and self.hosted.get(hosted.identity) is hosted:
+                    try:
+                        await self.on_a_thread(hosted.tidy)
+                    except LogClosed:
+                        continue
+                    except PenstockError as error:
+                        if isinstance(error, Fatal):
+                            self.broke(error)
+                        log.warning("the copy of %s can't be tidied: %s", hosted.identity, error.message)
 
     def _catalog_changed(self) -> None:
         self.queue.follow_catalog()

@@ -19,7 +19,7 @@ from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.requests import Request
 from penstock.client.transport import Delivery, Lease, Page, Receipt, Stored, Terms
 from penstock.clock import Clock
-from penstock.errors import LogClosed, PenstockError
+from penstock.errors import LogClosed, LogTruncated, PenstockError
 from penstock.frame import Frame
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.local import groups as group_handlers
@@ -231,6 +231,14 @@ class LocalTransport:
     ) -> Page:
         self.check()
         on = self.broker.topic(topic).partition(partition)
+        if on.unclean and offset > on.reading.visible_offset:
+            raise LogTruncated(
+                f"partition {partition} of {topic} ends at {on.reading.visible_offset}, before offset {offset}: an "
+                f"operator had a leader elected that did not have everything (epoch {on.unclean[-1]})",
+                topic=topic,
+                partition=partition,
+                end=on.reading.visible_offset,
+            )
         # What is not on disk may never have been.
         log, until = on.messages, min(until, on.reading.visible_offset)
         if columns is None:
