@@ -23,7 +23,7 @@ import pyarrow as pa
 
 import harness
 import penstock
-from cluster_nodes import PATIENCE_S, Cluster, cluster, has_etcd
+from cluster_serving import PATIENCE_S, Cluster, cluster, has_etcd
 from harness import SYNC_BYTES, Figure, Run, info
 from peers import new_name
 from penstock.client.cluster_requests import SurveyCluster

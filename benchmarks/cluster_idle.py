@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import harness
 import penstock
-from cluster_nodes import Cluster, Node, cluster, has_etcd
+from cluster_serving import Cluster, Node, cluster, has_etcd
 from harness import Figure, Run, info
 from penstock.cluster.etcd.client import EtcdStore
 from penstock.cluster.etcd.settings import EtcdSettings, endpoints_of

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import harness
 import penstock
-from cluster_nodes import Cluster, cluster, has_etcd
+from cluster_serving import Cluster, cluster, has_etcd
 from harness import SYNC_BYTES, Figure, Run, info
 from peers import new_name
 from penstock.client.blocking import Client

@@ -60,7 +60,7 @@ class LocalCluster:
 
     def start(self, *names: str, **settings: Any) -> None:
         async def start() -> None:
-            await asyncio.gather(*[self._start(name, settings) for name in names])
+            await asyncio.gather(*[self._start(name, dict(settings)) for name in names])
 
         self.run(start())
 
@@ -69,7 +69,7 @@ class LocalCluster:
             data=settings.pop("data", str(self._directory / name)),
             native=Address("127.0.0.1", 0),
             http=settings.pop("http", None),
-            grpc=None,
+            grpc=settings.pop("grpc", None),
             cluster=self._etcd,
             cluster_name=self.name,
             node_id=name,

@@ -54,7 +54,7 @@ class Play:
 
 
 def new_leader(record: PartitionRecord, revision: int = 7, ends: Both = (10, 4)) -> Play:
-    """The node "a", elected at that record, with what it has got at epoch 4, and with the beginning of its own on disk."""
+    """The node "a", elected at that record, with what it got at epoch 4, and the beginning of its own on disk."""
     play = Play("a", [(4, 0)], [(4, 0)], ends)
     play.ticks()
     play.does(RecordSeen(revision, record))

@@ -443,3 +443,28 @@ def test_a_deliveries_log_that_makes_no_sense_is_refused() -> None:
     run(first, MemoryFiles(disk))
     with pytest.raises(LogCorrupt):
         run(again, MemoryFiles(killed[0]))
+
+
+def test_nothing_is_handed_out_of_a_lease_that_ran_out_before_others_knew_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(broker: Broker) -> None:
+        group = await filled(broker)
+        groups = group.topic.partition(0).groups
+        flushed = groups.flushed
+
+        async def late() -> None:
+            """As of a partition whose followers are slow."""
+            clock_of(broker).advance_us(SETTINGS.visibility_us)
+            groups.tick()
+            await flushed()
+
+        group.topic.is_replicated = groups.is_replicated = True
+        monkeypatch.setattr(groups, "flushed", late)
+        assert await group.lease("c", 6) == []
+        monkeypatch.setattr(groups, "flushed", flushed)
+        again = await group.lease("c", 100)
+        assert sorted(values_of(again)) == [b"%d" % i for i in range(10)]
+        assert {groups.state("g").attempts[offset] for offset in range(6)} == {2}
+
+    run(work)

@@ -6,6 +6,7 @@ What was recorded, and what the processes said, stays in the directory that is n
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -24,6 +25,8 @@ def main() -> int:
     parser.add_argument("end", type=int, nargs="?")
     parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="instead of those of the seed")
     given = parser.parse_args()
+    # Nothing that was started stays behind, whoever ends this.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     missing = why_not()
     if missing:
         print(f"without faults of the network: {missing}")

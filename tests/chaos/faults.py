@@ -16,6 +16,7 @@ from random import Random
 
 from chaos.load import GROUP, PARTITIONS, TOPIC
 from chaos.network import Network
+from chaos.waiting import all_in_sync
 from cluster_processes import Cluster, Node
 from history.entries import Recorder
 from penstock.client.client import Client
@@ -311,6 +312,7 @@ async def wipe_disk(stage: Stage, rng: Random) -> None:
 
 
 async def rolling_restart(stage: Stage, rng: Random) -> None:
+    """As it is done by hand: the next one when all is in sync again."""
     codes = []
     happened = stage.begins("rolling_restart", " ".join(stage.cluster.nodes))
     for name in sorted(stage.cluster.nodes):
@@ -320,6 +322,7 @@ async def rolling_restart(stage: Stage, rng: Random) -> None:
             if code != 0:
                 stage.recorder.note(name, "death", "ok", code=code, is_expected=False)
             await stage.start(name)
+            await all_in_sync(stage.client, len(stage.cluster.nodes))
     happened(codes == [0] * len(codes))
 
 

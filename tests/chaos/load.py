@@ -139,7 +139,7 @@ class Load:
             await asyncio.gather(*waiting)
 
     async def _send(self, producer: Producer, name: str, value: str, rng: Random) -> None:
-        key = f"k{rng.randrange(_KEYS)}"
+        key = f"user-{rng.randrange(_KEYS)}"
         due_us = now_us() + rng.randrange(200_000, 2_500_000) if rng.random() < 0.1 else None
         fields: dict[str, Any] = {"key": key}
         if due_us is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
@@ -18,18 +18,16 @@ from chaos.disks import note_disks, partitions_of
 from chaos.faults import ALONE, FAULTS, OF_NETWORK, TTL_S, Stage, free_disk, no_small_disk, small_disk
 from chaos.load import PARTITIONS, TOPIC, Load
 from chaos.network import Network, network
+from chaos.waiting import PATIENCE_S, all_in_sync
 from cluster_processes import Cluster, cluster
 from history.checker import check
 from history.entries import Recorder, recording
 from history.violation import Violation
 from penstock.client.client import Client
-from penstock.client.placement import FindPlacement, Placement
 from penstock.client.requests import FindOffsets
-from penstock.errors import PenstockError
 from penstock.net.connecting import connect_async
 
 NODES = ("a", "b", "c")
-_PATIENCE_S = 60.0
 
 
 class Plan(NamedTuple):
@@ -97,14 +95,14 @@ class _Run:
     async def run(self) -> None:
         async with await connect_async(self._cluster.address) as client:
             await client.create_topic(TOPIC, partitions=PARTITIONS)
-            await _until(lambda: _all_in_sync(client))
+            await all_in_sync(client, len(NODES))
             stage = Stage(self._cluster, self._network, client, self._recorder)
             addresses = {name: node.address for name, node in self._cluster.nodes.items()}
             load = Load(self._cluster.address, addresses, self._recorder, self._plan.seed)
             await load.start()
             watching = asyncio.create_task(_watch(stage))
             try:
-                async with asyncio.timeout(_PATIENCE_S):
+                async with asyncio.timeout(PATIENCE_S):
                     await load.reached(sent=100, acked=50)
                 await asyncio.gather(*[self._fault(stage, kind) for kind in self._plan.faults])
                 await self._heal(stage)
@@ -139,13 +137,13 @@ class _Run:
             self._recorder.note("run", "settled", "ok", what=what, took_us=took_us)
 
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await asyncio.gather(*[self._write(client, number) for number in range(PARTITIONS)])
                 note("writable")
                 await load.stop_producing()
                 await load.drain()
                 note("drained")
-                await _until(lambda: _all_in_sync(client))
+                await all_in_sync(client, len(NODES))
                 note("in sync")
 
     async def _write(self, client: Client, partition: int) -> None:
@@ -159,9 +157,9 @@ class _Run:
         partitions = partitions_of(self._cluster)
         committed = {}
         for topic in sorted({topic for topic, _ in partitions.values()}):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 committed[topic] = await client._transport.call(FindOffsets(topic, "latest"))
-        await _until(lambda: _all_in_sync(client))
+        await all_in_sync(client, len(NODES))
         for node in self._cluster.nodes.values():
             node.kill()
         note_disks(self._cluster, self._recorder, partitions, committed)
@@ -176,19 +174,3 @@ async def _watch(stage: Stage) -> None:
                 async with stage.turns[name]:
                     await stage.start(name)
         await asyncio.sleep(0.2)
-
-
-async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """There is nobody who tells: it is asked again and again, and the machine has other work meanwhile."""
-    async with asyncio.timeout(_PATIENCE_S):
-        while not await holds():
-            await asyncio.sleep(0.1)
-
-
-async def _all_in_sync(client: Client) -> bool:
-    try:
-        placement: Placement = await client._transport.call(FindPlacement(()))
-    except PenstockError:
-        return False
-    parts = [part for topic in placement.topics for part in topic.partitions]
-    return len(parts) >= PARTITIONS and all(part.leader and len(part.in_sync) == len(NODES) for part in parts)

@@ -74,6 +74,9 @@ def test_settings_are_given_by_flags_or_by_name(server: str, run: Run) -> None:
     lazy = ["--durability", "interval", "--set", "sync_interval=250ms"]
     changed = run.ok("topic", "set", "by-name", *lazy, "-o", "json").json["settings"]
     assert (changed["durability"], changed["sync_interval"]) == ("interval", "250ms")
+    alone = ["--replicas", "1", "--set", "min_isr=none"]
+    changed = run.ok("topic", "set", "by-name", *alone, "-o", "json").json["settings"]
+    assert (changed["replicas"], changed["min_isr"]) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,8 @@ def test_settings_are_given_by_flags_or_by_name(server: str, run: Run) -> None:
         (["create", "t", "--retention-bytes", "lots"], "--retention-bytes is a number of bytes, or as in 500MB"),
         (["create", "t", "--durability", "maybe"], "durability is fsync or interval, not 'maybe'"),
         (["create", "t", "--set", "sync_interval=0s"], "sync_interval is 1ms to 10m, not 0s"),
+        (["create", "t", "--replicas", "3"], "this broker is on its own: replicas is 1, not 3"),
+        (["create", "t", "--min-isr", "2"], "this broker is on its own: min_isr is 1, not 2"),
         (["create", "t", "--set", "colour"], "--set is name=value, not 'colour'"),
         (["create", "t", "--set", "colour=red"], "there is no topic setting 'colour'"),
         (["create", "t", "--max-delay", "1d", "--set", "max_delay=2d"], "max_delay is set twice"),

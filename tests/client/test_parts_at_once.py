@@ -42,7 +42,7 @@ async def producing(client: Client, partitions: int = 1, **options: Any) -> Asyn
     async with client.producer("orders", **options) as producer:
         transport, loop = producer._transport, asyncio.get_running_loop()
 
-        def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+        def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
             return asyncio.run_coroutine_threadsafe(transport.publish_frame(topic, partition, frame), loop).result()
 
         yield producer, way
@@ -60,9 +60,9 @@ def test_a_table_whose_short_way_fails_is_stored_once(
     async def work(client: Client) -> None:
         async with producing(client) as (producer, arriving):
 
-            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+            def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
                 if gets_through:
-                    arriving(topic, partition, frame)
+                    arriving(topic, partition, frame, acks)
                 if error is not None:
                     raise error
                 return None
@@ -96,10 +96,10 @@ def test_a_table_does_not_overtake_what_was_sent_before_and_what_comes_meanwhile
             assert await at_once(producer, rows(b"no"), arriving) is None
             await producer.flush()
 
-            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+            def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
                 asyncio.run_coroutine_threadsafe(producer.send_batch(rows(b"2"), wait=False), loop).result()
                 asyncio.run_coroutine_threadsafe(producer.send(b"3"), loop).result()
-                return arriving(topic, partition, frame)
+                return arriving(topic, partition, frame, acks)
 
             assert await at_once(producer, rows(b"1"), way) is not None
             await producer.flush()
@@ -131,7 +131,7 @@ def test_a_refused_table_leaves_the_partition_free_for_the_next(run_client: Any)
     async def work(client: Client) -> None:
         async with producing(client) as (producer, arriving):
 
-            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+            def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
                 raise TopicNotFound("orders is not there")
 
             with pytest.raises(TopicNotFound):
@@ -157,28 +157,28 @@ def answered(arriving: Way, meanwhile: Callable[[], None]) -> Way:
 
 
 def unanswered(arriving: Way, meanwhile: Callable[[], None]) -> Way:
-    return lambda topic, partition, frame: None
+    return lambda topic, partition, frame, acks: None
 
 
 def lost_behind_the_broker(arriving: Way, meanwhile: Callable[[], None]) -> Way:
-    def way(topic: str, partition: int, frame: Frame) -> Stored | None:
-        arriving(topic, partition, frame)
+    def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
+        arriving(topic, partition, frame, acks)
         return None
 
     return way
 
 
 def refused(arriving: Way, meanwhile: Callable[[], None]) -> Way:
-    def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+    def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
         raise TopicNotFound("orders is not there")
 
     return way
 
 
 def others_wait(arriving: Way, meanwhile: Callable[[], None]) -> Way:
-    def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+    def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
         meanwhile()
-        return arriving(topic, partition, frame)
+        return arriving(topic, partition, frame, acks)
 
     return way
 

@@ -47,12 +47,12 @@ class Between:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+    async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = "all") -> Stored:
         """The frame gets through, the answer may not."""
         if self.gate is not None:
             await self.gate.wait()
         self.frames.append(frame)
-        stored = await self.inner.publish_frame(topic, partition, frame)
+        stored = await self.inner.publish_frame(topic, partition, frame, acks)
         if self.lost:
             raise self.lost.pop(0)
         return stored
@@ -305,7 +305,7 @@ def test_a_message_whose_short_way_fails_is_stored_once(run_client: Any, gets_th
         async with client.producer("orders") as producer:
             transport, loop = producer._transport, asyncio.get_running_loop()
 
-            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+            def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
                 """Nobody hears the answer."""
                 if gets_through:
                     asyncio.run_coroutine_threadsafe(transport.publish_frame(topic, partition, frame), loop).result()
@@ -326,7 +326,7 @@ def test_who_gives_up_what_the_loop_has_taken_over_leaves_the_partition_free(run
         await client.create_topic("orders", 1)
         async with client.producer("orders") as producer:
 
-            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+            def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
                 return None
 
             # Nobody waits for it.
@@ -345,7 +345,7 @@ def test_what_comes_during_a_message_on_the_short_way_is_sent_behind_it(run_clie
         async with client.producer("orders", linger="0s") as producer:
             transport, loop = producer._transport, asyncio.get_running_loop()
 
-            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+            def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
                 asyncio.run_coroutine_threadsafe(producer.send(b"second"), loop).result()
                 # It is busy: the next one has to wait.
                 assert producer.stored_at_once(Message(b"third"), None, way) is None
@@ -364,7 +364,7 @@ def test_a_message_that_is_interrupted_on_the_short_way_leaves_the_partition_fre
         await client.create_topic("orders", 1)
         async with client.producer("orders") as producer:
 
-            def way(topic: str, partition: int, frame: Frame) -> Stored | None:
+            def way(topic: str, partition: int, frame: Frame, acks: str) -> Stored | None:
                 raise KeyboardInterrupt
 
             with pytest.raises(KeyboardInterrupt):
@@ -581,7 +581,8 @@ def test_without_acks_nobody_waits_and_nothing_is_sent_again(run_client: Any) ->
         assert table.offsets.tolist() == [-1, -1]
         assert ways[0].gate is not None
         ways[0].gate.set()
-        await producer.close()
+        with pytest.raises(Overloaded, match="the answer was lost"):
+            await producer.close()
         assert [message.value async for message in client.reader("orders")] == [b"%d" % number for number in range(8)]
         assert {frame.producer.id for frame in ways[0].frames} == {0}
 

@@ -134,6 +134,8 @@ def test_settings_reach_the_broker_and_come_back(queue: VirtualQueue) -> None:
         "archive": "none",
         "durability": "fsync",
         "sync_interval": "1s",
+        "replicas": None,
+        "min_isr": None,
     }
     changed = queue.change_topic("events", durability="interval", sync_interval="250ms")
     assert (changed.settings["durability"], changed.settings["sync_interval"]) == ("interval", "250ms")
@@ -186,9 +188,25 @@ def test_ranges_of_topics_are_told_too(queue: VirtualQueue) -> None:
         ({"sync_interval": "soon"}, "sync_interval: a duration is written as"),
         ({"sync_interval": "999us"}, "sync_interval is 1ms to 10m, not 999us"),
         ({"sync_interval": "11m"}, "sync_interval is 1ms to 10m, not 11m"),
+        ({"replicas": "3"}, "replicas is a whole number, or None for the default, not '3'"),
+        ({"replicas": 0}, "replicas is 1 to 9, not 0"),
+        ({"min_isr": True}, "min_isr is a whole number, or None for the default, not True"),
+        ({"min_isr": 10}, "min_isr is 1 to 9, not 10"),
+        ({"replicas": 1, "min_isr": 2}, "min_isr is at most the number of replicas, 1, not 2"),
     ):
         with pytest.raises(InvalidSetting, match=sentence):
             queue.create_topic("t", **settings)
+
+
+def test_a_broker_on_its_own_has_no_replicas_to_give(queue: VirtualQueue) -> None:
+    for settings in ({"replicas": 3}, {"min_isr": 2}):
+        with pytest.raises(InvalidSetting, match="this broker is on its own") as refused:
+            queue.create_topic("t", **settings)
+        assert refused.value.details["setting"] in settings
+    assert queue.create_topic("t", replicas=1, min_isr=1).settings["replicas"] == 1
+    with pytest.raises(InvalidSetting, match="this broker is on its own: replicas is 1, not 2"):
+        queue.change_topic("t", replicas=2)
+    assert queue.change_topic("t", replicas=None).settings["replicas"] is None
 
 
 def test_the_session_a_consumer_names_is_its_groups_and_not_its_own(queue: VirtualQueue, clock: VirtualClock) -> None:

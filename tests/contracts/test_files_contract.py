@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,17 @@ def test_a_directory_is_removed_with_everything_in_it(files: Files) -> None:
     assert files.directory("inner").names() == []
     with pytest.raises(StorageError):
         files.remove_directory("nowhere")
+
+
+def test_threads_that_look_at_the_same_time_all_see_everything(files: Files) -> None:
+    names = sorted(f"inner-{number}" for number in range(100))
+    for name in names:
+        files.directory(name).close()
+
+    with ThreadPoolExecutor(4) as pool:
+        seen = [look.result() for look in [pool.submit(files.directories) for _ in range(200)]]
+
+    assert all(sorted(found) == names for found in seen)
 
 
 def test_a_directory_tells_how_much_room_there_is_on_its_disk(files: Files) -> None:

@@ -50,6 +50,10 @@ def test_topics_are_made_listed_changed_and_deleted(tmp_path: Path) -> None:
         changed = await q.UpdateTopic(pb.UpdateTopicRequest(name="a", settings=lazy))
         assert (changed.settings.durability, changed.settings.sync_interval_us) == ("interval", 5_000)
         assert here.site.broker.topic("a").partition(0).messages.sync_within_us == 5_000
+        alone = pb.TopicSettings(replicas=1, min_isr=0)
+        changed = await q.UpdateTopic(pb.UpdateTopicRequest(name="a", settings=alone))
+        assert (changed.settings.replicas, changed.settings.min_isr) == (1, 0)
+        assert here.site.broker.topic("a").settings.min_isr is None
         assert [one.name for one in (await q.ListTopics(pb.ListTopicsRequest())).topics] == ["a", "b"]
         await q.DeleteTopic(pb.DeleteTopicRequest(name="a"))
         assert await failure(q.GetTopic(pb.GetTopicRequest(name="a"))) == NO_TOPIC
@@ -70,6 +74,9 @@ def test_topics_are_made_listed_changed_and_deleted(tmp_path: Path) -> None:
         pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(max_delay_us=-1)),
         pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(durability="maybe")),
         pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(sync_interval_us=0)),
+        pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(replicas=3)),
+        pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(replicas=-1)),
+        pb.CreateTopicRequest(name="t", settings=pb.TopicSettings(min_isr=2)),
         pb.CreateGroupRequest(name="g", settings=pb.GroupSettings(ordering="up")),
         pb.CreateGroupRequest(name="g", settings=pb.GroupSettings(backoff_factor=float("nan"))),
         pb.CreateGroupRequest(name="g", settings=pb.GroupSettings(session_us=-1)),

@@ -29,6 +29,9 @@ def test_a_topic_is_made_changed_and_deleted(serve: Any) -> None:
         changed = await here.ok("PATCH", "/v1/topics/orders", {"config": lazy})
         assert changed["settings"].items() >= lazy.items()
         assert here.site.broker.topic("orders").partition(0).messages.sync_within_us == 250_000
+        alone = {"replicas": 1, "min_isr": None}
+        changed = await here.ok("PATCH", "/v1/topics/orders", alone)
+        assert changed["settings"].items() >= alone.items()
         listed = await here.ok("GET", "/v1/topics")
         assert [topic["name"] for topic in listed["topics"]] == ["orders", "t"]
         await here.ok("DELETE", "/v1/topics/orders")
@@ -46,6 +49,9 @@ def test_a_topic_is_made_changed_and_deleted(serve: Any) -> None:
         ({"name": "x", "durability": None}, "invalid_input"),
         ({"name": "x", "durability": "interval", "sync_interval": "0s"}, "invalid_setting"),
         ({"name": "x", "durability": "interval", "sync_interval": "often"}, "invalid_setting"),
+        ({"name": "x", "replicas": 3}, "invalid_setting"),
+        ({"name": "x", "min_isr": 2}, "invalid_setting"),
+        ({"name": "x", "replicas": "3"}, "invalid_input"),
         ({"name": "x", "retention": {"hours": -1}}, "invalid_setting"),
         ({"name": "x", "partitions": 0}, "invalid_input"),
         ({"name": "x", "partitions": "2"}, "invalid_input"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.client import placement, requests
+from penstock.client import cluster_requests, placement, requests
 from penstock.client.requests import Request
 from penstock.local import transport
 from penstock.local.handlers import HANDLERS
@@ -15,7 +15,7 @@ def test_every_request_has_a_handler() -> None:
     assert transport
     kinds = {
         kind
-        for kind in [*vars(requests).values(), *vars(placement).values()]
+        for kind in [*vars(requests).values(), *vars(placement).values(), *vars(cluster_requests).values()]
         if isinstance(kind, type) and issubclass(kind, Request) and kind is not Request
     }
     assert kinds == set(HANDLERS)

@@ -61,8 +61,8 @@ class Went:
         self.sizes: list[int] = []
         publish_frame = Express.publish_frame
 
-        def spied(express: Express, topic: str, partition: int, frame: Frame) -> Stored | None:
-            stored = publish_frame(express, topic, partition, frame)
+        def spied(express: Express, topic: str, partition: int, frame: Frame, acks: str = "all") -> Stored | None:
+            stored = publish_frame(express, topic, partition, frame, acks)
             if stored is not None:
                 self.sizes.append(len(frame.data))
             return stored
@@ -149,8 +149,8 @@ def test_a_table_whose_connection_is_lost_is_stored_once(
     exchange = Express._exchange
     lost: list[Frame] = []
 
-    def losing(express: Express, topic: str, partition: int, frame: Frame) -> Stored:
-        stored = exchange(express, topic, partition, frame) if when == "after" or lost else None
+    def losing(express: Express, topic: str, partition: int, frame: Frame, acks: str) -> Stored:
+        stored = exchange(express, topic, partition, frame, acks) if when == "after" or lost else None
         if not lost:
             lost.append(frame)
             raise ConnectionLost("gone")

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 from pyroaring import BitMap64
 
+from penstock.client import cluster_requests as c
 from penstock.client import placement as p
 from penstock.client import requests as r
 from penstock.client.answers import Ack
@@ -85,6 +86,13 @@ SAMPLES: dict[type[Request[Any]], Request[Any]] = {
         p.DescribeCluster(),
         p.FindPlacement(),
         p.FindCoordinator(GROUP),
+        c.SurveyCluster(),
+        c.Reassign(TOPIC, 0, ("a",)),
+        c.CancelMoves(TOPIC, 0),
+        c.Rebalance(True),
+        c.ElectLeaders(TOPIC, 0),
+        c.DrainNode("a"),
+        c.UndrainNode("a"),
     )
 }
 

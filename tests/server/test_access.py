@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.client import placement, requests
+from penstock.client import cluster_requests, placement, requests
 from penstock.client.client import Client
 from penstock.errors import Forbidden, InvalidSetting, Unauthenticated
 from penstock.server.access import Kind, Operation, Pattern, Right, Rule, Rules
@@ -84,9 +84,9 @@ def test_without_rules_everything_is_allowed() -> None:
 
 
 def test_every_request_needs_some_right_or_is_a_list_of_what_one_may_know() -> None:
-    found = [*vars(requests).values(), *vars(placement).values()]
+    found = [*vars(requests).values(), *vars(placement).values(), *vars(cluster_requests).values()]
     kinds = {one for one in found if isinstance(one, type) and issubclass(one, requests.Request)}
-    assert set(NEEDS) == kinds - {requests.Request}
+    assert set(NEEDS) == kinds - {requests.Request, *placement.OF_NODES, *cluster_requests.OF_NODES}
 
 
 # --- the file -----------------------------------------------------------------------------------------------

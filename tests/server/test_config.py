@@ -65,6 +65,15 @@ def test_a_door_for_others_needs_keys_or_a_word(address: str) -> None:
         ({"archive_dir": "s3://KEY:SECRET@bucket/archive"}, "has a secret in it.*AWS_ACCESS_KEY_ID"),
         ({"archive_dir": "abfs://box@account/archive?client_secret=SECRET"}, r"archive_dir \(abfs://…\) has a secret"),
         ({"tls_key": "x"}, "tls_key without tls_cert"),
+        ({"node_id": "a"}, "node_id is for a node of a cluster, and no cluster is named"),
+        ({"tls_ca": "x"}, "tls_ca is for a node of a cluster"),
+        ({"rack": "r1"}, "rack is for a node of a cluster"),
+        ({"cluster": "http://etcd:2379"}, "a node of a cluster has a name of its own: --node-id"),
+        ({"cluster": "http://etcd:2379", "node_id": "a", "native": "none"}, "reach each other at their native doors"),
+        ({"cluster": "http://root:SECRET@etcd:2379", "node_id": "a"}, "no user and password in it"),
+        ({"session_ttl": "1500ms"}, "session_ttl is 1s to 600s, in whole seconds"),
+        ({"session_ttl": "0s"}, "session_ttl is 1s to 600s, in whole seconds"),
+        ({"session_ttl": "soon"}, "session_ttl: a duration is written as"),
     ],
 )
 def test_what_makes_no_sense_is_refused(flags: dict[str, Any], told: str) -> None:
@@ -72,6 +81,20 @@ def test_what_makes_no_sense_is_refused(flags: dict[str, Any], told: str) -> Non
         load(None, {}, flags)
     assert "SECRET@" not in raised.value.message
     assert "=SECRET" not in raised.value.message
+
+
+def test_a_password_that_is_no_text_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("cluster: http://etcd:2379\nnode_id: a\netcd_password: 271828\n", encoding="utf-8")
+    with pytest.raises(InvalidSetting, match="etcd_password is a text") as raised:
+        load(tmp_path / "c.yaml", {}, {})
+    assert "271828" not in raised.value.message
+
+
+def test_a_node_of_a_cluster_is_told_where_etcd_is_and_who_it_is() -> None:
+    environment = {"PENSTOCK_CLUSTER": "https://one:2379,https://two:2379", "PENSTOCK_ETCD_PASSWORD": "secret"}
+    config, _ = load(None, environment, {"node_id": "a", "rack": "r1", "session_ttl": "1m", "tls_ca": "ca.pem"})
+    assert (config.cluster, config.node_id) == (environment["PENSTOCK_CLUSTER"], "a")
+    assert (config.rack, config.session_ttl, config.tls_ca, config.etcd_password) == ("r1", 60, "ca.pem", "secret")
 
 
 @pytest.mark.parametrize(

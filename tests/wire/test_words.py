@@ -177,3 +177,16 @@ def test_a_topic_of_an_older_broker_has_no_id() -> None:
     told = {"name": "orders", "partitions": [], "settings": {}, "created_us": 1, "scheduled": 0}
     info = reply_of(requests.DescribeTopic("orders"), msgspec.msgpack.encode(told))
     assert (info.name, info.id) == ("orders", "")
+
+
+def test_a_client_that_does_not_know_acks_means_all_of_them() -> None:
+    assert decoded(msgspec.msgpack.encode(["t", 3]), words.PublishFrame) == words.PublishFrame("t", 3, "all")
+    assert msgspec.msgpack.decode(encoded(words.PublishFrame("t", 3, "leader"))) == ["t", 3, "leader"]
+
+
+def test_a_broker_that_does_not_know_acks_takes_what_it_knows() -> None:
+    class PublishFrame(words.Word, frozen=True):
+        topic: str
+        partition: int
+
+    assert decoded(encoded(words.PublishFrame("t", 3, "leader")), PublishFrame) == PublishFrame("t", 3)

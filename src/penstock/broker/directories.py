@@ -98,9 +98,6 @@ class Directories:
             wrote=wrote,
         )
 
-    def names(self) -> list[str]:
-        return self._directory.directories()
-
     def remove(self, identity: str) -> None:
         if identity in self._directory.directories():
             self._directory.remove_directory(identity)

@@ -76,6 +76,11 @@ class Members:
         member = self._members.get(name)
         return member is not None and (member.session_us is not None or not member.joined)
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """That anybody subscribes to."""
+        return frozenset(self._partitions)
+
     def owner(self, part: Part) -> str | None:
         return self._owners.get(part)
 

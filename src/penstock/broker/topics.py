@@ -50,6 +50,8 @@ class Topics:
         self._room = room
         self._is_replicated = is_replicated
         self.open: dict[str, Topic] = {}
+        # Of replicated partitions: the topic, and the number in it.
+        self._places: dict[str, tuple[str, int]] = {}
         # Told of a topic whose partitions were opened, and of how many partitions one has now: 0 if it is gone.
         self.opened: Callable[[Topic], None] = lambda topic: None
         self.changed: Callable[[str, int], None] = lambda name, partitions: None
@@ -101,6 +103,11 @@ class Topics:
                     self.changed(record.name, known.count)
         for name in [name for name in self.open if not self._catalog.has_topic(name)]:
             self._gone(self.open[name])
+        self._places = {
+            identity: (topic.name, number)
+            for topic in self.open.values()
+            for number, identity in enumerate(topic.record.partitions)
+        }
 
     def _gone(self, topic: Topic) -> None:
         del self.open[topic.name]
@@ -109,10 +116,9 @@ class Topics:
 
     def place_of(self, identity: str) -> tuple[Topic, int] | None:
         """The topic that has this partition, and its number there."""
-        for topic in self.open.values():
-            if identity in topic.record.partitions:
-                return topic, topic.record.partitions.index(identity)
-        return None
+        name, number = self._places.get(identity, ("", 0))
+        topic = self.open.get(name)
+        return None if topic is None else (topic, number)
 
     async def lead(self, topic: Topic, logs: tuple[Log, Log], wrote: Callable[[int], None]) -> Partition:
         """A partition of it, over these logs. Nobody sees it before `show`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,10 +20,10 @@ from penstock.cli.shown import counted
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_requests import ClusterReport, Elected, Move
+    from penstock.client.cluster_requests import ClusterReport, Elected, ElectLeaders, Move
 
 # A leader hands over within half a second, or tries again.
-_ELECTED_WITHIN_S = 15.0
+_ELECTED_WITHIN_S, _ASKED_AGAIN_S = 15.0, 2.0
 
 Place = Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic, or one partition of it.")]
 Throttle = Annotated[
@@ -90,7 +91,7 @@ def rebalance(
         if wait and not dry_run:
             left = _waited(call, plan.moves, timeout_s)
             if not left:
-                left = _led(call, call(ElectLeaders(None)))
+                left = _led(call, ElectLeaders(None), call(ElectLeaders(None)))
     _print_moves(output, plan.moves, "nothing to move: replicas are spread evenly", left=left, is_dry=dry_run)
 
 
@@ -122,7 +123,7 @@ def elect(
             note(f"{would.loses}.")
             node = would.leader
         elected = call(ElectLeaders(topic, number, node, is_unclean=unclean))
-        left = _led(call, elected)
+        left = _led(call, ElectLeaders(topic, number, node), elected)
     if output is Output.JSON:
         print_json(console(), {"elected": [_elected_json(each) for each in elected], "is_done": not left})
     elif not elected:
@@ -178,12 +179,19 @@ def _waited(call: Call, moves: list[Move], timeout_s: float | None) -> str:
     return wait_for(call, f"moving {counted(len(moves), 'partition')}", partial(moved, moves), timeout_s)
 
 
-def _led(call: Call, elected: list[Elected]) -> str:
+def _led(call: Call, again: ElectLeaders, elected: list[Elected]) -> str:
+    """A leader that can't hand over in time goes on leading: it is asked again."""
     if not elected:
         return ""
+    asked = time.monotonic()
 
     def step(report: ClusterReport) -> Step:
-        return led(elected, report)
+        nonlocal asked
+        now = led(elected, report)
+        if now.done < 1 and time.monotonic() - asked > _ASKED_AGAIN_S:
+            asked = time.monotonic()
+            call(again)
+        return now
 
     return wait_for(call, "electing", step, _ELECTED_WITHIN_S)
 

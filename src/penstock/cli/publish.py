@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
+from penstock.acks import ALL, NONE, check_acks
 from penstock.cli.broker import Broker
 from penstock.cli.bundles import bundled
 from penstock.cli.given import flags_given, pairs_given
@@ -67,25 +68,33 @@ def publish(
         bool, typer.Option("--json-lines", help="Each line of stdin is an object with value, key, headers …")
     ] = False,
     tombstone: Annotated[bool, typer.Option("--tombstone", help="A message without a value.")] = False,
+    acks: Annotated[
+        str, typer.Option("--acks", metavar="all|leader|none", help="On which disks it is when it is told.")
+    ] = ALL,
     raw: Annotated[bool, typer.Option("--raw", help="Keep the newline at the end of stdin.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="A summary instead of the ids.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Publish messages, and print their ids when they are on disk.
 
-    Without VALUE, all of stdin is one message, without the newline at its end.
+    Without VALUE, all of stdin is one message, without the newline at its end. With --acks none no id is known, and a
+    summary is printed instead.
     """
+    check_acks(acks)
     source = _source(value, lines, json_lines, tombstone)
     fields: MessageFields = {"headers": pairs_given("--header", header)}
     fields |= cast("MessageFields", flags_given(key=key, delay=delay, deliver_at=at, ttl=ttl, priority=priority))
-    told = _Told(output, quiet)
+    told = _Told(output, quiet or acks == NONE)
     with broker.open() as q:
         if source is Source.ALL:
             data = os.fsencode(value) if value is not None else None if tombstone else _stdin(raw)
-            told.published(q.publish(topic, data, partition=partition, **fields))
+            if acks == NONE:
+                _publish_many(q, topic, iter([Row(data, partition, fields)]), acks, told)
+            else:
+                told.published(q.publish(topic, data, partition=partition, acks=acks, **fields))
         else:
             read = _lines if source is Source.LINE else _json_lines
-            _publish_many(q, topic, read(partition, fields), told)
+            _publish_many(q, topic, read(partition, fields), acks, told)
     told.end(topic)
 
 
@@ -115,11 +124,11 @@ def _stdin(raw: bool) -> bytes:
 # --- many ---------------------------------------------------------------------------------------------------
 
 
-def _publish_many(q: Client, topic: str, rows: Iterator[Row], told: _Told) -> None:
+def _publish_many(q: Client, topic: str, rows: Iterator[Row], acks: str, told: _Told) -> None:
     """What was sent before something went wrong is stored, and told."""
     with progress_of_messages(f"to {topic}") as progress:
         try:
-            with q.producer(topic) as producer:
+            with q.producer(topic, acks=acks) as producer:
                 for number, row in enumerate(rows, start=1):
                     try:
                         sending = producer.send(row.value, partition=row.partition, **row.fields)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, Unpack, cast, ov
 
 import pyarrow as pa
 
+from penstock.acks import ALL
 from penstock.client import client as aio
 from penstock.client import consumer as aio_consumer
 from penstock.client import dead_letters as aio_dead_letters
@@ -56,7 +57,7 @@ class AtOnce(Protocol):
         self, topic: str, message: Message, partition: int | None
     ) -> Stored | Future[Stored] | None: ...
 
-    def publish_frame_at_once(self, topic: str, partition: int, frame: Frame) -> Stored | None: ...
+    def publish_frame_at_once(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored | None: ...
 
 
 class Received(aio_received.Held, eq=False, gc=False):
@@ -400,9 +401,15 @@ class Client:
         self.close()
 
     def publish(
-        self, topic: str, value: Bytes | None, *, partition: int | None = None, **fields: Unpack[MessageFields]
+        self,
+        topic: str,
+        value: Bytes | None,
+        *,
+        partition: int | None = None,
+        acks: str = ALL,
+        **fields: Unpack[MessageFields],
     ) -> Published:
-        if self._at_once is not None and self._portal.check():
+        if self._at_once is not None and acks == ALL and self._portal.check():
             # Most are nothing but bytes, and whoever waits for each feels every call.
             message = Message(value) if type(value) is bytes and not fields else self._inner.compose(value, fields)
             where = None if partition is None else partition_given(partition)
@@ -410,7 +417,7 @@ class Client:
             if outcome is not None:
                 stored = outcome if isinstance(outcome, Stored) else _stored(outcome, self._portal)
                 return Published(topic, stored.partition, stored.offset, stored.append_time)
-        return self._portal.run(self._inner.publish(topic, value, partition=partition, **fields))
+        return self._portal.run(self._inner.publish(topic, value, partition=partition, acks=acks, **fields))
 
     publish.__doc__ = aio.Client.publish.__doc__
 

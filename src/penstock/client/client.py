@@ -11,6 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from penstock.acks import ALL, LEADER
 from penstock.client.admin import Admin
 from penstock.client.bounds import Offsets
 from penstock.client.consumer import PREFETCH_DEFAULT, Consumer
@@ -85,16 +86,27 @@ class Client(Admin):
     # --- publishing --------------------------------------------------------------------------------------
 
     async def publish(
-        self, topic: str, value: Bytes | None, *, partition: int | None = None, **fields: Unpack[MessageFields]
+        self,
+        topic: str,
+        value: Bytes | None,
+        *,
+        partition: int | None = None,
+        acks: str = ALL,
+        **fields: Unpack[MessageFields],
     ) -> Published:
         """One message, on disk when this returns. The topic must be there.
 
         Text is stored as UTF-8; a value of None is a tombstone. It may have a key (messages of one key go to one
         partition, in order), headers, a delay ("30m") or deliver_at (a time), a ttl, a priority ("high", "normal",
         "low") and a timestamp.
+
+        In a cluster it is on the disks of all replicas in sync by then; with `acks="leader"` on that of its partition's
+        leader, which a fail-over may lose.
         """
+        if acks not in (ALL, LEADER):
+            raise InvalidInput(f"acks of a single message is all or leader, not {acks!r}", argument="acks")
         message = self.compose(value, fields)
-        stored = await self._transport.publish(topic, message, partition_given(partition))
+        stored = await self._transport.publish(topic, message, partition_given(partition), acks)
         return Published(topic, stored.partition, stored.offset, stored.append_time)
 
     def compose(self, value: Bytes | None, fields: MessageFields) -> Message:
@@ -111,12 +123,13 @@ class Client(Admin):
         buffer_bytes: int = BUFFER_BYTES,
         compression: str = "none",
         retry_for: Duration = "30s",
-        acks: str = "all",
+        acks: str = ALL,
     ) -> Producer:
         """For many messages: they are gathered and sent together. Compression is none, lz4 or zstd.
 
-        With `acks="none"` nobody waits for answers, and what is lost on the way is lost. Of a single broker, "leader"
-        and "all" are the same.
+        A message is told to be stored when it is on the disks of all replicas in sync; with `acks="leader"` when it is
+        on that of its partition's leader, which a fail-over may lose; with `acks="none"` at once, at offset -1, and
+        what goes wrong is told by `flush` and `close`. Of a broker on its own, "leader" and "all" are the same.
         """
         options = ProducerOptions(linger, batch_messages, batch_bytes, buffer_bytes, compression, retry_for, acks)
         self._check_open()

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Self, TypeAlias, Unpack, overload
 import numpy as np
 import pyarrow as pa
 
+from penstock.acks import ALL, NONE, check_acks
 from penstock.batch import Batch
 from penstock.body import check_limits
 from penstock.client.cutting import cuts, size_of
@@ -21,7 +22,8 @@ from penstock.client.parts import Part, Parts, check_times
 from penstock.client.requests import DescribeTopic
 from penstock.client.sender import AT_ONCE_BYTES_MAX, Sender, Way
 from penstock.client.sending import PublishedBatch, Sending, SendingBatch
-from penstock.client.transport import Stored, Transport
+from penstock.client.transport import UNKNOWN, Stored, Transport
+from penstock.client.unheard import Unheard
 from penstock.client.words import (
     HOW_TO_CLOSE,
     Bytes,
@@ -46,7 +48,6 @@ LINGER = "3ms"
 BATCH_MESSAGES = 1_000
 BATCH_BYTES = 1 * MIB
 BUFFER_BYTES = 32 * MIB
-ACKS = ("all", "leader", "none")
 
 Table: TypeAlias = pa.Table | pa.RecordBatch
 
@@ -57,9 +58,9 @@ class ProducerOptions(NamedTuple):
     No more than `buffer_bytes` wait to be sent: whoever sends more waits, too. A frame that failed for a reason that
     passes is sent again, for `retry_for` at the most.
 
-    A frame is told to be stored when `acks` have come: "all", of every broker that has to have it, or of its "leader";
-    a single broker is both. With "none" nobody waits: it is told to be stored, at offset -1, when it is on its way, and
-    what is lost there is lost.
+    A frame is told to be stored when it is on the disks of "all" that have to have it, or on that of its "leader"; a
+    single broker is both. With `acks` "none" nobody waits: it is told to be stored, at offset -1, when it is on its
+    way, and sent once; what goes wrong with it is told by `flush` and `close`.
     """
 
     linger: Duration = LINGER
@@ -68,15 +69,14 @@ class ProducerOptions(NamedTuple):
     buffer_bytes: int = BUFFER_BYTES
     compression: str = "none"
     retry_for: Duration = "30s"
-    acks: str = "all"
+    acks: str = ALL
 
     def check(self, limits: Limits) -> None:
         duration_of("linger", self.linger)
         duration_of("retry_for", self.retry_for)
         if not isinstance(self.compression, str) or self.compression not in CODECS:
             raise InvalidInput(f"compression is {', '.join(CODECS)}, not {self.compression!r}")
-        if self.acks not in ACKS:
-            raise InvalidInput(f"acks is {', '.join(ACKS)}, not {self.acks!r}")
+        check_acks(self.acks)
         for name, value, highest in (
             ("batch_messages", self.batch_messages, limits.batch_messages_max),
             # Half of what a frame may hold leaves room for the columns around the bytes.
@@ -99,7 +99,7 @@ class Producer:
         self._transport = transport
         self._options = options
         # What goes past the outbox does so as it is, and is waited for.
-        self._is_plain = options.compression == "none" and options.acks != "none"
+        self._is_plain = options.compression == "none" and options.acks != NONE
         self._new_id = new_id
         self._sender: Sender | None = None
         self._process = os.getpid()
@@ -160,7 +160,8 @@ class Producer:
             codec=CODECS[options.compression],
             linger_s=duration_us(options.linger) / 1_000_000,
             retry_s=duration_us(options.retry_for) / 1_000_000,
-            waits=options.acks != "none",
+            acks=options.acks,
+            unheard=Unheard(self.topic, options.buffer_bytes),
             owner=self,
         )
 
@@ -195,7 +196,7 @@ class Producer:
             return alone
         sending = await self.put(message, partition)
         stored = await sender.stored(sending.parcel)
-        return stored._replace(offset=stored.offset + sending.row)
+        return stored if stored.offset == UNKNOWN else stored._replace(offset=stored.offset + sending.row)
 
     def stored_at_once(self, message: Message, partition: int | None, way: Way) -> Stored | Future[Stored] | None:
         """The same on the thread of whoever waits, by a short way; a future if the event loop had to take over.

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from threading import get_ident
 
+from penstock.acks import ALL, NONE
 from penstock.batch import Batch
 from penstock.client.lane import Hold, Lane
 from penstock.client.outbox import Added, Outbox
 from penstock.client.parcel import Parcel
 from penstock.client.patience import patiently
 from penstock.client.transport import UNKNOWN, Stored, Transport
-from penstock.errors import LogClosed, PenstockError
+from penstock.client.unheard import Unheard
+from penstock.errors import LogClosed, PenstockError, SequenceGap
 from penstock.frame import Frame, Producer
 from penstock.limits import MIB
 from penstock.message import Message
 
+log = logging.getLogger("penstock.client")
+
 _SEQUENCE_MAX = (1 << 31) - 1
 _FAILED_MAX = 1_000
-_UNHEARD_MAX = 64
-
-# To a topic's partition with a frame, on the thread that calls it. None: nobody knows whether it was stored.
-Way = Callable[[str, int, Frame], Stored | None]
+# To a topic's partition with a frame and how far it is to be stored, on the thread that calls it. None: nobody knows
+# whether it was.
+Way = Callable[[str, int, Frame, str], Stored | None]
 # The largest frame for one of those: what is larger has other things to wait for than threads.
 AT_ONCE_BYTES_MAX = 1 * MIB
 
@@ -48,10 +52,11 @@ class Sender:
         codec: int,
         linger_s: float,
         retry_s: float,
-        waits: bool,
+        acks: str,
+        unheard: Unheard,
         owner: object,
     ) -> None:
-        """Without `waits`, for no answers: frames have no identity then, and are sent once."""
+        """`acks` as in `penstock.acks`. With none, `unheard` has what is on its way."""
         self._owner = owner
         self._transport = transport
         self._topic = topic
@@ -61,8 +66,8 @@ class Sender:
         self._codec = codec
         self._linger_s = linger_s
         self._retry_s = retry_s
-        self._waits = waits
-        self._unheard: set[asyncio.Task[Stored]] = set()
+        self._acks = acks
+        self._unheard = unheard
         # For each that goes past the outbox.
         self._alone: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -125,13 +130,13 @@ class Sender:
         self.hurry()
         stored = [asyncio.wrap_future(parcel.done) for parcel in list(self._outbox.pending)]
         await asyncio.gather(*stored, *self._alone, return_exceptions=True)
-        if self._unheard:
-            # The end of the client would cut them off.
-            await asyncio.wait(self._unheard)
+        # The end of the client would cut them off.
+        await self._unheard.settled()
         failed = [parcel for parcel in self._failed if not parcel.is_told]
         self._failed.clear()
         if failed:
             raise failed[0].error()
+        self._unheard.check()
 
     # --- one partition -----------------------------------------------------------------------------------
 
@@ -168,38 +173,50 @@ class Sender:
                 waiter.set_result(None)
 
     async def _sent(self, parcel: Parcel) -> Stored:
-        if not self._waits:
-            return await self._sent_away(parcel)
-        lane = self._outbox.lane(parcel.partition)
-        frame = self._frame_of(lane, parcel.batch(self._transport.now_us()))
-        return await self._until_stored(lane, frame)
-
-    async def _sent_away(self, parcel: Parcel) -> Stored:
-        """In order, as many at once as the connection takes; what becomes of them nobody hears."""
         batch = parcel.batch(self._transport.now_us())
+        if self._acks == NONE:
+            return await self._sent_away(parcel.partition, batch)
+        lane = self._outbox.lane(parcel.partition)
+        return await self._until_stored(lane, batch, self._frame_of(lane, batch))
+
+    async def _sent_away(self, partition: int, batch: Batch) -> Stored:
+        """Without an identity: it is sent once. Those of a partition go one behind the other."""
         frame = Frame.of(batch, codec=self._codec, limits=self._transport.limits)
-        if len(self._unheard) >= _UNHEARD_MAX:
-            await asyncio.wait(self._unheard, return_when=asyncio.FIRST_COMPLETED)
-        sending = self._loop.create_task(self._transport.publish_frame(self._topic, parcel.partition, frame))
-        self._unheard.add(sending)
-        sending.add_done_callback(self._heard)
+        await self._unheard.room(len(frame.data))
+        publishing = self._transport.publish_frame(self._topic, partition, frame, NONE)
+        self._unheard.add(self._loop.create_task(publishing), len(frame.data))
         # Now it is on its way.
         await asyncio.sleep(0)
-        return Stored(parcel.partition, UNKNOWN, 0, self._outbox.partitions)
-
-    def _heard(self, sending: asyncio.Task[Stored]) -> None:
-        self._unheard.discard(sending)
-        if not sending.cancelled() and sending.exception() is None:
-            self._outbox.grow(sending.result().partitions)
+        self._outbox.grow(self._unheard.partitions)
+        return Stored(partition, UNKNOWN, 0, self._outbox.partitions)
 
     def _next(self, lane: Lane, count: int) -> Producer:
         if lane.sequence + count > _SEQUENCE_MAX:
             lane.start_anew(self._new_identity)
         return Producer(lane.identity or self._identity, lane.epoch, lane.sequence)
 
-    async def _until_stored(self, lane: Lane, frame: Frame) -> Stored:
+    async def _until_stored(self, lane: Lane, content: Message | Batch, frame: Frame) -> Stored:
         try:
-            send = partial(self._transport.publish_frame, self._topic, lane.partition, frame)
+            return await self._sent_until_stored(lane, frame)
+        except SequenceGap as error:
+            if not self._is_gap(error):
+                raise
+            # What is missing was on the disk of a leader, and told, and no other replica had it. This goes on without.
+            log.warning(
+                "messages to partition %d of %s, with acks=leader, were lost with their leader: %s",
+                lane.partition,
+                self._topic,
+                error.message,
+            )
+            return await self._sent_until_stored(lane, self._frame_of(lane, content))
+
+    def _is_gap(self, error: PenstockError) -> bool:
+        """One that there may be: "all" is told only of what outlives its leader."""
+        return isinstance(error, SequenceGap) and self._acks != ALL
+
+    async def _sent_until_stored(self, lane: Lane, frame: Frame) -> Stored:
+        try:
+            send = partial(self._transport.publish_frame, self._topic, lane.partition, frame, self._acks)
             stored = await patiently(self._retry_s, send)
         except BaseException:
             # Whether it was stored is not known for sure; also if whoever waited has given up.
@@ -234,7 +251,7 @@ class Sender:
         except BaseException:
             self._release(hold)
             raise
-        return await self._send_held(hold, lane, frame)
+        return await self._send_held(hold, lane, message, frame)
 
     def send_at_once(
         self, content: Message | Batch, key: bytes | None, partition: int | None, way: Way
@@ -258,28 +275,28 @@ class Sender:
     def _sent_at_once(self, hold: Hold, lane: Lane, content: Message | Batch, way: Way) -> Stored | Future[Stored]:
         frame = self._frame_of(lane, content)
         try:
-            stored = way(self._topic, lane.partition, frame)
+            stored = way(self._topic, lane.partition, frame, self._acks)
         except PenstockError as error:
-            if not error.retriable:
+            if not error.retriable and not self._is_gap(error):
                 raise
             stored = None
         if stored is None:
             # It may be stored already: it keeps its sequence, and the partition, also if the caller gives up.
             outcome = _promise()
-            self._on_the_loop(self._take_over, hold, frame, outcome)
+            self._on_the_loop(self._take_over, hold, content, frame, outcome)
             return outcome
         self._stored(lane, 1 if isinstance(content, Message) else content.count, stored)
         if self._outbox.release(hold):
             self._pass_on(hold)
         return stored
 
-    def _take_over(self, hold: Hold, frame: Frame, outcome: Future[Stored]) -> None:
+    def _take_over(self, hold: Hold, content: Message | Batch, frame: Frame, outcome: Future[Stored]) -> None:
         mine = Hold()
         lane = self._outbox.pass_on(hold, mine)
         if lane is None:
             # Given up by whoever was to wait for it.
             return
-        task = self._loop.create_task(self._send_held(mine, lane, frame))
+        task = self._loop.create_task(self._send_held(mine, lane, content, frame))
         self._taken_over.add(task)
         task.add_done_callback(partial(self._tell, outcome))
 
@@ -292,11 +309,11 @@ class Sender:
         else:
             outcome.set_result(task.result())
 
-    async def _send_held(self, hold: Hold, lane: Lane, frame: Frame) -> Stored:
+    async def _send_held(self, hold: Hold, lane: Lane, content: Message | Batch, frame: Frame) -> Stored:
         over = self._loop.create_future()
         self._alone.add(over)
         try:
-            return await self._until_stored(lane, frame)
+            return await self._until_stored(lane, content, frame)
         finally:
             self._alone.discard(over)
             over.set_result(None)

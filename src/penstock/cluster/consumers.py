@@ -42,6 +42,11 @@ class ClusterConsumers(Consumers):
     def has(self, group: str) -> bool:
         return group in self._groups
 
+    def is_subscribed(self, group: str, topic: str) -> bool:
+        """Whether a member of a group that is coordinated here has that topic."""
+        members = self._groups.get(group)
+        return members is not None and topic in members.topics
+
     @property
     def coordinated(self) -> list[str]:
         return list(self._groups)

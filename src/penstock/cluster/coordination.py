@@ -112,7 +112,9 @@ class Coordination:
         self._check(check_name("group", group))
         record = await self._broker.ensure_group(group, **given)
         for name in names:
-            await self._started(group, name)
+            # Where others of the group are at it already, it has begun.
+            if not self._consumers.is_subscribed(group, name):
+                await self._started(group, name)
         async with self._beginning.setdefault(group, asyncio.Lock()):
             term = self._check(group)
             if not self._consumers.has(group):

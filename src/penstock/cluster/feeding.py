@@ -26,6 +26,8 @@ log = logging.getLogger("penstock.cluster")
 _PACKET_BYTES_MAX = 4 * MIB
 # After that the throttle is looked at again: it may have been lifted.
 _LOOK_S = 0.25
+# A connection that was made again is trusted after this: one that comes and goes must not change records each time.
+_BACK_S = 0.5
 
 
 class Stream(Protocol):
@@ -134,18 +136,36 @@ class Feeding:
         self._feeds: dict[str, Feed] = {}
         # When each was last heard to still wait for answers.
         self.heard_us: dict[str, int] = {}
+        # By node: incarnations that have fetched from here, and whose connection was lost since.
+        self.lost: dict[str, str] = {}
+        # Told when one is lost, or is back.
+        self.changed: Callable[[], None] = lambda: None
+        self._is_ending = False
 
     def open(self, stream: Stream, correlation: int, header: bytes) -> Feed:
         """The last one that a node has opened is the one that counts."""
         feed = Feed(stream, correlation, decoded(header, Replicate), self)
         self._feeds[feed.peer.node] = feed
         log.info("%s fetches from here", feed.peer.node)
+        if feed.peer.node in self.lost:
+            asyncio.get_running_loop().call_later(_BACK_S, self._is_back, feed)
         return feed
+
+    def _is_back(self, feed: Feed) -> None:
+        if self._feeds.get(feed.peer.node) is feed and self.lost.pop(feed.peer.node, None) is not None:
+            self.changed()
 
     def closed(self, feed: Feed) -> None:
         if self._feeds.get(feed.peer.node) is feed:
             del self._feeds[feed.peer.node]
             log.info("%s does not fetch from here any more", feed.peer.node)
+            if not self._is_ending:
+                self.lost[feed.peer.node] = feed.peer.incarnation
+                self.changed()
+
+    def end(self) -> None:
+        """The doors are being closed: from now on it is not others that are lost."""
+        self._is_ending = True
 
     def fetched(self, node: str, header: bytes) -> None:
         fetches = decoded(header, Fetches).fetches

@@ -37,6 +37,7 @@ from penstock.cluster.core.events import Begun, Event, ProposalEnded, RecordSeen
 from penstock.cluster.core.extent import LOGS, MESSAGES, Extent
 from penstock.cluster.core.leader import Leader
 from penstock.cluster.core.lineage import Lineage
+from penstock.cluster.core.membership import still_in_sync
 from penstock.cluster.core.messages import Data, Fetch, Reply
 from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.core.replica import Replica
@@ -111,6 +112,8 @@ class Hosted:
         # While this node leads and has begun to serve.
         self.partition: Partition | None = None
         self.serves_until_us = 0
+        # Others can use the partition.
+        self.is_shown = False
         self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
         self._working: asyncio.Task[None] | None = None
         self._proposing: asyncio.Task[None] | None = None
@@ -147,17 +150,18 @@ class Hosted:
                 event = self._events.popleft()
                 for effect in self.replica.step(self._host.now_us(), event):
                     _DO[type(effect)](self, effect)
-                if isinstance(event, RecordSeen):
-                    self._count()
+                partition = self.partition
+                if partition is not None and (isinstance(event, RecordSeen | Tick) or partition.too_few is not None):
+                    self._count(partition)
         finally:
             self._is_stepping = False
 
-    def _count(self) -> None:
+    def _count(self, partition: Partition) -> None:
         """Writers who want it on all replicas are refused while too few are in sync."""
         role = self.replica.role
-        if self.partition is not None and isinstance(role, Leader):
-            record = role.ballot.record
-            self.partition.too_few = None if role.ballot.has_quorum else (len(record.isr), record.min_isr)
+        if isinstance(role, Leader):
+            in_sync, min_isr = still_in_sync(self._host.now_us(), role), role.ballot.record.min_isr
+            partition.too_few = (in_sync, min_isr) if in_sync < min_isr else None
 
     def wrote(self, number: int) -> None:
         """The leader's own appends are on disk so far."""
@@ -270,7 +274,7 @@ class Hosted:
             return
         self.partition = partition
         partition.unclean = () if self.record is None else self.record.unclean
-        self._count()
+        self._count(partition)
         for number in LOGS:
             partition.committed(number, self.replica.committed[number], self._in_sync())
         if self.serves_until_us > self._host.now_us():

@@ -66,10 +66,13 @@ log = logging.getLogger("penstock.cluster")
 T = TypeVar("T")
 TTL_S = 6
 TICK_S = 1.0
+_TICK_S_MIN = 0.02
 TIDY_S = 60.0
 # Of a planned end: until the partitions led here are led by others.
 _HAND_OVER_S = 10.0
 _RETRY_S = 0.25
+# Beyond a session's time, until etcd has surely let go of it.
+_GRACE_S = 2.0
 
 
 class _Cluster(msgspec.Struct, frozen=True):
@@ -115,6 +118,7 @@ class Node:
         self._taking_up: asyncio.Task[None] | None = None
         self._groups: set[str] = set()
         self.feeding = Feeding(self.hosted, self.now_us, self.broke, self.tally)
+        self.feeding.changed = self._feeds_changed
         self.view.on_change(self.keys.throttle, self._throttled)
         self.following: Following
         self.queue: Queue
@@ -213,6 +217,7 @@ class Node:
         assert self._registered is not None
         key = self.keys.broker(self.name)
         session = await self._store.session(self._ttl_s)
+        give_up = self._loop.time() + self._ttl_s + _GRACE_S
         try:
             while True:
                 await self.view.refresh()
@@ -220,9 +225,12 @@ class Node:
                 if item is not None:
                     other = msgspec.json.decode(item.value, type=Broker)
                     if other.disk != self._disk:
+                        # Dead, if it is this node's past with a disk that is gone: its session runs out by itself.
+                        if self._loop.time() < give_up:
+                            await asyncio.sleep(_RETRY_S)
+                            continue
                         raise AlreadyExists(
-                            f"there is a node {self.name} already, at {other.native}, with another data directory; "
-                            f"if it is dead, try again in {self._ttl_s} s",
+                            f"there is a node {self.name} already, at {other.native}, with another data directory",
                             node=self.name,
                         )
                 # One of the same data directory was here before, and is dead: the directory is locked.
@@ -341,13 +349,30 @@ class Node:
         self.members.term = self.view.revision
         self.nodes_changed()
 
+    def _feeds_changed(self) -> None:
+        now = self._surroundings()
+        for hosted in list(self.hosted.values()):
+            if hosted.is_leader:
+                hosted.step(now)
+
     def _surroundings(self) -> Tick:
         until = 0 if self._session is None else self._session.valid_until_us()
-        return Tick(until, self.members.live, dict(self.feeding.heard_us))
+        live, lost = self.members.live, self.feeding.lost
+        if lost:
+            # A process that dies closes its connections. Its session lasts for seconds, and to wait for that would hold
+            # up every partition that it follows here: it leaves their ISRs at once, and is back as soon as it fetches.
+            live = {name: each for name, each in live.items() if lost.get(name) != each.incarnation}
+        return Tick(until, live, dict(self.feeding.heard_us))
+
+    def _until_tick_s(self) -> float:
+        """Nobody is served for longer than it may be."""
+        shown = [hosted.serves_until_us for hosted in self.hosted.values() if hosted.is_shown]
+        left_s = (min(shown, default=self.now_us() + 1_000_000) - self.now_us()) / 1e6
+        return min(max(left_s, _TICK_S_MIN), TICK_S)
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self._until_tick_s())
             now_us, surroundings = self.now_us(), self._surroundings()
             for hosted in list(self.hosted.values()):
                 if not hosted.is_leader:
@@ -498,6 +523,7 @@ class Node:
             return
         topic, number = found
         if topic.here.get(number) is not hosted.partition:
+            hosted.is_shown = True
             self.queue.replicated.show(topic, number, hosted.partition)
             self._to_take_up.add(hosted.identity)
             if self._taking_up is None or self._taking_up.done():
@@ -525,6 +551,7 @@ class Node:
                     self.queue.take_up(*found)
 
     def hide(self, hosted: Hosted) -> None:
+        hosted.is_shown = False
         found = self.queue.replicated.place_of(hosted.identity)
         if found is not None and found[0].here.get(found[1]) is hosted.partition:
             self.queue.replicated.hide(*found)

@@ -65,6 +65,9 @@ class Connection(asyncio.Protocol):
         self._missed: dict[int, Packet] = {}
         self._room = asyncio.Event()
         self._room.set()
+        # Those who wait for room, one behind the other: requests are sent in the order in which they are made.
+        self._line = asyncio.Lock()
+        self._in_line = 0
         self._heard_at = self._loop.time()
         self._beat: asyncio.TimerHandle | None = None
         self._lost: PenstockError | None = None
@@ -100,8 +103,8 @@ class Connection(asyncio.Protocol):
         self, kind: Kind, word: object, payload: Sequence[bytes | memoryview] = (), late: Delivered | None = None
     ) -> Packet:
         """The reply. If the caller gives up, the broker is told so, and what comes all the same goes to `late`."""
-        while not self._room.is_set():
-            await self._room.wait()
+        if self._in_line or not self._room.is_set():
+            await self._wait_for_room()
         self._check()
         correlation, head = self._end.request(kind, word, sum(map(len, payload)))
         reply: asyncio.Future[Packet] = self._loop.create_future()
@@ -120,6 +123,15 @@ class Connection(asyncio.Protocol):
                 if came is not None:
                     late(came)
             raise
+
+    async def _wait_for_room(self) -> None:
+        self._in_line += 1
+        try:
+            async with self._line:
+                while not self._room.is_set():
+                    await self._room.wait()
+        finally:
+            self._in_line -= 1
 
     def subscribe(self, word: object, delivered: Delivered) -> int:
         return self.open_stream(Kind.SUBSCRIBE, word, delivered)

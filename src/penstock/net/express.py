@@ -18,6 +18,7 @@ from struct import Struct
 from threading import Lock, get_ident
 from time import monotonic
 
+from penstock.acks import ALL
 from penstock.client.sender import AT_ONCE_BYTES_MAX
 from penstock.client.transport import Stored
 from penstock.clock import Clock
@@ -63,12 +64,12 @@ class Express:
     def is_open(self) -> bool:
         return self._socket is not None
 
-    def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored | None:
+    def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored | None:
         """None: nobody knows whether it is stored, it is to go the long way. Raises what the broker says."""
         if len(frame.data) > AT_ONCE_BYTES_MAX or not self._enter():
             return None
         try:
-            return self._exchange(topic, partition, frame) if self._is_ready() else None
+            return self._exchange(topic, partition, frame, acks) if self._is_ready() else None
         except (OSError, ProtocolError, ConnectionLost):
             self._drop()
             return None
@@ -124,9 +125,10 @@ class Express:
             return False
         return True
 
-    def _exchange(self, topic: str, partition: int, frame: Frame) -> Stored:
+    def _exchange(self, topic: str, partition: int, frame: Frame, acks: str) -> Stored:
         assert self._socket is not None
-        correlation, head = self._end.request(Kind.PUBLISH, words.PublishFrame(topic, partition), len(frame.data))
+        word = words.PublishFrame(topic, partition, acks)
+        correlation, head = self._end.request(Kind.PUBLISH, word, len(frame.data))
         # The copy costs less than waking the broker twice.
         self._socket.sendall(b"".join((head, frame.data)))
         while True:

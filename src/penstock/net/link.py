@@ -21,6 +21,8 @@ class Link:
         self._patience_s = patience_s
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
+        # How many wait until it is connected. Whoever comes later waits behind them: requests keep their order.
+        self._in_line = 0
         self._is_closed = False
         # The broker's clock minus ours, as it was told last.
         self.ahead_us = 0
@@ -34,8 +36,15 @@ class Link:
     async def connect(self, patience_s: float | None = None) -> Connection:
         """An open connection. ConnectionLost if there is none for so long."""
         connection = self.open
-        if connection is not None and not self._is_closed:
+        if connection is not None and not self._is_closed and not self._in_line:
             return connection
+        self._in_line += 1
+        try:
+            return await self._connected(patience_s)
+        finally:
+            self._in_line -= 1
+
+    async def _connected(self, patience_s: float | None) -> Connection:
         give_up = asyncio.get_running_loop().time() + (self._patience_s if patience_s is None else patience_s)
         async with self._connecting:
             pause = _PAUSE_S
@@ -50,7 +59,9 @@ class Link:
                 except ConnectionLost as error:
                     if asyncio.get_running_loop().time() + pause > give_up:
                         # Whoever wanted to ask something knows that it was not asked.
-                        raise ConnectionLost(error.message, **error.details, was_sent=False) from error
+                        raise ConnectionLost(error.message, **error.details, was_sent=False) from (
+                            error.__cause__ or error
+                        )
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_S_MAX)
 

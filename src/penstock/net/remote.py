@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from penstock.acks import ALL
 from penstock.client.answers import Answer, Extend, Release
 from penstock.client.cluster_requests import SurveyCluster
 from penstock.client.placement import DescribeCluster, FindCoordinator, FindPlacement
@@ -79,7 +80,8 @@ class RemoteTransport:
         self._link = Link(place, clock, patience_s=patience_s)
         self._clock = clock
         self._limits = limits
-        self._producers: dict[str, Producer] = {}
+        # For single messages; by topic, and by how far they are to be stored, if that is not everywhere.
+        self._producers: dict[str | tuple[str, str], Producer] = {}
         self._releasing: set[asyncio.Task[None]] = set()
         self._express: Express | None = None
         self._answer_s = ANSWER_S
@@ -111,20 +113,21 @@ class RemoteTransport:
 
     # --- publishing --------------------------------------------------------------------------------------
 
-    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
+    async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
         """With an identity and a sequence, so that it can be sent again."""
         if not isinstance(topic, str):
             raise InvalidName(f"a topic name must be text, not {type(topic).__name__}", kind="topic")
-        known = self._producers.get(topic)
+        name = topic if acks == ALL else (topic, acks)
+        known = self._producers.get(name)
         if known is not None:
             try:
                 return await known.stored(message, partition)
             except NotFound:
                 # It may have more partitions by now, or have been deleted and made again: asked for anew.
-                self._producers.pop(topic, None)
-        fresh = Producer(self, topic, _AT_ONCE, new_id=partial(secrets.token_bytes, 16))
+                self._producers.pop(name, None)
+        fresh = Producer(self, topic, _AT_ONCE._replace(acks=acks), new_id=partial(secrets.token_bytes, 16))
         await fresh.start()
-        return await self._producers.setdefault(topic, fresh).stored(message, partition)
+        return await self._producers.setdefault(name, fresh).stored(message, partition)
 
     def publish_at_once(self, topic: str, message: Message, partition: int | None) -> Stored | Future[Stored] | None:
         """On the thread that waits for it, or by the loop if it had to take over. None: not at all. See `Express`.
@@ -140,13 +143,13 @@ class RemoteTransport:
             # What is known of the topic may be old. The long way finds out.
             return None
 
-    def publish_frame_at_once(self, topic: str, partition: int, frame: Frame) -> Stored | None:
+    def publish_frame_at_once(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored | None:
         """On the thread that waits for it. None: nobody knows whether it is stored. See `Express`."""
         express = self._express
         if express is None:
             return None
         try:
-            return express.publish_frame(topic, partition, frame)
+            return express.publish_frame(topic, partition, frame, acks)
         except PenstockError:
             raise
         except BaseException:
@@ -167,9 +170,9 @@ class RemoteTransport:
         self._express.rest()
         self._resting = asyncio.get_running_loop().call_later(REST_S, self._rest)
 
-    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+    async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
         connection = await self._link.connect()
-        reply = await connection.request(Kind.PUBLISH, words.PublishFrame(topic, partition), [frame.data])
+        reply = await connection.request(Kind.PUBLISH, words.PublishFrame(topic, partition, acks), [frame.data])
         stored = words.decoded(reply.header, words.Stored)
         return Stored(stored.partition, stored.offset, stored.append_time, stored.partitions)
 
@@ -183,6 +186,11 @@ class RemoteTransport:
     ) -> None:
         """For somebody who has to be heard of: the connection does not stand for it."""
         await self._again(Kind.JOIN, words.Join(group, consumer, tuple(topics), dict(settings), stands=False))
+
+    async def leave_a_session(self, group: str, consumer: str) -> None:
+        """Of one that joined for a session, through whatever connection."""
+        connection = await self._link.connect()
+        await connection.request(Kind.LEAVE, words.Leave(group, consumer))
 
     async def leave(self, group: str, consumer: str) -> None:
         connection = self._link.open

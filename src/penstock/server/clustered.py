@@ -32,15 +32,18 @@ from penstock.cluster.consumers import ClusterConsumers
 from penstock.cluster.coordination import Coordination
 from penstock.cluster.etcd.client import EtcdStore
 from penstock.cluster.etcd.settings import EtcdSettings, endpoints_of
+from penstock.cluster.etcd.view import Known
 from penstock.cluster.node import Node
 from penstock.cluster.operations import Operations
-from penstock.errors import ConnectionLost, EtcdUnavailable, PenstockError, TopicNotFound
+from penstock.errors import ConnectionLost, EtcdUnavailable, PenstockError, SessionLost, TopicNotFound
 from penstock.local.keeper import Keeper
 from penstock.local.transport import READERS, THREADS, LocalTransport
 from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
 from penstock.server.config import Address, Config
+from penstock.server.forwarding.forwarding import Forwarding
 from penstock.server.metrics import Counts
+from penstock.server.metrics_cluster import of_cluster
 from penstock.server.server import Ready
 from penstock.server.tls import trusting
 from penstock.storage.files import DiskFiles
@@ -58,6 +61,11 @@ class Clustered:
         self._closing: list[RemoteTransport] = []
         self.operations = Operations(node, store, self.transport)
         self.coordination: Coordination
+        # What the doors work with that forward to whoever leads.
+        self.forwarding: Forwarding
+        self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for prefix in (node.keys.partitions, node.keys.brokers, node.keys.topics):
+            node.view.on_change(prefix, self._changed)
 
     async def join(self, where: Ready) -> None:
         """Its doors are open there."""
@@ -67,7 +75,7 @@ class Clustered:
                 self._reached(where.native),
                 self._reached(where.http),
                 self._reached(where.grpc),
-                self._config.rack,
+                self._config.rack or "",
                 penstock.__version__,
             ),
             has_tls=self._config.tls_cert is not None,
@@ -103,6 +111,41 @@ class Clustered:
 
     def coordinator(self, group: str) -> Coordinator:
         return self.coordination.of(group)
+
+    # --- what doors need of it, which forward ------------------------------------------------------------
+
+    def info(self, node: str) -> NodeInfo | None:
+        return self.node.members.info(node)
+
+    def place_at(self, native: str) -> Place | None:
+        """Of the node with that address, if one that is alive has it."""
+        found = (name for name, broker in self.node.members.brokers.items() if broker.native == native)
+        name = next(found, None)
+        return None if name is None else self.node.place(name)
+
+    def leaders(self, topics: Sequence[str]) -> list[str]:
+        """Of any of their partitions, those that are alive. TopicNotFound if one of them is not known."""
+        found = set()
+        for topic in topics:
+            for identity in self.node.queue.topic(topic).record.partitions:
+                placed = self.node.partitions.get(identity)
+                if placed is not None and placed.record.leader in self.node.members.live:
+                    found.add(placed.record.leader)
+        return sorted(leader for leader in found if leader is not None)
+
+    def changed(self) -> asyncio.Future[None]:
+        """Done when something of that may be different."""
+        if self._change.done():
+            self._change = asyncio.get_running_loop().create_future()
+        return self._change
+
+    def _changed(self, known: Known) -> None:
+        if not self._change.done():
+            self._change.set_result(None)
+
+    def check_ready(self) -> None:
+        if not self.node.session_left_s():
+            raise SessionLost("the node is not registered with its cluster: it has not joined yet, or etcd is away")
 
     # --- what groups need of it --------------------------------------------------------------------------
 
@@ -158,6 +201,7 @@ class Clustered:
         return self.coordination.groups_in(request)
 
     async def close(self) -> None:
+        await self.forwarding.close()
         await self.coordination.close()
         for other in [*self._closing, *(transport for _, transport in self._others.values())]:
             await other.close()
@@ -205,7 +249,7 @@ async def open_clustered(config: Config, counts: Counts, broke: Callable[[Pensto
             open_queue,
             clock=clock,
             cluster=config.cluster_name,
-            ttl_s=config.session_ttl,
+            ttl_s=int(config.session_ttl),
             broke=broke,
             tls=tls,
         )
@@ -231,4 +275,6 @@ async def open_clustered(config: Config, counts: Counts, broke: Callable[[Pensto
     clustered.coordination = Coordination(clustered, node.queue, node.queue.consumers)
     node.queue.coordination = clustered.coordination
     node.nodes_changed = clustered.coordination.nodes_changed
+    clustered.forwarding = Forwarding(clustered)
+    counts.of_cluster = partial(of_cluster, node)
     return clustered

@@ -27,6 +27,13 @@ LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
+class Seconds(int):
+    """A number of them, as users write it."""
+
+    def __str__(self) -> str:
+        return f"{int(self)}s"
+
+
 class Address(NamedTuple):
     """Where a door is. Port 0: one that is free."""
 
@@ -55,7 +62,17 @@ DOORS = ("native", "http", "grpc")
 # Nobody is shown what these are.
 SECRETS = ("etcd_password",)
 # Without a cluster they would do nothing, and somebody would think that they did.
-_OF_A_NODE = ("node_id", "advertise", "tls_ca", "etcd_ca", "etcd_cert", "etcd_key", "etcd_user", "etcd_password")
+_OF_A_NODE = (
+    "node_id",
+    "rack",
+    "advertise",
+    "tls_ca",
+    "etcd_ca",
+    "etcd_cert",
+    "etcd_key",
+    "etcd_user",
+    "etcd_password",
+)
 
 
 @dataclass(frozen=True)
@@ -89,9 +106,9 @@ class Config:
     cluster: str | None = None
     node_id: str | None = None
     cluster_name: str = "default"
-    rack: str = ""
+    rack: str | None = None
     advertise: str | None = None
-    session_ttl: int = SESSION_TTL_S
+    session_ttl: int = Seconds(SESSION_TTL_S)
     etcd_ca: str | None = None
     etcd_cert: str | None = None
     etcd_key: str | None = None
@@ -283,7 +300,7 @@ def _ratio(name: str, given: Any) -> float:
     return ratio
 
 
-def _session_ttl(given: Any) -> int:
+def _session_ttl(given: Any) -> Seconds:
     """In whole seconds, as etcd has it; it makes less than 2 of them into 2, unless it was told to hurry itself."""
     try:
         us = duration_us(given)
@@ -293,7 +310,7 @@ def _session_ttl(given: Any) -> int:
         raise InvalidSetting(
             f"session_ttl is 1s to {SESSION_TTL_S_MAX}s, in whole seconds, not {given!r}", setting="session_ttl"
         )
-    return us // 1_000_000
+    return Seconds(us // 1_000_000)
 
 
 def _flag(name: str, given: Any) -> bool:

@@ -8,10 +8,10 @@ from hmac import compare_digest
 from pathlib import Path
 
 from penstock.errors import InvalidSetting
-from penstock.local.transport import LocalTransport
 from penstock.server.access import Rules
 from penstock.server.access_file import Access, read
 from penstock.server.guard import Guarded
+from penstock.server.site import Site
 
 log = logging.getLogger("penstock.access")
 
@@ -19,7 +19,7 @@ log = logging.getLogger("penstock.access")
 class Gate:
     """With a file of keys and rules; or without: everybody who can reach a door may do everything then."""
 
-    def __init__(self, site: LocalTransport, file: str | os.PathLike[str] | None, *, secret: str | None = None) -> None:
+    def __init__(self, site: Site, file: str | os.PathLike[str] | None, *, secret: str | None = None) -> None:
         """`secret` is what the nodes of a cluster know each other by."""
         self._site = site
         self._secret = secret
@@ -27,13 +27,14 @@ class Gate:
         self._access: Access | None = None if file is None else read(file)
         self._stamp = self._changed()
 
-    def admit(self, key: str | None) -> Guarded:
-        """The broker for whoever has this key. Unauthenticated if nobody has."""
+    def admit(self, key: str | None, site: Site | None = None) -> Guarded:
+        """The broker for whoever has this key. Unauthenticated if nobody has. `site`: by that way to it."""
+        site = site or self._site
         if self._secret is not None and key is not None and compare_digest(key.encode(), self._secret.encode()):
-            return Guarded(self._site, "node", _everything, is_node=True)
+            return Guarded(site, "node", _everything, is_node=True)
         if self._access is None:
-            return Guarded(self._site, "anybody", _everything)
-        return Guarded(self._site, self._access.keys.principal_of(key, self._site.now_us()), self._rules)
+            return Guarded(site, "anybody", _everything)
+        return Guarded(site, self._access.keys.principal_of(key, site.now_us()), self._rules)
 
     def _rules(self) -> Rules:
         assert self._access is not None

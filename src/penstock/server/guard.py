@@ -24,6 +24,7 @@ from penstock.limits import Limits
 from penstock.local.transport import LocalTransport
 from penstock.message import Message
 from penstock.server.access import Kind, Operation, Right, Rules
+from penstock.server.site import Site
 from penstock.storage.commit import Committed
 
 R = TypeVar("R")
@@ -116,11 +117,11 @@ NEEDS: Mapping[type[Request[Any]], _Needs] = {
 class Guarded:
     """The client's port, as far as the rules allow. `rules` is asked each time: they may change."""
 
-    def __init__(
-        self, site: LocalTransport, principal: str, rules: Callable[[], Rules], *, is_node: bool = False
-    ) -> None:
+    def __init__(self, site: Site, principal: str, rules: Callable[[], Rules], *, is_node: bool = False) -> None:
         """`is_node`: another node of the same cluster."""
         self._site = site
+        # Where something is stored right here: for the native door, whose clients know who leads what.
+        self._here = site if isinstance(site, LocalTransport) else None
         self.principal = principal
         self.is_node = is_node
         self._rules = rules
@@ -156,7 +157,8 @@ class Guarded:
         if not self._is_known(topic):
             self._check(_topic(Operation.PUBLISH, topic))
             self._allowed.add(topic)
-        return self._site.storing(topic, partition, frame, acks, is_alone=is_alone)
+        assert self._here is not None
+        return self._here.storing(topic, partition, frame, acks, is_alone=is_alone)
 
     async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         """For a session: whoever comes through a door may fall silent."""
@@ -168,10 +170,26 @@ class Guarded:
         await self._site.leave(group, consumer)
 
     async def poll(
-        self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
+        self,
+        group: str,
+        consumer: str,
+        topics: Sequence[str],
+        *,
+        count: int,
+        bytes_max: int,
+        wait_us: int,
+        visibility_us: int | None = None,
     ) -> Sequence[Delivery]:
         self.check_consuming(group, topics)
-        return await self._site.poll(group, consumer, topics, count=count, bytes_max=bytes_max, wait_us=wait_us)
+        return await self._site.poll(
+            group,
+            consumer,
+            topics,
+            count=count,
+            bytes_max=bytes_max,
+            wait_us=wait_us,
+            visibility_us=visibility_us,
+        )
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         self.check_consuming(group, [receipt.topic])

@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.broker.broker import Broker
 from penstock.errors import PenstockError
+from penstock.server.site import Site
 
 # Group and consumer.
 Member = tuple[str, str]
 
 
 class Members:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, site: Site) -> None:
+        self._site = site
         # How many stand for each.
         self._here: Counter[Member] = Counter()
 
@@ -52,7 +52,7 @@ class Members:
         lost = []
         for group, consumer in self._here:
             try:
-                self._broker.consumers.heartbeat(group, consumer)
+                self._site.heartbeat(group, consumer)
             except PenstockError:
                 lost.append((group, consumer))
         return lost
@@ -61,7 +61,7 @@ class Members:
         """All of them, at once."""
         for group, consumer in self._here:
             try:
-                self._broker.leave(group, consumer)
+                self._site.broker.leave(group, consumer)
             except PenstockError:
                 # The group is gone.
                 pass

@@ -47,6 +47,8 @@ class Counts:
         # Of a door that does not know by itself, and is asked when somebody looks.
         self.connected: dict[str, Callable[[], int]] = {}
         self.spans: Counter[str] = Counter()
+        # Of a node of a cluster: asked when somebody looks.
+        self.of_cluster: Callable[[], Iterable[Family]] = lambda: ()
         self._syncs = Histogram(SYNC_BOUNDS)
         self._lock = Lock()
 
@@ -156,6 +158,7 @@ def of_doors(counts: Counts) -> Iterator[Family]:
         "Spans for OpenTelemetry: exported, failed (the collector did not take them), or dropped (too many).",
         [Sample({"outcome": outcome}, counts.spans[outcome]) for outcome in ("exported", "failed", "dropped")],
     )
+    yield from counts.of_cluster()
 
 
 def _all_buckets(histograms: Iterable[tuple[dict[str, str], Histogram]]) -> Iterator[Sample]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from penstock.server.leases import Lease
+from penstock.client.transport import Lease
 
 _SUM = struct.Struct("<I")
 _PLACE = struct.Struct("<QQI")

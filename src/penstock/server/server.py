@@ -23,6 +23,7 @@ from penstock.server.config import Address, Config
 from penstock.server.gate import Gate
 from penstock.server.metrics import Counts
 from penstock.server.native import NativeDoor
+from penstock.server.site import Site
 from penstock.server.telemetry import Telemetry, sink
 from penstock.server.tls import Tls
 from penstock.storage.files import DiskFiles, Files
@@ -93,10 +94,12 @@ class Server:
             if spans is not None:
                 self._telemetry = Telemetry(site.broker, spans, counts, sample_ratio=config.telemetry_sample_ratio)
                 await self._telemetry.start()
+            # Native clients know who leads what. Others need not: what they ask for here is forwarded.
+            wide: Site = site if clustered is None else clustered.forwarding
             where = Ready(
                 await self._open_native(site, gate, counts, tls, clustered),
-                await self._open_http(site, gate, counts, tls),
-                await self._open_grpc(site, gate, counts),
+                await self._open_http(wide, gate, counts, tls),
+                await self._open_grpc(wide, gate, counts),
             )
             if clustered is not None:
                 await clustered.join(where)
@@ -111,6 +114,8 @@ class Server:
             if clustered is not None and self._failure is None:
                 await clustered.node.hand_over()
         finally:
+            if clustered is not None:
+                clustered.node.feeding.end()
             await self._close_doors()
             await self._close_telemetry()
             if clustered is not None:
@@ -133,7 +138,7 @@ class Server:
             port = await door.open(*self._config.native, None if tls is None else tls.context)
         return self._config.native._replace(port=port)
 
-    async def _open_http(self, site: LocalTransport, gate: Gate, counts: Counts, tls: Tls | None) -> Address | None:
+    async def _open_http(self, site: Site, gate: Gate, counts: Counts, tls: Tls | None) -> Address | None:
         if self._config.http is None:
             return None
         from penstock.server.http.door import HttpDoor
@@ -144,7 +149,7 @@ class Server:
             port = await door.open(*self._config.http, None if tls is None else tls.context)
         return self._config.http._replace(port=port)
 
-    async def _open_grpc(self, site: LocalTransport, gate: Gate, counts: Counts) -> Address | None:
+    async def _open_grpc(self, site: Site, gate: Gate, counts: Counts) -> Address | None:
         config = self._config
         if config.grpc is None:
             return None

@@ -67,7 +67,7 @@ class Session(asyncio.Protocol):
         # To a node of a cluster that copies partitions through this connection.
         self._feed: Feed | None = None
         # Consumers that joined through this connection.
-        self.members = Members(door.site.broker)
+        self.members = Members(door.site)
 
     @property
     def is_open(self) -> bool:
@@ -230,9 +230,7 @@ class Session(asyncio.Protocol):
         try:
             word = words.decoded(packet.header, words.PublishFrame)
             frame = Frame.accept(packet.payload, self._limits)
-            storing, partitions = self._site.storing(
-                word.topic, word.partition, frame, word.acks, is_alone=is_alone
-            )
+            storing, partitions = self._site.storing(word.topic, word.partition, frame, word.acks, is_alone=is_alone)
         except PenstockError as error:
             outcome = self._fail(packet.correlation, error)
         except Exception as error:

@@ -113,10 +113,15 @@ class DiskFiles:
 
     def _entries(self, *, directories: bool) -> list[str]:
         try:
-            with os.scandir(self._fd) as entries:
-                if directories:
-                    return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-                return sorted(entry.name for entry in entries if entry.is_file())
+            # How far a directory is read belongs to what was opened: two threads that shared one would each miss some.
+            own = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+            try:
+                with os.scandir(own) as entries:
+                    if directories:
+                        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                    return sorted(entry.name for entry in entries if entry.is_file())
+            finally:
+                os.close(own)
         except OSError as error:
             _fail(error, self.path)
 

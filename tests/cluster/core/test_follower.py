@@ -65,6 +65,28 @@ def test_it_begins_anew_where_the_leaders_log_begins() -> None:
     assert asked(b.does(WasCut(0, 50, 50))) == [fetch("b", 2, (50, 4), (0, 4))]
 
 
+def test_it_never_goes_back_to_before_its_start() -> None:
+    for part in (StartAt(3), Diverged(3, 4)):
+        b = follower()
+        b.does(reply(1, starts=(6, 0)))
+        assert b.does(reply(2, part)) == [Reread(), Wake(b.now_us + SECOND_US // 10)]
+
+
+def test_after_an_unclean_election_it_goes_back_as_far_as_it_must() -> None:
+    b = follower()
+    b.does(reply(1, starts=(6, 0)))
+    b.does(RecordSeen(8, record("c", 6, unclean=(6,))))
+    assert b.does(Reply("b", "b1", 6, 3, (StartAt(3), None))) == [Reset(0, 3)]
+    assert asked(b.does(WasCut(0, 3, 3))) == [fetch("b", 4, (3, 4), (0, 4), epoch=6)]
+
+
+def test_cut_to_its_start_it_is_empty_and_goes_on_from_there() -> None:
+    b = follower((3, 0), (4, 6))
+    b.does(reply(1, starts=(8, 0)))
+    assert b.does(reply(2, Diverged(3, 9))) == [Reset(0, 8)]
+    assert asked(b.does(WasCut(0, 8, 8))) == [fetch("b", 3, (8, 4), (0, 4))]
+
+
 def test_it_deletes_what_the_leader_has_deleted() -> None:
     b = follower((1, 0), (4, 5))
     effects = b.does(reply(1, starts=(7, 2)))

@@ -113,6 +113,12 @@ def test_a_follower_whose_log_ends_before_the_leaders_begins_starts_anew() -> No
     assert replies(a.does(fetch("b", 4, (8, 5), (0, 5))))[0].parts == (Data(8, 11), None)
 
 
+def test_an_empty_follower_goes_on_where_it_begins() -> None:
+    a = open_leader(record())
+    assert replies(a.does(fetch("b", 2, (6, 5), (0, 5))))[0].parts == (Data(6, 11), None)
+    assert replies(a.does(fetch("b", 3, (12, 5), (0, 5))))[0].parts == (StartAt(0), None)
+
+
 def test_a_fetch_that_comes_before_the_epoch_has_begun_is_looked_at_then() -> None:
     a = Play("a", [(4, 0)], [(4, 0)], (10, 4))
     a.ticks()

@@ -47,7 +47,7 @@ def test_publishing_and_consuming_go_on_while_a_node_is_drained(cluster: LocalCl
         sent |= {q.publish("orders", f"{number}").id for number in range(20)}
         got: set[str] = set()
         while got != sent:
-            for message in consumer.poll(100, wait="5s"):
+            for message in consumer.poll(100, wait="100ms"):
                 got.add(message.id)
                 message.ack()
 
@@ -70,7 +70,11 @@ def test_a_node_that_is_gone_for_good_is_emptied_too(cluster: LocalCluster) -> N
     cluster.start("d")
     cluster.call(DrainNode("c", moves=True))
     report = cluster.until(lambda report: all("d" in each.in_sync and not each.target for each in report.partitions))
-    assert [(node.id, node.is_alive) for node in report.nodes if node.replicas] == [("a", True), ("b", True), ("d", True)]
+    assert [(node.id, node.is_alive) for node in report.nodes if node.replicas] == [
+        ("a", True),
+        ("b", True),
+        ("d", True),
+    ]
 
 
 def test_what_can_not_be_drained_is_refused(cluster: LocalCluster) -> None:

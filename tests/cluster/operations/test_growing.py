@@ -20,7 +20,7 @@ def test_a_group_at_work_gets_all_that_comes_to_new_partitions(cluster: LocalClu
         sent = {q.publish("orders", "new", partition=number).id for number in range(6)}
         got: set[str] = set()
         while got != sent:
-            for message in consumer.poll(100, wait="5s"):
+            for message in consumer.poll(100, wait="100ms"):
                 got.add(message.id)
                 message.ack()
 
@@ -36,7 +36,7 @@ def test_a_group_that_was_away_gets_what_came_to_new_partitions_meanwhile(cluste
         with q.consumer("g", "orders") as consumer:
             got: set[str] = set()
             while got != sent:
-                got |= {message.id for message in consumer.poll(100, wait="5s")}
+                got |= {message.id for message in consumer.poll(100, wait="100ms")}
 
 
 def test_a_new_group_begins_in_all_partitions_where_its_settings_say(cluster: LocalCluster) -> None:
@@ -50,4 +50,4 @@ def test_a_new_group_begins_in_all_partitions_where_its_settings_say(cluster: Lo
             sent = {q.publish("orders", "after", partition=number).id for number in range(3)}
             got: set[str] = set()
             while got != sent:
-                got |= {message.id for message in consumer.poll(100, wait="5s")}
+                got |= {message.id for message in consumer.poll(100, wait="100ms")}

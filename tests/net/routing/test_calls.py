@@ -263,6 +263,45 @@ def test_dead_letters_are_redriven_and_discarded_by_all_leaders_together() -> No
     run(work)
 
 
+def test_letters_that_are_being_written_are_told_of_though_they_are_the_first() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await transport.call(r.CreateTopic("t", 3, {}))
+        await cluster.site.publish("t", Message(b"x"), 1)
+        await transport.join("g", "me", ["t"], {})
+        (delivery,) = await transport.poll("g", "me", ["t"], count=1, bytes_max=1 << 20, wait_us=1_000_000)
+        await transport.answer("g", delivery.receipt, Reject("bad"))
+        (letter,) = await transport.call(r.ListDeadLetters("t", Where(), False, 100))
+        assert letter.original == "t:1:0"
+        await transport.leave("g", "me")
+
+    run(work)
+
+
+def test_all_nodes_together_redrive_no_faster_than_was_asked_for() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await furnish(cluster)
+        cluster.move("t.dlq", 1, "a")
+        await transport.call(r.Redrive("t", Where(), True, 90.0))
+        rates = {
+            name: [one.rate for one in node.requests if isinstance(one, r.Redrive)]
+            for name, node in cluster.nodes.items()
+        }
+        assert rates == {"a": [60.0], "b": [], "c": [30.0]}
+
+    run(work)
+
+
+@pytest.mark.parametrize("request_", [r.DescribeGroup("g"), r.ListGroups()], ids=["one", "all"])
+def test_a_lag_that_a_leader_does_not_tell_by_itself_is_asked_for(request_: Request[Any]) -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await furnish(cluster)
+        cluster.nodes["b"].omits.add("t")
+        assert await transport.call(request_) == await cluster.site.call(request_)
+        assert r.DescribeGroup("g", {"t": (1,)}) in cluster.nodes["b"].requests
+
+    run(work)
+
+
 def test_delayed_messages_are_moved_and_cancelled_by_their_leader() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await furnish(cluster)

@@ -363,6 +363,29 @@ def test_a_leader_that_has_not_heard_of_a_member_yet_is_asked_again() -> None:
     run(work)
 
 
+def test_messages_are_leased_for_as_long_as_whoever_asks_says_though_others_had_asked_before() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await joined(cluster, transport)
+        waiting = asyncio.ensure_future(poll(transport))
+        while sum(node.asked["poll"] for node in cluster.nodes.values()) < 3:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await fill(cluster, "t", 3)
+        seen: list[Delivery] = []
+        while len(seen) < 3:
+            given = await transport.poll(
+                "g", "me", ["t"], count=9, bytes_max=1 << 20, wait_us=SECOND, visibility_us=600 * SECOND
+            )
+            seen += [one for one in given if one.deadline_us > transport.now_us() + 500 * SECOND]
+            for one in given:
+                if one not in seen:
+                    await transport.answer("g", one.receipt, Release())
+        await transport.leave("g", "me")
+
+    run(work)
+
+
 def test_who_has_not_joined_or_has_left_hears_so() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await joined(cluster, transport)

@@ -126,10 +126,12 @@ class Checker:
                 check(member.disk in having, member, "is in the ISR without log", log, "to", end, having, record)
 
     def cut(self, hosted: Hosted, log: int, offset: int) -> None:
+        """Nobody in the ISR loses what is committed. Others may, by a leader that was, and get it again."""
         own, known = hosted.logs[log], self.truths[hosted.partition].logs[log]
-        if self._is_given_up(hosted.partition):
+        record = self._world.etcd.records[hosted.partition][1]
+        if not self._is_strict or record.unclean or not record.is_in_sync(hosted.node.name, hosted.node.disk.name):
             return
-        if self._is_strict and own.base <= offset < min(own.end, len(known)):
+        if own.base <= offset < min(own.end, len(known)):
             check(own.read(offset, offset + 1) != known[offset : offset + 1], "a committed entry was cut", log, offset)
 
     # ---- messages

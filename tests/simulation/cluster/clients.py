@@ -81,7 +81,6 @@ class Producer(Client):
         self.acks = acks
         self.sequence = 0
         self.acked_at = 0
-        self.longest_gap = 0
         super().__init__(world, random, partition)
 
     def go(self) -> None:
@@ -96,7 +95,6 @@ class Producer(Client):
 
     def answered(self, *says: Any) -> None:
         if says[0] == "ok":
-            self.longest_gap = max(self.longest_gap, self.world.loop.now - self.acked_at)
             self.acked_at = self.world.loop.now
             self.sequence += 1
         elif says[0] == "repeated" or self.acks == "leader":

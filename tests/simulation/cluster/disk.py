@@ -16,10 +16,12 @@ Entry = tuple[int, Any]
 
 
 class DiskLog:
-    __slots__ = ("base", "durable", "entries")
+    __slots__ = ("base", "before", "durable", "entries")
 
     def __init__(self) -> None:
         self.base = 0
+        # The epoch of what lay before the base, and where that began: it is kept in a file of its own.
+        self.before: tuple[int, int] | None = None
         self.entries: list[Entry] = []
         self.durable = 0
 
@@ -36,9 +38,12 @@ class DiskLog:
 
     def reset(self, start: int) -> None:
         self.base = self.durable = start
+        self.before = None
         self.entries = []
 
     def trim(self, start: int) -> None:
+        gone = [epoch for epoch in self.epochs() if epoch[1] < start]
+        self.before = gone[-1] if gone else None
         del self.entries[: start - self.base]
         self.base = start
 
@@ -49,8 +54,14 @@ class DiskLog:
         self.durable = self.end
 
     def extent(self) -> Extent:
-        """As recovery finds it: from the frames alone."""
-        return Extent(self.base, self.end, Lineage(epochs_of(self.entries, self.base)))
+        """As recovery finds it."""
+        return Extent(self.base, self.end, Lineage(self.epochs()))
+
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        found = epochs_of(self.entries, self.base)
+        if self.before is None:
+            return found
+        return (self.before, *(epoch for epoch in found if epoch[0] != self.before[0]))
 
 
 class Disk:

@@ -19,7 +19,7 @@ from penstock.cluster.core.events import Begun, RecordSeen, Registered, Stored
 from penstock.cluster.core.extent import LOGS
 from penstock.cluster.core.follower import Follower
 from penstock.cluster.core.leader import Leader
-from penstock.cluster.core.messages import Fetch, Part, Reply
+from penstock.cluster.core.messages import Fetch, Part, Reply, StartAt
 from penstock.cluster.core.record import Member, PartitionRecord
 from penstock.cluster.core.replica import Replica
 from penstock.cluster.core.site import Site
@@ -52,9 +52,10 @@ def broken(name: str) -> Iterator[None]:
 
 @mutant
 def truncates_to_the_high_watermark() -> list[Patch]:
-    def init(self: Follower, site: Site, leader: str, epoch: int, out: list[Effect]) -> None:
-        self.site, self.leader, self.epoch, self._asked, self._not_before_us = site, leader, epoch, None, 0
-        out.append(Follow(leader, epoch))
+    def init(self: Follower, site: Site, leader: str, record: PartitionRecord, out: list[Effect]) -> None:
+        self.site, self.leader, self.epoch, self._unclean = site, leader, record.epoch, 0
+        self._asked, self._not_before_us = None, 0
+        out.append(Follow(leader, record.epoch))
         for log in LOGS:
             own, offset = site.logs[log], max(site.committed[log], site.logs[log].start)
             # After a restart it is not known; Kafka kept it in a file.
@@ -224,6 +225,17 @@ def goes_on_leading_after_a_restart() -> list[Patch]:
 @mutant
 def follows_an_older_epoch_than_that_of_its_log() -> list[Patch]:
     return [(Site, "last_epoch", property(lambda self: 0))]
+
+
+@mutant
+def goes_back_to_before_its_start() -> list[Patch]:
+    real = Leader._compare
+
+    def compare(self: Leader, log: int, fetch: Fetch) -> Part:
+        start = self.site.logs[log].start
+        return StartAt(start) if fetch.lasts[log] == 0 and fetch.ends[log] != start else real(self, log, fetch)
+
+    return [(Leader, "_compare", compare), (Follower, "_is_behind", lambda self, log, part: False)]
 
 
 @mutant

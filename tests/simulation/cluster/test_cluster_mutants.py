@@ -27,6 +27,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "compares_lineages_only_once": (1, 30),
     "goes_on_leading_after_a_restart": (4, 5),
     "forgets_who_was_to_be_a_replica": (823, 1037),
+    "goes_back_to_before_its_start": (332771,),
     "follows_an_older_epoch_than_that_of_its_log": (11964,),
 }
 

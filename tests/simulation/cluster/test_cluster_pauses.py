@@ -1,4 +1,7 @@
-"""How long publishing stops, in the time of the simulation, when nothing else goes wrong."""
+"""How long nobody leads, in the time of the simulation, when nothing else goes wrong.
+
+The TTL is a part of it wherever the leader was the controller too, and its session has to run out first.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,29 @@ from simulation.cluster.etcd import TTL
 from simulation.cluster.loop import MS, SECOND
 from simulation.cluster.world import World
 
-SEEDS = range(40)
+SEEDS = range(20)
 
 
-def longest_gap(seed: int, happens: Callable[[World], None]) -> int:
-    """Between two acknowledgements (`all`) of the first partition, from when it happens on."""
+def longest_pause(seed: int, happens: Callable[[World], None]) -> int:
+    """During which no leader of the first partition takes messages, from when it happens on."""
     world = World(seed)
     world.faults.end()
-    world.pace_ms = 10
-    world.loop.run_until(2 * SECOND)
-    producer = world.producers[0]
-    producer.longest_gap = 0
+    world.loop.run_until(1 * SECOND)
+    assert is_served(world)
     happens(world)
-    world.loop.run_until(8 * SECOND)
+    longest, since = 0, world.loop.now
+    while world.loop.now < 6 * SECOND:
+        world.loop.run_until(world.loop.now + 5 * MS)
+        if is_served(world):
+            longest, since = max(longest, world.loop.now - since), world.loop.now
     assert world.etcd.records[0][1].epoch > 1, "nothing has happened"
-    assert producer.acked_at > 7 * SECOND
-    return producer.longest_gap
+    assert since == world.loop.now
+    return longest
+
+
+def is_served(world: World) -> bool:
+    hosted = [node.hosted[0] for node in world.nodes.values() if node.is_up]
+    return any(one.is_serving and not one.is_held for one in hosted)
 
 
 def drain(world: World) -> None:
@@ -46,17 +56,16 @@ def restart_the_leader(world: World) -> None:
     node.start()
 
 
-def with_three_replicas() -> list[int]:
-    return [seed for seed in SEEDS if len(World(seed).etcd.records[0][1].replicas) >= 3]
-
-
 @pytest.mark.parametrize(
     ("happens", "at_most"),
-    [(drain, 500 * MS), (kill_the_leader, TTL + 2 * SECOND), (restart_the_leader, 2 * SECOND)],
+    [(drain, 500 * MS), (kill_the_leader, TTL + 2 * SECOND), (restart_the_leader, TTL + 2 * SECOND)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_publishing_goes_on_soon(happens: Callable[[World], None], at_most: int) -> None:
-    gaps = {seed: longest_gap(seed, happens) for seed in with_three_replicas()}
-    print(f"{sorted(gaps.values())[len(gaps) // 2] // MS} ms at the median, {max(gaps.values()) // MS} ms at most")
-    assert len(gaps) > 10
-    assert max(gaps.values()) <= at_most, gaps
+def test_somebody_leads_again_soon(happens: Callable[[World], None], at_most: int) -> None:
+    seeds = [seed for seed in SEEDS if len(World(seed).etcd.records[0][1].replicas) >= 3]
+    pauses = {seed: longest_pause(seed, happens) for seed in seeds}
+    print(
+        f"{sorted(pauses.values())[len(pauses) // 2] // MS} ms at the median, {max(pauses.values()) // MS} ms at most"
+    )
+    assert len(pauses) > 8
+    assert max(pauses.values()) <= at_most, pauses

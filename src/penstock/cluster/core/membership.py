@@ -41,6 +41,15 @@ def in_sync(now_us: int, leader: Leader) -> PartitionRecord:
     )
 
 
+def still_in_sync(now_us: int, leader: Leader) -> int:
+    """How many of the ISR are, as far as the leader knows: also those count as missing that stay in it because too few
+    would be left."""
+    isr = leader.ballot.record.isr
+    if not leader.site.tick.live:
+        return len(isr)
+    return sum(_may_stay(now_us, leader, member) for member in isr)
+
+
 def _may_stay(now_us: int, leader: Leader, member: Member) -> bool:
     site = leader.site
     if member.node == site.node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -94,10 +95,9 @@ class Calls:
             return await self._nodes.ask(request, is_repeatable=route.is_repeatable)
         topic = topic_of(request)
         if route.way is Way.GRAVES:
-            await self._atlas.refresh_patiently(Attempts(self._pace), topic, topic + GRAVES)
-            self._atlas.numbers(topic)
-            topic += GRAVES
+            topic = await self._graves(topic)
             if topic not in self._atlas.names():
+                # There are no letters. Whoever is asked says whether the question makes sense.
                 return await self._nodes.ask(_of(request, ()), is_repeatable=route.is_repeatable)
         make = partial(_of, request)
         if isinstance(request, r.Redrive) and request.rate is not None:
@@ -112,6 +112,22 @@ class Calls:
         if isinstance(request, r.ReleaseKey) and not reply:
             raise NotFound(f"nothing of that is parked for group {request.group}", group=request.group)
         return reply
+
+    async def _graves(self, topic: str) -> str:
+        """The dead-letter topic, once all letters are there that are being written: the first one makes it."""
+        attempts = Attempts(self._pace)
+        await self._atlas.refresh_patiently(attempts, topic)
+        self._atlas.numbers(topic)
+        settle = r.ListDeadLetters(topic, r.Where(), False, 0, ())
+        outcomes = await asyncio.gather(
+            *[self._nodes.of(node).call(settle) for node in self._nodes.ids], return_exceptions=True
+        )
+        for outcome in outcomes:
+            # Of a node that does not answer, what it leads will be led by another, which knows what is to be written.
+            if isinstance(outcome, BaseException) and not isinstance(outcome, PenstockError):
+                raise outcome
+        await self._atlas.refresh_patiently(attempts, topic, topic + GRAVES)
+        return topic + GRAVES
 
     # --- replays -----------------------------------------------------------------------------------------
 

@@ -49,6 +49,8 @@ class Member:
         self._held = Held()
         self._pollers: dict[str, Poller] = {}
         self._calls = 0
+        # How long what is being asked for is leased; None for what the group has.
+        self._visibility_us: int | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         # What can't be mended by asking somebody else, for whoever asks next.
         self._failure: PenstockError | None = None
@@ -72,22 +74,36 @@ class Member:
 
     # --- polling -----------------------------------------------------------------------------------------
 
-    async def poll(self, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int) -> Sequence[Delivery]:
+    async def poll(
+        self, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int, visibility_us: int | None = None
+    ) -> Sequence[Delivery]:
         self._calls += 1
         call, until = self._calls, self._loop.time() + wait_us / 1_000_000
+        wanted = {"count": count, "bytes_max": bytes_max}
+        if visibility_us is not None:
+            wanted["visibility_us"] = visibility_us
+        self._lease_for(visibility_us)
         while not self._is_over:
             await self._locate(topics)
             if taken := self._held.take(count, bytes_max):
                 return taken
             now = self._loop.time()
             self._check(now)
-            wait_s = max(until - now, 0.0)
-            self._ask_all(topics, call, until, {"count": count, "bytes_max": bytes_max, "wait_us": int(wait_s * 1e6)})
+            self._ask_all(topics, call, until, wanted | {"wait_us": int(max(until - now, 0.0) * 1e6)})
             timeout_s = self._next_s(topics, call, until)
             if timeout_s is None:
                 return []
             await self._news(timeout_s)
         return []
+
+    def _lease_for(self, visibility_us: int | None) -> None:
+        """What waits for another time is asked for anew."""
+        if visibility_us != self._visibility_us:
+            self._visibility_us = visibility_us
+            for poller in self._pollers.values():
+                if poller.task is not None:
+                    poller.task.cancel()
+            self._pollers.clear()
 
     async def _locate(self, topics: Sequence[str]) -> None:
         """TopicNotFound if one is not there."""

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 # Must not wait: it is made when it is needed, and connects when it is used. It is closed with the others.
 Make = Callable[[NodeInfo], Transport]
-AtOnce = Callable[[str, int, Frame], Stored | None]
+AtOnce = Callable[[str, int, Frame, str], Stored | None]
 
 
 class _Short(Protocol):

@@ -35,7 +35,7 @@ class Plain:
         self._leading = leading
         self._lanes: defaultdict[tuple[str, int], _Lane] = defaultdict(_Lane)
 
-    async def publish(self, topic: str, partition: int, frame: Frame) -> Stored:
+    async def publish(self, topic: str, partition: int, frame: Frame, acks: str) -> Stored:
         lane = self._lanes[topic, partition]
         lane.sent += 1
         number, refused = lane.sent, None
@@ -44,7 +44,7 @@ class Plain:
                 placed = await self._atlas.placed(topic, partition, None)
                 if placed.leader:
                     stored = await self._leading.ask_once(
-                        topic, placed, lambda transport: transport.publish_frame(topic, partition, frame)
+                        topic, placed, lambda transport: transport.publish_frame(topic, partition, frame, acks)
                     )
                     lane.stored = max(lane.stored, number)
                     return stored
@@ -60,7 +60,7 @@ class Plain:
                 stored = await self._leading.ask(
                     topic,
                     partition,
-                    lambda transport: transport.publish_frame(topic, partition, frame),
+                    lambda transport: transport.publish_frame(topic, partition, frame, acks),
                     is_repeatable=False,
                 )
                 lane.stored = max(lane.stored, number)

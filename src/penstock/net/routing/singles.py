@@ -6,6 +6,7 @@ import secrets
 from concurrent.futures import Future
 from functools import partial
 
+from penstock.acks import ALL
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.sender import Way
 from penstock.client.transport import Stored, Transport
@@ -21,21 +22,24 @@ class Singles:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._producers: dict[str, Producer] = {}
+        # By topic, and by how far they are to be stored, if that is not everywhere.
+        self._producers: dict[str | tuple[str, str], Producer] = {}
 
-    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
+    async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
         if not isinstance(topic, str):
             raise InvalidName(f"a topic name must be text, not {type(topic).__name__}", kind="topic")
-        known = self._producers.get(topic)
+        name = topic if acks == ALL else (topic, acks)
+        known = self._producers.get(name)
         if known is not None:
             try:
                 return await known.stored(message, partition)
             except NotFound:
                 # It may have more partitions by now, or have been deleted and made again: asked for anew.
-                self._producers.pop(topic, None)
-        fresh = Producer(self._transport, topic, _AT_ONCE, new_id=partial(secrets.token_bytes, 16))
+                self._producers.pop(name, None)
+        options = _AT_ONCE._replace(acks=acks)
+        fresh = Producer(self._transport, topic, options, new_id=partial(secrets.token_bytes, 16))
         await fresh.start()
-        return await self._producers.setdefault(topic, fresh).stored(message, partition)
+        return await self._producers.setdefault(name, fresh).stored(message, partition)
 
     def publish_at_once(
         self, topic: str, message: Message, partition: int | None, way: Way

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from penstock.acks import ALL
 from penstock.client.answers import Ack, Answer, Extend
 from penstock.client.placement import DescribeCluster, NodeInfo
 from penstock.client.requests import Request
@@ -84,36 +85,36 @@ class RoutedTransport:
 
     # --- publishing --------------------------------------------------------------------------------------
 
-    async def publish(self, topic: str, message: Message, partition: int | None) -> Stored:
+    async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
         """With an identity and a sequence, so that it can be sent again."""
         self._check()
-        return await self._singles.publish(topic, message, partition)
+        return await self._singles.publish(topic, message, partition, acks)
 
     def publish_at_once(self, topic: str, message: Message, partition: int | None) -> Stored | Future[Stored] | None:
         """As RemoteTransport has it, to the leader."""
         return self._singles.publish_at_once(topic, message, partition, self.publish_frame_at_once)
 
-    def publish_frame_at_once(self, topic: str, partition: int, frame: Frame) -> Stored | None:
+    def publish_frame_at_once(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored | None:
         """From any thread. None, or an error that passes: to go the long way, which finds out who leads it by now."""
         leader = self._atlas.leader_of(topic, partition)
         way = self._nodes.at_once(leader) if leader else None
-        stored = None if way is None else way(topic, partition, frame)
+        stored = None if way is None else way(topic, partition, frame, acks)
         if stored is not None:
             self._atlas.note(topic, stored.partitions)
         return stored
 
-    async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
+    async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
         """One without an identity is not sent again if it may have arrived."""
         self._check()
         if frame.producer.id:
             stored = await self._leading.ask(
                 topic,
                 partition,
-                lambda transport: transport.publish_frame(topic, partition, frame),
+                lambda transport: transport.publish_frame(topic, partition, frame, acks),
                 is_repeatable=True,
             )
         else:
-            stored = await self._plain.publish(topic, partition, frame)
+            stored = await self._plain.publish(topic, partition, frame, acks)
         self._atlas.note(topic, stored.partitions)
         return stored
 
@@ -134,14 +135,22 @@ class RoutedTransport:
             await member.leave()
 
     async def poll(
-        self, group: str, consumer: str, topics: Sequence[str], *, count: int, bytes_max: int, wait_us: int
+        self,
+        group: str,
+        consumer: str,
+        topics: Sequence[str],
+        *,
+        count: int,
+        bytes_max: int,
+        wait_us: int,
+        visibility_us: int | None = None,
     ) -> Sequence[Delivery]:
         """What came for one that was cancelled is kept for the next, or given back soon."""
         self._check()
         member = self._members.get((group, consumer))
         if member is None:
             raise MemberNotFound(f"{consumer} has not joined group {group} here", group=group)
-        return await member.poll(topics, count=count, bytes_max=bytes_max, wait_us=wait_us)
+        return await member.poll(topics, count=count, bytes_max=bytes_max, wait_us=wait_us, visibility_us=visibility_us)
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         """ConnectionLost if nobody knows whether it was told; but an acknowledgement is told until that is known."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
-from penstock.client.transport import Receipt
+from penstock.client.transport import Lease, Receipt
 from penstock.errors import PenstockError
 from penstock.server import receipts
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.calls import Call
 from penstock.server.grpc.desk import Desk
 from penstock.server.grpc.failures import failure_of
-from penstock.server.leases import Lease, answer_for, left_of
+from penstock.server.leases import answer_for
 from penstock.server.receipts import NotAReceipt
 
 Said = pb.AckRequest | pb.NackRequest | pb.RejectRequest | pb.ReleaseRequest | pb.ExtendRequest
@@ -39,7 +39,7 @@ async def answered(call: Call, group: str, said: Said) -> pb.AnswerReply:
     # Also if there is nothing to answer for: who may not know of the group hears nothing of its receipts, or topics.
     call.site.check_consuming(group)
     by_lease, failed = _sorted(call.desk, group, said.receipts)
-    done, refused = await answer_for(call.desk.site.broker, call.site, group, by_lease, answer_in(said))
+    done, refused = await answer_for(call.desk.site, call.site, group, by_lease, answer_in(said))
     return pb.AnswerReply(done=done, failed=failed + [_not_answered(receipt, error) for receipt, error in refused])
 
 
@@ -68,7 +68,6 @@ def _not_answered(receipt: bytes, error: PenstockError) -> pb.NotAnswered:
 
 async def give_back(desk: Desk, group: str, leases: Sequence[Lease], answer: Answer) -> None:
     """What is left of them, without anybody having asked for it."""
-    for lease in leases:
-        offsets = left_of(desk.site.broker, group, lease)
+    for lease, offsets in zip(leases, await desk.site.left(group, leases), strict=True):
         if offsets:
             await desk.site.answer(group, Receipt(*lease, offsets.copy()), answer)

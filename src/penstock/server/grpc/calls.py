@@ -98,7 +98,7 @@ class Reception:
         began, outcome = monotonic(), "ok"
         failure: failures.Error
         try:
-            return await act(Call(self._desk, self._gate.admit(_key_of(context)), context))
+            return await act(Call(self._desk, self._gate.admit(_key_of(context), self._desk.site), context))
         except (PenstockError, failures.TooSlow) as error:
             failure, outcome = error, error.code
         except asyncio.CancelledError:

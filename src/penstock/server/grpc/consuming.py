@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pyroaring import BitMap64
 
 from penstock.client.answers import Release
-from penstock.client.transport import Delivery, Receipt
+from penstock.client.transport import Delivery, Lease, Receipt
 from penstock.client.words import count_of
 from penstock.limits import MIB
 from penstock.server.grpc import penstock_pb2 as pb
@@ -17,7 +17,6 @@ from penstock.server.grpc.calls import Call
 from penstock.server.grpc.desk import Desk
 from penstock.server.grpc.rows import received
 from penstock.server.grpc.settings import settings_in
-from penstock.server.leases import Lease
 
 MESSAGES_DEFAULT, MESSAGES_MAX = 100, 10_000
 # gRPC's clients take 4 MiB unless they are told otherwise. A poll may go beyond this by one message.

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import LogClosed, PenstockError
-from penstock.local.transport import LocalTransport
 from penstock.server.grpc.intake import Intake
 from penstock.server.members import Members
 from penstock.server.receipts import seal_of
+from penstock.server.site import Site
 
 log = logging.getLogger("penstock.grpc")
 
@@ -20,11 +20,11 @@ log = logging.getLogger("penstock.grpc")
 class Desk:
     """Belongs to the broker's event loop. Its `site` asks nobody for rights: it is for what the door does itself."""
 
-    def __init__(self, site: LocalTransport) -> None:
+    def __init__(self, site: Site) -> None:
         self.site = site
         self.intake = Intake(site.limits)
         self._is_over = asyncio.Event()
-        self.members = Members(site.broker)
+        self.members = Members(site)
         self._polls: set[asyncio.Task[Any]] = set()
         self._behind: set[asyncio.Task[None]] = set()
         self._turn = 0

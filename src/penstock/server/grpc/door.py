@@ -11,7 +11,6 @@ from grpc_reflection.v1alpha import reflection
 
 from penstock.errors import PenstockError
 from penstock.limits import MIB
-from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.calls import Reception
@@ -19,6 +18,7 @@ from penstock.server.grpc.connections import Connections
 from penstock.server.grpc.desk import Desk
 from penstock.server.grpc.table import SERVICES
 from penstock.server.metrics import Counts
+from penstock.server.site import Site
 
 CALLS_MAX = 10_000
 STREAMS_MAX = 1_000
@@ -34,7 +34,7 @@ class GrpcDoor:
 
     def __init__(
         self,
-        site: LocalTransport,
+        site: Site,
         gate: Gate,
         *,
         counts: Counts | None = None,
@@ -86,7 +86,7 @@ class GrpcDoor:
         await self._desk.settled()
 
 
-def _options(site: LocalTransport) -> list[tuple[str, int]]:
+def _options(site: Site) -> list[tuple[str, int]]:
     """Who sends more pings than allowed, or takes none, is let go; so is who does nothing for long.
 
     Keys come with each call, so there are no strangers among connections: what is bounded of those who have none is the

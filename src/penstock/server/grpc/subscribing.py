@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from penstock.client.answers import Answer, Nack, Release
+from penstock.client.transport import Lease
 from penstock.errors import InvalidInput, PenstockError
 from penstock.limits import MIB
 from penstock.server.grpc import penstock_pb2 as pb
@@ -19,7 +20,6 @@ from penstock.server.grpc.consuming import fitting, leases_of
 from penstock.server.grpc.intake import Account
 from penstock.server.grpc.replies import Replies, until_first
 from penstock.server.grpc.settings import settings_in
-from penstock.server.leases import Lease, left_of
 from penstock.server.subscription import Subscription
 
 AT_ONCE_MAX = 1_000
@@ -136,7 +136,7 @@ class _Stream:
                 bytes_max=_PUSH_BYTES_MAX,
                 wait_us=_WAIT_US,
             )
-            self._note(leases_of(deliveries))
+            await self._note(leases_of(deliveries))
             messages, left = fitting(self._call.desk, wanted.group, deliveries)
             for receipt in left:
                 await self._call.site.answer(wanted.group, receipt, Release())
@@ -154,11 +154,12 @@ class _Stream:
 
     # --- the end -----------------------------------------------------------------------------------------
 
-    def _note(self, leases: Sequence[Lease]) -> None:
+    async def _note(self, leases: Sequence[Lease]) -> None:
         self._leases.update(leases)
         if len(self._leases) > self._many:
-            broker, group = self._call.desk.site.broker, self._wanted.group
-            self._leases = {lease for lease in self._leases if left_of(broker, group, lease)}
+            known = list(self._leases)
+            left = await self._call.desk.site.left(self._wanted.group, known)
+            self._leases = {lease for lease, offsets in zip(known, left, strict=True) if offsets}
             self._many = max(2 * len(self._leases), _LEASES_MANY)
 
     def let_go(self, answer: Answer) -> None:

@@ -6,13 +6,14 @@ from typing import Any
 
 from penstock.broker.names import check_name
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
+from penstock.client.transport import Lease
 from penstock.errors import GroupNotFound
 from penstock.server.http import receipts, shapes
 from penstock.server.http.asking import us_of
 from penstock.server.http.desk import AnyAsked, Asked, Desk
 from penstock.server.http.failures import Error, InvalidReceipt
 from penstock.server.http.routes import Route
-from penstock.server.leases import Lease, answer_for
+from penstock.server.leases import answer_for
 
 
 async def ack(desk: Desk, asked: Asked[shapes.Ack, Any]) -> shapes.Answered:
@@ -50,7 +51,7 @@ async def _answered(desk: Desk, asked: AnyAsked, given: list[str], answer: Answe
             invalid.append(_failed(text, error))
         else:
             by_lease.setdefault(place.in_lease, {})[place.offset] = text
-    done, failed = await answer_for(desk.site.broker, asked.site, asked.path["group"], by_lease, answer)
+    done, failed = await answer_for(desk.site, asked.site, asked.path["group"], by_lease, answer)
     desk.waiting.answered(asked.path["group"])
     return shapes.Answered(done=done, failed=invalid + [_failed(text, error) for text, error in failed])
 

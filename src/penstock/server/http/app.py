@@ -88,7 +88,7 @@ class App:
         head = head_of(scope["headers"])
         if head.is_foreign:
             raise ForeignSite("a page of another site may not ask for this")
-        site = self._gate.admit(head.key)
+        site = self._gate.admit(head.key, self.desk.site)
         scope["state"]["known"]()
         return site, head.length
 

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 from pyroaring import BitMap64
 
-from penstock.broker.broker import Polled
 from penstock.client.answers import Release
 from penstock.client.settings import group_settings, in_users_words
-from penstock.client.transport import Receipt
+from penstock.client.transport import Delivery, Lease, Receipt
 from penstock.client.words import names_of
 from penstock.errors import (
     GroupNotFound,
@@ -31,7 +30,6 @@ from penstock.server.http.desk import Asked, Desk
 from penstock.server.http.routes import Route
 from penstock.server.http.rows import received
 from penstock.server.http.settings import settings_in
-from penstock.server.leases import Lease, left_of
 from penstock.server.parcels import rows_of
 
 POLL_BYTES_MAX = 4 * MIB
@@ -46,7 +44,7 @@ async def poll(desk: Desk, asked: Asked[shapes.Poll, shapes.Shown]) -> shapes.Po
     topics = names_of(given.topics)
     wait_us = us_of("wait", given.wait) or 0
     polling = partial(
-        desk.site.broker.poll,
+        desk.site.poll,
         group,
         given.consumer,
         topics,
@@ -57,7 +55,7 @@ async def poll(desk: Desk, asked: Asked[shapes.Poll, shapes.Shown]) -> shapes.Po
     with in_users_words():
         wanted = group_settings(settings_in(given.settings))
         await asked.site.join(group, given.consumer, topics, wanted)
-    polled = await polling()
+    polled = await polling(wait_us=0)
     if not polled and wait_us:
         with desk.waiting.member(group, given.consumer):
             outcome, is_gone = await desk.waiting.until_gone(asked.receive, polling(wait_us=wait_us))
@@ -68,20 +66,20 @@ async def poll(desk: Desk, asked: Asked[shapes.Poll, shapes.Shown]) -> shapes.Po
     return shapes.Polled(messages=await _told(desk, group, polled, asked.query.as_))
 
 
-async def _told(desk: Desk, group: str, polled: Sequence[Polled], as_: str | None) -> list[shapes.Received]:
+async def _told(desk: Desk, group: str, polled: Sequence[Delivery], as_: str | None) -> list[shapes.Received]:
     """As much as fits into one answer. The rest is given back: frames that are compressed may hold a lot."""
     messages: list[shapes.Received] = []
     size = 0
-    for topic, handed in polled:
-        on_topic, untold = desk.site.broker.group(group, topic), BitMap64()
-        for row in rows_of(handed.frames, handed.receipt.offsets):
+    for delivery in polled:
+        untold = BitMap64()
+        for row in rows_of(delivery.frames, delivery.receipt.offsets):
             if size < POLL_BYTES_MAX:
-                messages.append(received(on_topic, handed.receipt, row, as_))
+                messages.append(received(delivery, row, as_))
                 size += row[2].size
             else:
                 untold.add(row[0])
         if untold:
-            await _give_back(desk, group, Receipt(topic, *handed.receipt[:2], untold))
+            await _give_back(desk, group, delivery.receipt._replace(offsets=untold))
     return messages
 
 
@@ -91,10 +89,10 @@ async def _give_back(desk: Desk, group: str, receipt: Receipt) -> None:
         await desk.site.answer(group, receipt, Release())
 
 
-async def _give_back_all(desk: Desk, group: str, polled: Sequence[Polled]) -> None:
+async def _give_back_all(desk: Desk, group: str, polled: Sequence[Delivery]) -> None:
     """Leased in the moment in which the client went."""
-    for topic, handed in polled:
-        await _give_back(desk, group, Receipt(topic, *handed.receipt))
+    for delivery in polled:
+        await _give_back(desk, group, delivery.receipt)
 
 
 async def stream(desk: Desk, asked: Asked[None, shapes.StreamQuery]) -> AsyncGenerator[bytes, None]:
@@ -109,9 +107,10 @@ async def stream(desk: Desk, asked: Asked[None, shapes.StreamQuery]) -> AsyncGen
 
 async def _events(desk: Desk, asked: Asked[None, shapes.StreamQuery], topics: list[str]) -> AsyncGenerator[bytes, None]:
     group, query = asked.path["group"], asked.query
-    held: set[Lease] = set()
+    # How many there are in each, at most.
+    held: dict[Lease, int] = {}
     polling = partial(
-        desk.site.broker.poll,
+        desk.site.poll,
         group,
         query.consumer,
         topics,
@@ -123,7 +122,9 @@ async def _events(desk: Desk, asked: Asked[None, shapes.StreamQuery], topics: li
         yield b"retry: 1000\n\n"
         while not desk.waiting.is_over:
             bell.clear()
-            room = query.max_in_flight - _in_flight(desk, group, held)
+            room = query.max_in_flight - sum(held.values())
+            if room < STREAM_AT_ONCE_MAX:
+                room = query.max_in_flight - await _in_flight(desk, group, held)
             # Whether it may is asked again each time.
             await asked.site.join(group, query.consumer, topics, {})
             taking = polling(count=min(room, STREAM_AT_ONCE_MAX)) if room > 0 else _room(bell)
@@ -132,11 +133,13 @@ async def _events(desk: Desk, asked: Asked[None, shapes.StreamQuery], topics: li
             if is_gone:
                 await _give_back_all(desk, group, polled)
                 return
-            held.update(Lease(topic, receipt.partition, receipt.lease) for topic, (receipt, _) in polled)
+            for receipt in (delivery.receipt for delivery in polled):
+                lease = Lease(*receipt[:3])
+                held[lease] = held.get(lease, 0) + len(receipt.offsets)
             yield b"".join(map(_event, await _told(desk, group, polled, query.as_))) or b": still here\n\n"
 
 
-async def _room(bell: asyncio.Event) -> list[Polled]:
+async def _room(bell: asyncio.Event) -> list[Delivery]:
     """Until there may be some."""
     with suppress(TimeoutError):
         await asyncio.wait_for(bell.wait(), _LOOK_AGAIN_S)
@@ -147,11 +150,13 @@ def _event(message: shapes.Received) -> bytes:
     return b"id: %s\nevent: message\ndata: %s\n\n" % (message.id.encode(), msgspec.json.encode(message))
 
 
-def _in_flight(desk: Desk, group: str, held: set[Lease]) -> int:
+async def _in_flight(desk: Desk, group: str, held: dict[Lease, int]) -> int:
     """Of the leases of a stream, what is not answered for and not over."""
-    left = {lease: len(left_of(desk.site.broker, group, lease)) for lease in held}
-    held -= {lease for lease, count in left.items() if not count}
-    return sum(left.values())
+    left = await desk.site.left(group, list(held))
+    counts = {lease: len(offsets) for lease, offsets in zip(held, left, strict=True) if offsets}
+    held.clear()
+    held.update(counts)
+    return sum(counts.values())
 
 
 async def leave(desk: Desk, asked: Asked[None, Any]) -> None:

@@ -9,10 +9,10 @@ from penstock.client.admin import Admin
 from penstock.client.dead_letters import DeadLetters
 from penstock.client.later import ScheduledMessages, Schedules
 from penstock.errors import ArchiveNotFound, LogClosed
-from penstock.local.transport import LocalTransport
 from penstock.server.guard import Guarded
 from penstock.server.http.asking import Receive
 from penstock.server.http.waiting import Waiting
+from penstock.server.site import Site
 
 if TYPE_CHECKING:
     from penstock.archive.archive import Archive
@@ -24,9 +24,9 @@ Q = TypeVar("Q")
 class Desk:
     """Its `site` asks nobody for rights: it is for what the door does itself."""
 
-    def __init__(self, site: LocalTransport) -> None:
+    def __init__(self, site: Site) -> None:
         self.site = site
-        self.waiting = Waiting(site.broker)
+        self.waiting = Waiting(site)
         self.started_us = site.now_us()
         self.is_closing = False
         self._archive: Archive | None = None
@@ -46,7 +46,7 @@ class Desk:
     def check_ready(self) -> None:
         if self.is_closing:
             raise LogClosed("the broker is stopping")
-        self.site.check()
+        self.site.check_ready()
 
 
 class Asked(Generic[B, Q]):

@@ -12,12 +12,12 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from penstock.errors import PenstockError
-from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
 from penstock.server.http.app import App
 from penstock.server.http.connection import Connection
 from penstock.server.http.desk import Desk
 from penstock.server.metrics import Counts
+from penstock.server.site import Site
 
 _ROUND_S = 1.0
 
@@ -30,7 +30,7 @@ class HttpDoor:
 
     def __init__(
         self,
-        site: LocalTransport,
+        site: Site,
         gate: Gate,
         *,
         counts: Counts | None = None,

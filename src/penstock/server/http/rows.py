@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from penstock.broker.group import Group, Receipt
 from penstock.client.rows import StoredMessage
+from penstock.client.transport import Delivery
 from penstock.client.words import Bytes, MessageFields, message_of
 from penstock.clock import rfc3339
 from penstock.errors import InvalidMessage
@@ -81,12 +81,12 @@ def stored(one: StoredMessage, as_: str | None) -> shapes.Message:
     return shapes.Message(**_shown(one.topic, one.partition, one.offset, one.append_time, one.message, as_))
 
 
-def received(on_topic: Group, receipt: Receipt, row: tuple[int, int, Message], as_: str | None) -> shapes.Received:
-    topic, (offset, append_time, message) = on_topic.topic.name, row
+def received(delivery: Delivery, row: tuple[int, int, Message], as_: str | None) -> shapes.Received:
+    (topic, partition, lease, _), (offset, append_time, message) = delivery.receipt, row
     return shapes.Received(
-        **_shown(topic, receipt.partition, offset, append_time, message, as_),
-        attempt=on_topic.attempt(receipt, offset),
-        receipt=receipts.written(Place(topic, receipt.partition, receipt.lease, offset)),
+        **_shown(topic, partition, offset, append_time, message, as_),
+        attempt=delivery.attempts.get(offset, 1),
+        receipt=receipts.written(Place(topic, partition, lease, offset)),
     )
 
 

@@ -8,10 +8,10 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from penstock.broker.broker import Broker
 from penstock.errors import LogClosed, Overloaded
 from penstock.server.http.asking import Receive
 from penstock.server.members import Members
+from penstock.server.site import Site
 
 T = TypeVar("T")
 
@@ -27,8 +27,8 @@ class Waited(NamedTuple, Generic[T]):
 
 
 class Waiting:
-    def __init__(self, broker: Broker) -> None:
-        self.members = Members(broker)
+    def __init__(self, site: Site) -> None:
+        self.members = Members(site)
         self._count = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         # Streams that wait until something of theirs is answered for, by group.

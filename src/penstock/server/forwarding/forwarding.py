@@ -1,0 +1,243 @@
+"""A cluster, as the doors of one of its nodes see it: everything goes to whoever leads, from here or by a connection.
+
+Requests, answers and what is published go the way that a client's do (`net/routing`), with this node as the one that
+says where things are. Polls do not: a door stands for many consumers, who may come to another node the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from pyroaring import BitMap64
+
+from penstock.acks import ALL
+from penstock.broker.broker import Broker
+from penstock.broker.catalog import GroupRecord
+from penstock.broker.polling import WAIT_US_MAX
+from penstock.client.placement import Coordinator, FindLeft, NodeInfo
+from penstock.client.requests import Request
+from penstock.client.transport import Delivery, Lease, Page, Stored, Transport
+from penstock.clock import SystemClock
+from penstock.errors import (
+    ConnectionLost,
+    GroupNotFound,
+    InvalidInput,
+    MemberNotFound,
+    NotFound,
+    TopicNotFound,
+)
+from penstock.frame import Frame
+from penstock.limits import Limits
+from penstock.local.transport import LocalTransport
+from penstock.message import Message
+from penstock.net.connection import Place
+from penstock.net.routing.pace import Attempts, Pace
+from penstock.net.routing.transport import RoutedTransport
+from penstock.server.forwarding.catching_up import CatchingUp
+from penstock.server.forwarding.polls import Polls, Wanted
+from penstock.server.forwarding.standing import Standing
+from penstock.server.forwarding.way import Lines, Way
+
+R = TypeVar("R")
+
+
+class Here(Protocol):
+    """This node, as far as this needs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def site(self) -> LocalTransport: ...
+
+    def info(self, node: str) -> NodeInfo | None:
+        """None of one that is not alive."""
+
+    def place_at(self, native: str) -> Place | None:
+        """Of the node with that address, with what lets us in."""
+
+    def leaders(self, topics: Sequence[str]) -> list[str]: ...
+
+    def changed(self) -> asyncio.Future[None]: ...
+
+    def coordinator(self, group: str) -> Coordinator: ...
+
+    def check_ready(self) -> None: ...
+
+    async def refresh(self) -> None: ...
+
+
+class Forwarding(RoutedTransport):
+    """A `Site`. Belongs to the event loop it was made on."""
+
+    def __init__(self, here: Here, pace: Pace | None = None) -> None:
+        self._here = here
+        self._site = here.site
+        # The first of the nodes is this one, whether it has an address yet or not.
+        super().__init__([NodeInfo(here.name, "")], self._made, pace or Pace())
+        self._catching_up = CatchingUp(here.refresh)
+        self._standing = Standing(self, self._joined)
+        self._polls = Polls(self, here.site.now_us, self.answer)
+
+    def _made(self, node: NodeInfo) -> Way:
+        if node.id == self._here.name:
+            return Way(self._site)
+        return Way(Lines(lambda: self._here.place_at(node.native), SystemClock(), self._site.limits))
+
+    # --- what this node knows ----------------------------------------------------------------------------
+
+    @property
+    def broker(self) -> Broker:
+        return self._site.broker
+
+    @property
+    def archive_dir(self) -> str | None:
+        return self._site.archive_dir
+
+    @property
+    def limits(self) -> Limits:
+        return self._site.limits
+
+    def now_us(self) -> int:
+        return self._site.now_us()
+
+    def check_ready(self) -> None:
+        self._site.check()
+        self._here.check_ready()
+
+    def leaders(self, topics: Sequence[str]) -> list[str]:
+        return self._here.leaders(topics)
+
+    def changed(self) -> asyncio.Future[None]:
+        return self._here.changed()
+
+    def coordinator(self, group: str) -> Coordinator:
+        return self._here.coordinator(group)
+
+    def group_record(self, group: str) -> GroupRecord | None:
+        return self.broker.group_record(group) if self.broker.has_group(group) else None
+
+    def way(self, node: str) -> Way:
+        info = self._here.info(node)
+        if info is None:
+            raise ConnectionLost(f"node {node} is not alive, as far as is known here", was_sent=False)
+        way = self._nodes.at(info)
+        assert isinstance(way, Way)
+        return way
+
+    # --- publishing --------------------------------------------------------------------------------------
+
+    async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
+        publish = super().publish
+        return await self._catching_up.found(lambda: publish(topic, message, partition, acks))
+
+    async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
+        publish_frame = super().publish_frame
+        return await self._catching_up.found(lambda: publish_frame(topic, partition, frame, acks))
+
+    # --- consuming ---------------------------------------------------------------------------------------
+
+    async def join_for_a_session(
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+    ) -> None:
+        await self._catching_up.found(lambda: self._standing.join(group, consumer, topics, settings))
+
+    async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+        await self.join_for_a_session(group, consumer, topics, settings)
+
+    async def _joined(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+        async def ask(transport: Transport) -> None:
+            await transport.join(group, consumer, topics, settings)
+
+        attempts = Attempts(self._pace)
+        while True:
+            for topic in topics:
+                self.broker.topic(topic)
+            try:
+                await self._coordinators.ask(group, ask)
+                return
+            except TopicNotFound as error:
+                # The coordinator is behind.
+                await attempts.pause(error)
+
+    def heartbeat(self, group: str, consumer: str) -> None:
+        self._standing.heartbeat(group, consumer)
+
+    async def leave(self, group: str, consumer: str) -> None:
+        async def known() -> GroupRecord:
+            return self.broker.group_record(group)
+
+        async def ask(transport: Transport) -> None:
+            await transport.leave(group, consumer)
+
+        await self._catching_up.found(known)
+        self._standing.forget(group, consumer)
+        await self._coordinators.ask(group, ask)
+
+    async def poll(
+        self,
+        group: str,
+        consumer: str,
+        topics: Sequence[str],
+        *,
+        count: int,
+        bytes_max: int,
+        wait_us: int,
+        visibility_us: int | None = None,
+    ) -> Sequence[Delivery]:
+        if not 0 <= wait_us <= WAIT_US_MAX:
+            raise InvalidInput(f"wait is 0 to {WAIT_US_MAX} microseconds, not {wait_us!r}")
+        wanted = Wanted(group, consumer, topics, count, bytes_max, visibility_us)
+        try:
+            return await self._polls.poll(wanted, wait_us)
+        except (MemberNotFound, GroupNotFound):
+            # It was deleted, and maybe made anew, since it joined.
+            if not await self._standing.again(group, consumer):
+                raise
+            return await self._polls.poll(wanted, wait_us)
+
+    async def left(self, group: str, leases: Sequence[Lease]) -> list[BitMap64]:
+        by_partition: dict[tuple[str, int], list[int]] = {}
+        for topic, partition, number in leases:
+            by_partition.setdefault((topic, partition), []).append(number)
+        answers = await asyncio.gather(
+            *[self._left_in(group, *where, numbers) for where, numbers in by_partition.items()]
+        )
+        found = {
+            Lease(*where, number): offsets
+            for (where, numbers), answer in zip(by_partition.items(), answers, strict=True)
+            for number, offsets in zip(numbers, answer, strict=True)
+        }
+        return [found[lease] for lease in leases]
+
+    async def _left_in(self, group: str, topic: str, partition: int, numbers: Sequence[int]) -> list[BitMap64]:
+        request = FindLeft(group, topic, partition, tuple(numbers))
+        try:
+            return await self._leading.ask(topic, partition, lambda way: way.call(request), is_repeatable=True)
+        except NotFound:
+            return [BitMap64() for _ in numbers]
+
+    # --- the rest ----------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        until: int,
+        bytes_max: int,
+        columns: Sequence[str] | None = None,
+    ) -> Page:
+        read = super().read
+        return await self._catching_up.found(lambda: read(topic, partition, offset, until, bytes_max, columns))
+
+    async def call(self, request: Request[R]) -> R:
+        call = super().call
+        return await self._catching_up.found(lambda: call(request))
+
+    async def close(self) -> None:
+        await self._standing.close()
+        await self._polls.settled()
+        await super().close()

@@ -1,0 +1,51 @@
+"""What doors that speak for others need of what is behind them, beyond a client's port.
+
+A broker on its own has it all at hand (`local/transport`); a node of a cluster asks those who have it (`forwarding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from pyroaring import BitMap64
+
+from penstock.broker.broker import Broker
+from penstock.client.transport import Delivery, Lease, Transport
+
+
+class Site(Transport, Protocol):
+    """Belongs to one event loop."""
+
+    @property
+    def broker(self) -> Broker:
+        """Of this process: in a cluster it knows all topics, and has the partitions that it leads."""
+
+    @property
+    def archive_dir(self) -> str | None: ...
+
+    def check_ready(self) -> None:
+        """Raises what keeps it from taking and giving messages."""
+
+    async def join_for_a_session(
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+    ) -> None:
+        """One that has to be heard of: as often as the group's `session` says."""
+
+    def heartbeat(self, group: str, consumer: str) -> None:
+        """Of one that joined for a session. MemberNotFound if it is known to be none any more."""
+
+    async def poll(
+        self,
+        group: str,
+        consumer: str,
+        topics: Sequence[str],
+        *,
+        count: int,
+        bytes_max: int,
+        wait_us: int,
+        visibility_us: int | None = None,
+    ) -> Sequence[Delivery]: ...
+
+    async def left(self, group: str, leases: Sequence[Lease]) -> list[BitMap64]:
+        """Of each what is not answered for and not over."""

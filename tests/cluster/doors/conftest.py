@@ -1,0 +1,53 @@
+"""Three nodes with all doors, over a real etcd, of which the last leads nothing: what is asked of its doors is
+forwarded."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from cluster_doors import Door
+from cluster_nodes import LocalCluster
+from etcd_support import etcd_process
+from penstock.client.cluster_requests import DrainNode
+from penstock.server.config import Address
+
+ANY_PORT = Address("127.0.0.1", 0)
+
+
+@pytest.fixture(scope="package")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if shutil.which("etcd") is None:
+        pytest.skip("etcd is not installed (Debian: etcd-server)")
+    with etcd_process(tmp_path_factory.mktemp("etcd")) as process:
+        yield process.address
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory, etcd: str) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(tmp_path_factory.mktemp("nodes"), etcd)
+    try:
+        cluster.start("a", "b", "c", http=ANY_PORT, grpc=ANY_PORT)
+        cluster.call(DrainNode("c"))
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def door(cluster: LocalCluster) -> Iterator[Door]:
+    """Of the node that leads nothing."""
+    door = Door(cluster, "c")
+    yield door
+    assert {each.leader for each in cluster.report().partitions} <= {"a", "b"}
+    door.http.close()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, door: Door) -> str:
+    """Of its own for each test."""
+    name: str = request.node.name.removeprefix("test_")[:60]
+    door.topic(name)
+    return name

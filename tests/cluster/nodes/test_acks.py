@@ -1,0 +1,87 @@
+"""`acks` while replicas are missing: who is refused, who is not, and what may become of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+import penstock
+from cluster_nodes import LocalCluster, found
+from penstock.client.blocking import Client
+from penstock.client.cluster_requests import SurveyCluster
+from penstock.clock import SystemClock
+from penstock.errors import NotEnoughReplicas
+from penstock.net.address import place_of
+from penstock.net.remote import RemoteTransport
+
+
+def replicas(cluster: LocalCluster) -> tuple[str, str]:
+    """Of a new topic with two: the node that leads it, and the one that follows. The third one has none of it."""
+    cluster.create("t", 1, replicas=2, min_isr=2)
+    placed = cluster.partition("t", 0)
+    (follower,) = set(placed.replicas) - {placed.leader}
+    return placed.leader, follower
+
+
+def stop_follower(cluster: LocalCluster, leader: str, follower: str) -> None:
+    """Until the leader knows."""
+
+    async def wait() -> None:
+        transport = await RemoteTransport.to(place_of(f"penstock://{cluster.nodes[leader].native}"), SystemClock())
+        while found(await transport.call(SurveyCluster()), "t", 0).in_sync != (leader,):
+            await asyncio.sleep(0)
+        await transport.close()
+
+    cluster.stop(follower)
+    cluster.run(wait())
+
+
+def values(q: Client) -> list[bytes | None]:
+    return [message.value for message in q.reader("t")]
+
+
+def test_below_min_isr_all_is_refused_and_leader_is_not_and_that_ends_when_the_replica_is_back(
+    cluster: LocalCluster,
+) -> None:
+    leader, follower = replicas(cluster)
+    with penstock.connect(cluster.address) as q:
+        first = q.publish("t", b"both").offset
+        stop_follower(cluster, leader, follower)
+        with (
+            q.producer("t", retry_for="0s") as producer,
+            pytest.raises(NotEnoughReplicas, match="partition 0 of t has 1 of the 2 replicas in sync") as refused,
+        ):
+            producer.send(b"refused").result()
+        assert (refused.value.details["in_sync"], refused.value.details["min_isr"]) == (1, 2)
+        assert q.publish("t", b"one", acks="leader").offset == first + 1
+        with q.producer("t", acks="leader") as producer:
+            assert producer.send(b"two").result().offset == first + 2
+        with q.producer("t", acks="none") as producer:
+            assert producer.send(b"three").result().offset == -1
+        assert values(q) == [b"both"], "nobody sees what one replica alone has"
+        cluster.start(follower)
+        assert q.publish("t", b"four").offset == first + 4, "it is tried again until it is taken"
+        assert values(q) == [b"both", b"one", b"two", b"three", b"four"]
+
+
+def test_what_the_leader_alone_had_may_be_lost_with_it_and_its_producer_hears_so_and_goes_on(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader, follower = replicas(cluster)
+    with penstock.connect(cluster.address) as q, q.producer("t", acks="leader") as producer:
+        producer.send(b"0").result()
+        q.publish("t", b"all")
+        stop_follower(cluster, leader, follower)
+        assert producer.send(b"1").result().offset >= 0
+        cluster.stop(leader)
+        # The other one leads then, without it; and with the old one back there are enough.
+        cluster.start(follower)
+        cluster.until(lambda report: found(report, "t", 0).leader == follower)
+        cluster.start(leader)
+        with caplog.at_level(logging.WARNING, "penstock.client"):
+            producer.send(b"2").result()
+        assert "with acks=leader, were lost with their leader" in caplog.text
+        q.publish("t", b"all")
+        assert values(q) == [b"0", b"all", b"2", b"all"]
