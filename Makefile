@@ -23,6 +23,7 @@ test-tools:
 	@command -v etcd >/dev/null || if tools/system-packages etcd=etcd-server; then \
 	  { systemctl disable --now etcd || service etcd stop; } >/dev/null 2>&1 || true; \
 	else echo "The tests with a real etcd will be skipped." >&2; fi
+	@tools/system-packages ip=iproute2 || echo "The chaos tests will leave out faults of the network." >&2
 
 .PHONY: bench-tools
 bench-tools: $(BENCH_STAMP)

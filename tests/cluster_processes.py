@@ -186,13 +186,16 @@ class Etcd(Process):
 class Node(Process):
     """A broker. `data` is its directory."""
 
-    def __init__(self, name: str, directory: Path, hosts: Hosts, etcd: str, session_ttl: str) -> None:
+    def __init__(
+        self, name: str, directory: Path, hosts: Hosts, etcd: str, session_ttl: str, has_http: bool = False
+    ) -> None:
         at = hosts.address(name)
+        self.http = f"{at}:{_free_port(at, hosts, 7480)}" if has_http else "none"
         self.port = _free_port(at, hosts, 7420)
         self.data = directory / name
         self.address = f"{at}:{self.port}"
         command = [*hosts.inside(name), str(PENSTOCK), "serve", "--cluster", etcd, "--node-id", name]
-        command += ["--data", str(self.data), "--native", self.address, "--http", "none", "--grpc", "none"]
+        command += ["--data", str(self.data), "--native", self.address, "--http", self.http, "--grpc", "none"]
         command += ["--session-ttl", session_ttl, "--log-level", "debug", "--insecure"]
         super().__init__(name, command, directory / f"{name}.log", r" ready .*native=")
 
@@ -236,11 +239,16 @@ class Cluster:
 
 @contextmanager
 def cluster(
-    directory: Path, names: Sequence[str] = ("a", "b", "c"), *, hosts: Hosts | None = None, session_ttl: str = "3s"
+    directory: Path,
+    names: Sequence[str] = ("a", "b", "c"),
+    *,
+    hosts: Hosts | None = None,
+    session_ttl: str = "3s",
+    has_http: bool = False,
 ) -> Iterator[Cluster]:
     where = hosts or OneHost()
     etcd = Etcd(directory, where)
-    made = Cluster(etcd, {name: Node(name, directory, where, etcd.address, session_ttl) for name in names})
+    made = Cluster(etcd, {name: Node(name, directory, where, etcd.address, session_ttl, has_http) for name in names})
     try:
         made.start()
         yield made

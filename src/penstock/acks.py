@@ -20,3 +20,9 @@ ALL, LEADER, NONE = ACKS = ("all", "leader", "none")
 def check_acks(given: object) -> None:
     if given not in ACKS:
         raise InvalidInput(f"acks is {', '.join(ACKS)}, not {given!r}", argument="acks")
+
+
+def check_waited(given: object) -> None:
+    """For a request that is answered: there is no point in not waiting for it."""
+    if given not in (ALL, LEADER):
+        raise InvalidInput(f"acks is all or leader, not {given!r}; only a producer can do with none", argument="acks")

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import subprocess
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -166,7 +167,9 @@ async def _paused(stage: Stage, name: str, kind: str, for_s: float) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    for _ in range(100):
+    """It takes a moment, on a busy machine a longer one."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
             return True
         os.sched_yield()

@@ -30,19 +30,27 @@ from penstock.net.connecting import connect_async
 NODES = ("a", "b", "c")
 
 
+# From this seed on, many faults in a longer time.
+STORMS = 1_000
+
+
 class Plan(NamedTuple):
     seed: int
     faults: tuple[str, ...]
+    # They begin within this time.
+    within_s: float = 1.5
 
     @classmethod
     def of(cls, seed: int, *, has_network: bool) -> Plan:
         """Each kind in its turn, and one or two others beside it."""
         rng = Random(f"plan {seed}")
         kinds = [kind for kind in FAULTS if has_network or kind not in OF_NETWORK]
+        others = [kind for kind in kinds if kind not in ALONE]
+        if seed >= STORMS:
+            return cls(seed, tuple(rng.choices(others, k=rng.randint(4, 8))), within_s=12)
         first = kinds[seed % len(kinds)]
         if first in ALONE:
             return cls(seed, (first,))
-        others = [kind for kind in kinds if kind not in ALONE]
         return cls(seed, (first, *rng.sample([kind for kind in others if kind != first], rng.choice((1, 1, 2)))))
 
 
@@ -90,7 +98,6 @@ class _Run:
         self._cluster = cluster
         self._network = network
         self._recorder = recorder
-        self._rng = Random(f"faults {plan.seed}")
 
     async def run(self) -> None:
         async with await connect_async(self._cluster.address) as client:
@@ -104,7 +111,7 @@ class _Run:
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     await load.reached(sent=100, acked=50)
-                await asyncio.gather(*[self._fault(stage, kind) for kind in self._plan.faults])
+                await asyncio.gather(*[self._fault(stage, *each) for each in enumerate(self._plan.faults)])
                 await self._heal(stage)
                 await self._settled(stage, load, client)
             finally:
@@ -112,10 +119,10 @@ class _Run:
                 await load.stop()
             await self._note_disks(client)
 
-    async def _fault(self, stage: Stage, kind: str) -> None:
-        rng = Random(f"{kind} {self._plan.seed}")
+    async def _fault(self, stage: Stage, number: int, kind: str) -> None:
+        rng = Random(f"{kind} {number} {self._plan.seed}")
         # So that they do not all begin together.
-        await asyncio.sleep(rng.uniform(0, 1.5))
+        await asyncio.sleep(rng.uniform(0, self._plan.within_s))
         await FAULTS[kind](stage, rng)
 
     async def _heal(self, stage: Stage) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from chaos.faults import FAULTS
 from chaos.network import why_not
 from chaos.runs import Plan, run_seed

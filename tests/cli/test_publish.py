@@ -42,6 +42,16 @@ def test_a_message_has_what_the_options_say(topic: str, q: Client, run: Run) -> 
     assert len(q.scheduled.list(topic)) == 2
 
 
+def test_acks_say_on_which_disks_it_is_when_it_is_told(topic: str, q: Client, run: Run, stdin: Stdin) -> None:
+    assert run.ok("publish", topic, "a", "--acks", "leader").out == f"{topic}:0:0\n"
+    assert run.ok("publish", topic, "b", "--acks", "none").out.startswith(f"published 1 message to {topic} in ")
+    stdin(b"c\nd\n")
+    assert run.ok("publish", topic, "--lines", "--acks", "none", "-o", "json").json["published"] == 2
+    assert values(q, topic) == [b"a", b"b", b"c", b"d"]
+    assert "acks is all, leader, none, not 'some'" in run("publish", topic, "e", "--acks", "some").err
+    assert values(q, topic) == [b"a", b"b", b"c", b"d"]
+
+
 def test_stdin_is_one_message_without_the_newline_at_its_end(topic: str, q: Client, run: Run, stdin: Stdin) -> None:
     stdin(b"two\nlines\n")
     run.ok("publish", topic)

@@ -1,10 +1,12 @@
-"""The catalog of a cluster on an etcd in memory: what `min_isr` of a topic does to the records of its partitions."""
+"""The catalog of a cluster on an etcd in memory: changes at the same time, and what `min_isr` of a topic does to the
+records of its partitions."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -89,6 +91,40 @@ def on_catalog(work: Callable[[Here], Awaitable[None]]) -> None:
             await here.view.close()
 
     run(main)
+
+
+def test_what_others_make_while_a_change_is_decided_stays() -> None:
+    async def work(here: Here) -> None:
+        await here.create(1)
+        draft = here.catalog.draft()
+        theirs = TopicRecord("ff", "theirs", ("ee",), TopicSettings(), 1)
+        here.etcd.commit({}, [Put(KEYS.topics + "theirs", msgspec.json.encode(theirs))], [])
+        await here.view.refresh()
+        await asyncio.to_thread(lambda: draft.change_topic("orders", settings=TopicSettings(cleanup="compact")))
+        assert here.catalog.topic("theirs") == theirs
+        assert here.catalog.topic("orders").settings.cleanup == "compact"
+
+    on_catalog(work)
+
+
+def test_what_others_change_while_a_change_is_decided_is_not_overwritten() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(1)
+        draft = here.catalog.draft()
+        grown = replace(topic, partitions=(*topic.partitions, "ee"))
+        here.etcd.commit({}, [Put(KEYS.topics + "orders", msgspec.json.encode(grown))], [])
+        await here.view.refresh()
+        for change in (
+            lambda: draft.change_topic("orders", settings=TopicSettings(cleanup="compact")),
+            lambda: draft.delete_topic("orders"),
+        ):
+            with pytest.raises(StaleMetadata, match="somebody else has changed orders at the same time"):
+                await asyncio.to_thread(change)
+        assert here.catalog.topic("orders") == grown
+        await asyncio.to_thread(here.catalog.delete_topic, "orders")
+        assert not here.catalog.has_topic("orders")
+
+    on_catalog(work)
 
 
 def test_another_min_isr_reaches_every_partition_of_the_topic_and_nothing_else_of_their_records_changes() -> None:

@@ -117,6 +117,37 @@ def test_batches_that_can_t_be_are_refused(tmp_path: Path) -> None:
     serve(tmp_path, work)
 
 
+def test_a_message_and_a_batch_say_how_far_they_are_to_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+
+    def spied(method: Any) -> Any:
+        async def call(topic: str, one: Any, other: Any, acks: str = "all") -> Any:
+            heard.append(acks)
+            return await method(topic, one, other, acks)
+
+        return call
+
+    async def work(here: Served, q: Any) -> None:
+        await topic(q)
+        for method in ("publish", "publish_frame"):
+            monkeypatch.setattr(here.site, method, spied(getattr(here.site, method)))
+        message = pb.NewMessage(value=b"x")
+        for fields in ({}, {"acks": "all"}, {"acks": "leader"}):
+            await q.Publish(pb.PublishRequest(topic="t", message=message, **fields))
+            await q.PublishBatch(pb.PublishBatchRequest(topic="t", messages=[message], **fields))
+        assert heard == ["all"] * 4 + ["leader"] * 2
+        for odd in ("none", "some", ""):
+            one = q.Publish(pb.PublishRequest(topic="t", message=message, acks=odd))
+            assert await failure(one) == (StatusCode.INVALID_ARGUMENT, "invalid_input")
+            many = q.PublishBatch(pb.PublishBatchRequest(topic="t", messages=[message], acks=odd))
+            assert await failure(many) == (StatusCode.INVALID_ARGUMENT, "invalid_input")
+        assert len(await listed(q.Read(pb.ReadRequest(topic="t")))) == 6
+
+    serve(tmp_path, work)
+
+
 def test_a_request_larger_than_allowed_is_not_even_read(tmp_path: Path) -> None:
     async def work(here: Served, q: Any) -> None:
         await topic(q)

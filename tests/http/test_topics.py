@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from penstock.local.transport import LocalTransport
+
 SETTINGS = {"retention": {"hours": 2, "bytes": None}, "cleanup": "delete", "max_delay": "1d"}
 
 
@@ -134,6 +136,8 @@ def test_values_are_base64_unless_asked_for_otherwise(serve: Any) -> None:
         ({"text": "x", "key": "k", "key_base64": "aw=="}, "invalid_message"),
         ({"text": "x", "headers": {"a": 1}}, "invalid_input"),
         ({"text": "x", "kee": "misspelt"}, "invalid_input"),
+        ({"text": "x", "acks": "none"}, "invalid_input"),
+        ({"text": "x", "acks": "some"}, "invalid_input"),
         ([], "invalid_input"),
     ],
 )
@@ -141,6 +145,28 @@ def test_a_message_that_makes_no_sense_is_refused(serve: Any, given: Any, code: 
     async def work(here: Any) -> None:
         assert await here.fails("POST", "/v1/topics/t/publish", given) == (400, code)
         assert (await here.ok("GET", "/v1/topics/t/messages"))["messages"] == []
+
+    serve(work)
+
+
+def test_the_broker_hears_how_far_a_message_is_to_be_stored(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(here: Any) -> None:
+        heard: list[str] = []
+        publish = LocalTransport.publish
+
+        async def spied(site: Any, topic: str, message: Any, partition: Any, acks: str = "all") -> Any:
+            heard.append(acks)
+            return await publish(site, topic, message, partition, acks)
+
+        monkeypatch.setattr(LocalTransport, "publish", spied)
+        for offset, given in enumerate(({}, {"acks": "all"}, {"acks": "leader"})):
+            sent = await here.ok("POST", "/v1/topics/t/publish", {"text": "x", **given})
+            assert sent["offset"] == offset
+        batch = {"messages": [{"text": "x", "acks": "leader"}, {"text": "x"}, {"text": "x", "acks": "none"}]}
+        results = (await here.ok("POST", "/v1/topics/t/publish/batch", batch))["results"]
+        assert [result.get("offset") for result in results] == [3, 4, None]
+        assert results[2]["error"]["code"] == "invalid_input"
+        assert heard == ["all", "all", "leader", "leader", "all"]
 
     serve(work)
 

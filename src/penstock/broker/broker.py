@@ -10,6 +10,7 @@ sockets; clock, disk, threads and ids come in at `open`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -55,6 +56,9 @@ class Coordinating(Protocol):
     ) -> GroupRecord: ...
 
     def leave(self, group: str, consumer: str) -> None: ...
+
+    async def begin(self, group: str, topic: str) -> None:
+        """In every partition, whoever leads it."""
 
 
 class Broker:
@@ -104,6 +108,7 @@ class Broker:
         self.consumers = consumers(self._topics.open, clock)
         # In a cluster: whoever looks after the members of groups, of which those here know only what concerns them.
         self.coordination: Coordinating | None = None
+        self._dropping: dict[str, asyncio.Task[None]] = {}
         self.dead_letters = graveyards.letters
         self.schedules = Schedules(self._topics.topic, catalog, work.save, clock, limits)
         self._groups = Groups(catalog, self._topics, self.consumers, work, clock=clock, limits=limits, dice=dice)
@@ -183,8 +188,19 @@ class Broker:
         self._groups.follow_catalog()
 
     def drop_here(self, group: str) -> None:
-        """What a group that was deleted has done in the partitions led here."""
-        self._work.in_background(self._groups.drop(group))
+        """What a group that was deleted has done in the partitions led here, and who its members were."""
+        self.consumers.forget(group)
+        task = self._dropping[group] = self._work.in_background(self._groups.drop(group))
+        task.add_done_callback(lambda task: self._dropped(group, task))
+
+    def _dropped(self, group: str, task: asyncio.Task[None]) -> None:
+        if self._dropping.get(group) is task:
+            del self._dropping[group]
+
+    async def dropped(self, group: str) -> None:
+        """Nothing is being dropped of a group of that name: another one may begin."""
+        while (task := self._dropping.get(group)) is not None:
+            await asyncio.wait([task])
 
     def take_up(self, topic: Topic, number: int) -> None:
         """What was under way in a partition when it was last led, here or elsewhere."""
@@ -286,9 +302,12 @@ class Broker:
         Live groups do not notice. Without `delays`, messages that were delayed come at once; without `lanes`, all come
         in the order of the log.
         """
-        return await self._replays.begin(
+        count = await self._replays.begin(
             topic, group, from_us=from_us, to_us=to_us, offsets=offsets, delays=delays, lanes=lanes, given=given
         )
+        if self.coordination is not None:
+            await self.coordination.begin(group, topic)
+        return count
 
     # --- members of groups -------------------------------------------------------------------------------
 

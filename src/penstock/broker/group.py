@@ -24,7 +24,15 @@ from penstock.broker.settings import VISIBILITY_US_MAX, GroupSettings
 from penstock.broker.topic import Topic
 from penstock.clock import TIME_MAX_US, Clock
 from penstock.durations import duration_text
-from penstock.errors import InvalidInput, NotFound, OffsetOutOfRange, Overloaded, PenstockError, StorageError
+from penstock.errors import (
+    ClusterError,
+    InvalidInput,
+    NotFound,
+    OffsetOutOfRange,
+    Overloaded,
+    PenstockError,
+    StorageError,
+)
 from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.message import Priority
@@ -116,7 +124,7 @@ class Group:
                 taken = partition.groups.lease(
                     self.name, consumer=consumer, count=count, bytes_max=bytes_max, visibility_us=visibility
                 )
-            except (StorageError, Overloaded) as error:
+            except (StorageError, Overloaded, ClusterError) as error:
                 # The others can still give something; and what is leased already must reach somebody.
                 failure = error
                 continue

@@ -12,11 +12,12 @@ from penstock.broker.group import Handed
 from penstock.broker.groups import Groups
 from penstock.broker.membership import Consumers
 from penstock.broker.names import check_name
+from penstock.broker.partition import Partition
 from penstock.broker.timers import Timers
 from penstock.broker.topic import Topic
 from penstock.broker.topics import Topics
 from penstock.clock import TIME_MAX_US, Clock
-from penstock.errors import InvalidInput, Overloaded, PenstockError, StorageError
+from penstock.errors import ClusterError, InvalidInput, NotLeader, Overloaded, PenstockError, StorageError
 
 WAIT_US_MAX = 300_000_000
 # Members of a group name their topics; what they may lease from is looked through at every poll.
@@ -108,6 +109,7 @@ class Polling:
         while not polled and self._clock.now_us() < deadline_us:
             ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             bells = [topic.bell for topic in self._found(names)]
+            here = {topic.name: topic.here for topic in self._found(names)}
             for bell in bells:
                 bell.wait(group, ring)
             try:
@@ -116,10 +118,18 @@ class Polling:
                     return polled
                 if not await self._timers.wait([ring], min(deadline_us, self._next_due(group, consumer, names))):
                     return []
+                self._check_led(here)
             finally:
                 for bell in bells:
                     bell.leave(group, ring)
         return polled
+
+    def _check_led(self, before: Mapping[str, Mapping[int, Partition]]) -> None:
+        """Whoever waits for messages of partitions that another node leads by now must go there."""
+        for name, here in before.items():
+            topic = self._topics.get(name)
+            if topic is not None and topic.here is not here and any(number not in topic.here for number in here):
+                raise NotLeader(f"another node leads partitions of {name} that were led here", topic=name)
 
     async def _lease(
         self, group: str, consumer: str, names: list[str], count: int, bytes_max: int, visibility_us: int | None
@@ -141,7 +151,7 @@ class Polling:
                 handed = await self._groups.on(group, name).lease(
                     consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions
                 )
-            except (StorageError, Overloaded) as error:
+            except (StorageError, Overloaded, ClusterError) as error:
                 # The others can still give something; and what is leased already must reach somebody.
                 failure = error
                 continue

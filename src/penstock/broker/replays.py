@@ -62,7 +62,7 @@ class Replays:
         # Somebody may have asked for it meanwhile: it knows now what it is of.
         self._groups.forget(group=group, topic=topic)
         try:
-            await _start(self._groups.on(group, topic), len(ranges))
+            await _start(self._groups.on(group, topic))
         except PenstockError:
             with suppress(PenstockError):
                 await self._take_back(group, known)
@@ -86,9 +86,10 @@ class Replays:
                     await asyncio.wait([start])
 
 
-async def _start(group: Group, partitions: int) -> None:
-    """In all at the same time: nobody else starts the group there in between."""
-    starts = [group.start_replay(number) for number in range(partitions)]
+async def _start(group: Group) -> None:
+    """In all at the same time: nobody else starts the group there in between. In a cluster, in all that are led here;
+    elsewhere whoever looks after groups sees to it."""
+    starts = [group.start_replay(number) for number in group.topic.here]
     for outcome in await asyncio.gather(*starts, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
@@ -101,12 +102,13 @@ def _ranges(topic: Topic, from_us: int | None, to_us: int | None, offsets: dict[
         for time_us in (from_us, to_us):
             if time_us is not None:
                 check_time(time_us)
-        return [_range_of_time(partition, from_us, to_us) for partition in topic.partitions]
+        return [_range_of_time(topic.partition(number), from_us, to_us) for number in range(topic.count)]
     if not isinstance(offsets, Mapping) or not all(map(_is_pair, offsets.values())):
         raise InvalidInput(f"offsets are pairs by partition, first and last, not {offsets!r}")
-    ranges = [_range_of_offsets(partition, number, offsets) for number, partition in topic.numbered]
+    ranges = [_range_of_offsets(topic, number, offsets) for number in range(topic.count)]
     for number in offsets:
-        topic.partition(number)
+        if number not in range(topic.count):
+            topic.partition(number)
     return ranges
 
 
@@ -117,7 +119,14 @@ def _range_of_time(partition: Partition, from_us: int | None, to_us: int | None)
     return first, max(first, last)
 
 
-def _range_of_offsets(partition: Partition, number: int, offsets: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+def _range_of_offsets(topic: Topic, number: int, offsets: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+    if number in offsets and number not in topic.here:
+        # In a cluster: what whoever leads it has, was found out by whoever asks.
+        first, last = offsets[number]
+        if not (is_int(first) and is_int(last)) or not 0 <= first <= last:
+            raise InvalidInput(f"partition {number} has no offsets {first} to {last}")
+        return first, last
+    partition = topic.partition(number)
     start, end = partition.messages.start_offset, partition.reading.visible_offset
     first, last = offsets.get(number, (end, end))
     if not (is_int(first) and is_int(last)) or not start <= first <= last <= end:

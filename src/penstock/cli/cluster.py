@@ -32,7 +32,7 @@ app = typer.Typer(
     help="Look after a cluster: its nodes, and where partitions are.", no_args_is_help=True, rich_markup_mode=None
 )
 
-Topics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]…", help="Of these. Default: of all.")]
+Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC…", help="Of these. Default: of all.")]
 
 
 @app.command("status")

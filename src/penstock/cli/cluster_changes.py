@@ -40,7 +40,7 @@ def reassign(
     site: Site,
     where: Place,
     nodes: Annotated[
-        str | None, typer.Argument(metavar="[NODE,NODE…]", help="The preferred leader first.", show_default=False)
+        str | None, typer.Argument(metavar="NODE,NODE…", help="The preferred leader first.", show_default=False)
     ] = None,
     *,
     cancel: Annotated[
@@ -99,7 +99,7 @@ def rebalance(
 def elect(
     site: Site,
     where: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC[:PARTITION]]", help="Default: of all topics.", show_default=False)
+        str | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="Default: of all topics.", show_default=False)
     ] = None,
     *,
     node: Annotated[str | None, typer.Option("--node", metavar="NODE", help="This one, not the preferred one.")] = None,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from penstock.acks import ALL, LEADER
+from penstock.acks import ALL, check_waited
 from penstock.client.admin import Admin
 from penstock.client.bounds import Offsets
 from penstock.client.consumer import PREFETCH_DEFAULT, Consumer
@@ -103,8 +103,7 @@ class Client(Admin):
         In a cluster it is on the disks of all replicas in sync by then; with `acks="leader"` on that of its partition's
         leader, which a fail-over may lose.
         """
-        if acks not in (ALL, LEADER):
-            raise InvalidInput(f"acks of a single message is all or leader, not {acks!r}", argument="acks")
+        check_waited(acks)
         message = self.compose(value, fields)
         stored = await self._transport.publish(topic, message, partition_given(partition), acks)
         return Published(topic, stored.partition, stored.offset, stored.append_time)

@@ -84,12 +84,14 @@ class StartGroup(Request[None], frozen=True):
     """In these partitions, which the node leads, the group begins where its settings say, unless it has begun.
 
     `is_earlier`: than they are. What was published to them before it has begun there is not of the past, for it.
+    `created_us` is that of the group: another one may have had the same name, of which the node knows as yet.
     """
 
     group: str
     topic: str
     partitions: tuple[int, ...]
     is_earlier: bool = False
+    created_us: int = 0
 
 
 class AssignPartition(Request[bool], frozen=True):

@@ -1,15 +1,16 @@
 """The catalog of a cluster: the same records as a broker's own, each under a key of its own in etcd.
 
-What is known here follows the view. A change is decided as in any catalog, on a thread, and then put into etcd guarded
-by the revisions it was decided on: who was slower hears `StaleMetadata`, and decides anew. It counts once the view has
-it.
+What is known here follows the view. A change is decided as in any catalog, on a thread, by what was known at one
+moment, and then put into etcd guarded by the revisions of that moment: who was slower hears `StaleMetadata`, and
+decides anew. It counts once the view has it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from functools import partial, wraps
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +25,8 @@ from penstock.cluster.placing import check_min_isr, min_isr_of
 from penstock.errors import EtcdUnavailable, LogCorrupt, OutcomeUnknown, StaleMetadata
 
 Record = TopicRecord | GroupRecord | ScheduleRecord
+P = ParamSpec("P")
+T = TypeVar("T")
 R = TypeVar("R", TopicRecord, GroupRecord, ScheduleRecord)
 # New partitions of a topic, by their ids: where they are to be.
 Place = Callable[[TopicRecord, Mapping[str, int]], Mapping[str, PartitionRecord]]
@@ -33,8 +36,48 @@ _AT_ONCE = 100
 _TRIES = 20
 
 
+class _Held(NamedTuple):
+    """What was known at one moment, and the revision of each key then."""
+
+    contents: Contents
+    revisions: Mapping[str, int]
+
+
+class _Draft(Catalog):
+    """A change is decided here: what is known goes on changing meanwhile, on the loop, and this does not."""
+
+    def __init__(
+        self, contents: Contents, clock: Clock, new_id: Callable[[], bytes], save: Callable[[Contents], None]
+    ) -> None:
+        self._clock = clock
+        self._new_id = new_id
+        self._put_into_etcd = save
+        self._hold(contents)
+
+    def _save(self, contents: Contents) -> None:
+        self._put_into_etcd(contents)
+
+
+def _on_a_draft(decide: Callable[Concatenate[Catalog, P], T]) -> Callable[Concatenate[ClusterCatalog, P], T]:
+    @wraps(decide)
+    def change(catalog: ClusterCatalog, /, *given: P.args, **named: P.kwargs) -> T:
+        return decide(catalog.draft(), *given, **named)
+
+    return change
+
+
 class ClusterCatalog(Catalog):
     """Made before the view is started: it hears of everything that is there."""
+
+    create_topic = _on_a_draft(Catalog.create_topic)
+    change_topic = _on_a_draft(Catalog.change_topic)
+    put_archived = _on_a_draft(Catalog.put_archived)
+    delete_topic = _on_a_draft(Catalog.delete_topic)
+    put_group = _on_a_draft(Catalog.put_group)
+    restore_group = _on_a_draft(Catalog.restore_group)
+    delete_group = _on_a_draft(Catalog.delete_group)
+    put_schedule = _on_a_draft(Catalog.put_schedule)
+    delete_schedule = _on_a_draft(Catalog.delete_schedule)
 
     def __init__(
         self, view: View, store: Store, keys: Keys, place: Place, *, clock: Clock, new_id: Callable[[], bytes]
@@ -49,8 +92,11 @@ class ClusterCatalog(Catalog):
         # Told on the loop when something is different.
         self.changed: Callable[[], None] = lambda: None
         self._records: dict[str, Record] = {}
+        self._revisions: dict[str, int] = {}
         self._is_stale = False
-        self._hold(Contents())
+        # Replaced as a whole: changes are decided on other threads.
+        self._held = _Held(Contents(), {})
+        self._hold(self._held.contents)
         for prefix, kind in self._kinds():
             view.on_change(prefix, self._follow(kind))
 
@@ -65,7 +111,9 @@ class ClusterCatalog(Catalog):
         def follow(known: Known) -> None:
             if known.now is None:
                 self._records.pop(known.key, None)
+                self._revisions.pop(known.key, None)
             else:
+                self._revisions[known.key] = known.now.revision
                 try:
                     self._records[known.key] = msgspec.json.decode(known.now.value, type=kind)
                 except msgspec.MsgspecError as error:
@@ -80,7 +128,9 @@ class ClusterCatalog(Catalog):
     def _refresh(self) -> None:
         if self._is_stale:
             self._is_stale = False
-            self._hold(Contents(self._of(TopicRecord), (), self._of(GroupRecord), self._of(ScheduleRecord)))
+            contents = Contents(self._of(TopicRecord), (), self._of(GroupRecord), self._of(ScheduleRecord))
+            self._held = _Held(contents, dict(self._revisions))
+            self._hold(contents)
             self.changed()
 
     def _of(self, kind: type[R]) -> tuple[R, ...]:
@@ -88,12 +138,17 @@ class ClusterCatalog(Catalog):
 
     # --- changes -----------------------------------------------------------------------------------------
 
-    def _save(self, contents: Contents) -> None:
+    def draft(self) -> Catalog:
         """On a thread."""
-        before, after = self._keyed(self._contents), self._keyed(contents)
+        held = self._held
+        return _Draft(held.contents, self._clock, self._new_id, partial(self._put_changes, held))
+
+    def _put_changes(self, held: _Held, contents: Contents) -> None:
+        before, after = self._keyed(held.contents), self._keyed(contents)
         puts = {key: record for key, record in after.items() if before.get(key) != record}
         gone = [key for key in before if key not in after]
-        asyncio.run_coroutine_threadsafe(self._commit(puts, gone, before), self._loop).result()
+        guards = {key: held.revisions.get(key, ABSENT) for key in (*puts, *gone)}
+        asyncio.run_coroutine_threadsafe(self._commit(puts, gone, before, guards), self._loop).result()
 
     def _keyed(self, contents: Contents) -> dict[str, Record]:
         found: dict[str, Record] = {}
@@ -105,10 +160,9 @@ class ClusterCatalog(Catalog):
             found.update({prefix + record.name: record for record in records})
         return found
 
-    async def _commit(self, puts: dict[str, Record], gone: list[str], before: dict[str, Record]) -> None:
-        guards = {key: self._revision(key) for key in (*puts, *gone)}
-        if any((key in before) != (guards[key] != ABSENT) for key in guards):
-            raise _stale(guards)
+    async def _commit(
+        self, puts: dict[str, Record], gone: list[str], before: dict[str, Record], guards: dict[str, int]
+    ) -> None:
         partitions: dict[str, PartitionRecord] = {}
         for key, record in puts.items():
             if isinstance(record, TopicRecord):

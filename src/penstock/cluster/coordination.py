@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -129,6 +130,9 @@ class Coordination:
         if self._consumers.has(group):
             self._consumers.leave(group, self._broker.group_record(group).settings, consumer)
 
+    async def begin(self, group: str, topic: str) -> None:
+        await self._started(group, topic)
+
     async def _owners(self, group: str) -> list[Owner]:
         """By all who lead anything. Of one that can't be asked, its partitions are given away anew."""
         found: list[Owner] = []
@@ -151,10 +155,16 @@ class Coordination:
         """
         on_topic = self._broker.topic(topic)
         count, identity = on_topic.count, on_topic.record.id
-        is_earlier = group in await self._at(topic, 0, FindGroups(topic, 0))
-        starts = [StartGroup(group, topic, (number,), is_earlier) for number in range(1, count)]
-        await asyncio.gather(*[self._at(topic, start.partitions[0], start) for start in starts])
-        await self._at(topic, 0, StartGroup(group, topic, (0,)))
+        is_earlier = group in await self._at(topic, 0, lambda: FindGroups(topic, 0))
+
+        def start(number: int, is_earlier: bool) -> StartGroup:
+            # As it is by then: it may have been deleted, and made anew.
+            return StartGroup(group, topic, (number,), is_earlier, self._broker.group_record(group).created_us)
+
+        await asyncio.gather(
+            *[self._at(topic, number, partial(start, number, is_earlier)) for number in range(1, count)]
+        )
+        await self._at(topic, 0, partial(start, 0, False))
         self._begun[group, identity] = max(count, self._begun.get((group, identity), 0))
 
     def _grown(self, topic: str) -> None:
@@ -179,10 +189,11 @@ class Coordination:
         finally:
             del self._growing[group, topic]
 
-    async def _at(self, topic: str, number: int, request: Any) -> Any:
+    async def _at(self, topic: str, number: int, make: Callable[[], Any]) -> Any:
         """At whoever leads it, as soon as somebody does."""
         until, pause = self._loop.time() + PATIENCE_S, _RETRY_S
         while True:
+            request = make()
             try:
                 return await self._ask(topic, number, request)
             except (ClusterError, ConnectionLost, GroupNotFound):
@@ -239,7 +250,7 @@ class Coordination:
     # --- as leader of partitions -------------------------------------------------------------------------
 
     async def start_group(self, request: StartGroup) -> None:
-        await self._known(request.group)
+        await self._known(request.group, request.created_us)
         group, topic = self._broker.group(request.group, request.topic), self._broker.topic(request.topic)
         for number in request.partitions if request.is_earlier and not group.settings.is_replay else ():
             groups = topic.partition(number).groups
@@ -273,10 +284,18 @@ class Coordination:
                     found.append(Owner(topic.name, number, owner.member, owner.generation, owner.is_lasting))
         return found
 
-    async def _known(self, group: str) -> None:
+    async def _known(self, group: str, created_us: int = 0) -> None:
         """Made a moment ago, maybe: by the node that asks."""
-        if not self._broker.has_group(group):
+        if not self._is_known(group, created_us):
             await self._node.refresh()
+            # What is in the catalog is taken up at the next turn of the loop.
+            await asyncio.sleep(0)
+            if created_us and not self._is_known(group, created_us):
+                raise GroupNotFound(f"there is no group {group}, or another one", group=group)
+        await self._broker.dropped(group)
+
+    def _is_known(self, group: str, created_us: int) -> bool:
+        return self._broker.has_group(group) and created_us in (0, self._broker.group_record(group).created_us)
 
     async def close(self) -> None:
         tasks = [*self._telling.values(), *self._growing.values()]

@@ -193,6 +193,10 @@ class Hosted:
     # --- what comes of them ------------------------------------------------------------------------------
 
     def _begin(self, effect: Begin) -> None:
+        if self.partition is not None:
+            # It has led before, too, and goes on with what it has; nobody is served before the epoch has begun.
+            self.serves_until_us = 0
+            self._host.hide(self)
         self._job(partial(self._begun, effect.epoch))
 
     async def _begun(self, epoch: int) -> None:
@@ -203,8 +207,9 @@ class Hosted:
             for each in self.logs:
                 each.sync()
 
-        for each in self.logs:
-            each.hold_back(each.start_offset, anew=True)
+        if self.partition is None:
+            for each in self.logs:
+                each.hold_back(each.start_offset, anew=True)
         firsts = await self._until_there_is_room(begin)
         self.step(Begun(epoch, firsts))
         await self._host.on_a_thread(sync)

@@ -116,7 +116,8 @@ class Node:
         # Partitions that are led here since a moment ago.
         self._to_take_up: set[str] = set()
         self._taking_up: asyncio.Task[None] | None = None
-        self._groups: set[str] = set()
+        # When each was made: one that was deleted may be there again.
+        self._groups: dict[str, int] = {}
         self.feeding = Feeding(self.hosted, self.now_us, self.broke, self.tally)
         self.feeding.changed = self._feeds_changed
         self.view.on_change(self.keys.throttle, self._throttled)
@@ -251,8 +252,8 @@ class Node:
         while True:
             session = self._session
             if session is not None:
-                await session.lost.wait()
-                log.warning("the session in etcd is lost: %s", session.failure)
+                await self._lost_or_gone(session)
+                log.warning("the session in etcd is lost: %s", session.failure or "the node's entry is gone")
                 self._session = None
             try:
                 await self._register()
@@ -263,6 +264,19 @@ class Node:
             except PenstockError as error:
                 self.broke(error)
                 return
+
+    async def _lost_or_gone(self, session: Session) -> None:
+        """The lease, or only what was bound to it: an answer that came late may have let go of that."""
+        while not session.lost.is_set():
+            registered = self.members.live.get(self.name)
+            if registered is None or registered.incarnation != self.incarnation:
+                await session.close()
+                return
+            try:
+                async with asyncio.timeout(TICK_S):
+                    await session.lost.wait()
+            except TimeoutError:
+                pass
 
     async def _watch(self) -> None:
         try:
@@ -411,9 +425,10 @@ class Node:
 
     def _catalog_changed(self) -> None:
         self.queue.follow_catalog()
-        groups = {record.name for record in self.catalog.groups}
-        for gone in self._groups - groups:
-            self.queue.drop_here(gone)
+        groups = {record.name: record.created_us for record in self.catalog.groups}
+        for name, created_us in self._groups.items():
+            if groups.get(name) != created_us:
+                self.queue.drop_here(name)
         self._groups = groups
         for hosted in list(self.hosted.values()):
             if hosted.partition is not None and hosted.serves_until_us > self.now_us():
@@ -464,7 +479,7 @@ class Node:
         self.feeding.reply(hosted, reply)
 
     async def propose(self, hosted: Hosted, revision: int, record: PartitionRecord) -> RecordSeen | None:
-        key = self.keys.partition(hosted.identity)
+        key, before = self.keys.partition(hosted.identity), hosted.record
         try:
             outcome = await self._store.commit({key: revision}, [Put(key, encode(record))])
         except EtcdError as error:
@@ -472,7 +487,7 @@ class Node:
             log.debug("%s: a change of its record failed: %s", hosted.identity, error.message)
             return None
         if isinstance(outcome, Won):
-            self._count(hosted.record, record)
+            self._count(before, record)
             return RecordSeen(outcome.revision, record)
         item = outcome.items.get(key)
         return RecordSeen(outcome.revision, None) if item is None else RecordSeen(item.revision, decode(item.value))
@@ -565,12 +580,27 @@ class Node:
     async def _drop(self, hosted: Hosted) -> None:
         try:
             await hosted.close()
+            if not await self._is_surely_not_here(hosted.identity):
+                log.info("the copy of partition %s is wanted again", hosted.identity)
+                return
             await self.on_a_thread(partial(self._remove_copy, hosted.identity))
             log.info("the copy of partition %s is removed", hosted.identity)
         except PenstockError as error:
             self.broke(error)
         finally:
             self._dropping.pop(hosted.identity, None)
+
+    async def _is_surely_not_here(self, identity: str) -> bool:
+        """By a read that has everything: what was known when the node started may be older than the copy."""
+        while not self._is_closed:
+            try:
+                await self.view.refresh()
+            except EtcdUnavailable:
+                await asyncio.sleep(_RETRY_S)
+                continue
+            placed = self.partitions.get(identity)
+            return placed is None or not placed.record.hosts(self.name)
+        return False
 
     def broke(self, error: PenstockError) -> None:
         if self.failure is None:

@@ -70,6 +70,9 @@ class Cluster(Protocol):
 
     def coordinator(self, group: str) -> Coordinator: ...
 
+    async def refresh(self) -> None:
+        """Whatever was decided before is known after it."""
+
     async def start_group(self, request: StartGroup) -> None: ...
 
     async def assign(self, request: AssignPartition) -> bool: ...

@@ -170,6 +170,7 @@ class LocalTransport:
     ) -> Sequence[Delivery]:
         """Not a task of its own: between the lease and the caller there is no point at which it could be cancelled."""
         self.check()
+        await self._hear_of(group)
         polled = await self.broker.poll(
             group,
             consumer,
@@ -180,6 +181,12 @@ class LocalTransport:
             visibility_us=visibility_us,
         )
         return [self._delivery(group, some) for some in polled]
+
+    async def _hear_of(self, group: str) -> None:
+        """In a cluster it may have been made elsewhere, a moment ago."""
+        cluster = self._site.cluster
+        if cluster is not None and not self.broker.has_group(group):
+            await cluster.refresh()
 
     def _delivery(self, group: str, polled: Polled) -> Delivery:
         receipt, frames = polled.handed
@@ -194,6 +201,7 @@ class LocalTransport:
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         self.check()
+        await self._hear_of(group)
         on_topic = self.broker.group(group, receipt.topic)
         held = groups.Receipt(receipt.partition, receipt.lease, receipt.offsets)
         match answer:

@@ -101,7 +101,9 @@ class Clustered:
             partitions = []
             for number, identity in enumerate(record.partitions):
                 known = node.partitions.get(identity)
-                if known is not None:
+                if known is None:
+                    partitions.append(Placed(number, "", 0, (), ()))
+                else:
                     found = known.record
                     leader = found.leader if found.leader in node.members.live else None
                     in_sync = tuple(member.node for member in found.isr)

@@ -6,6 +6,8 @@ from msgspec.structs import replace
 
 from penstock.cluster.core.effects import Begin, Committed, Follow, Hold, Propose, Reread, Rest, Serve, Wake
 from penstock.cluster.core.events import Begun, ProposalEnded, RecordSeen, Registered, Tick, Trimmed
+from penstock.cluster.core.leader import Leader
+from penstock.cluster.core.membership import still_in_sync
 from penstock.cluster.core.messages import Data, Diverged, Reply, StartAt
 from penstock.cluster.core.record import Member
 from replica_support import SECOND_US, Play, fetch, new_leader, open_leader, record
@@ -153,6 +155,22 @@ def test_a_follower_whose_session_is_gone_leaves_the_isr_at_once() -> None:
 def test_the_isr_never_shrinks_below_what_can_commit() -> None:
     a = open_leader(record(isr="a b"))
     assert proposed(a.ticks(live="a")) == []
+
+
+def test_a_leader_knows_how_many_of_an_isr_that_can_not_shrink_are_still_in_sync() -> None:
+    a = open_leader(record(isr="a b"))
+    role = a.replica.role
+    assert isinstance(role, Leader)
+    assert still_in_sync(a.now_us, role) == 2
+    a.ticks(live="a")
+    assert still_in_sync(a.now_us, role) == 1
+    a.ticks(live="a b c")
+    assert still_in_sync(a.now_us, role) == 2
+    a.writes(0, 12)
+    a.waits(4.5)
+    assert still_in_sync(a.now_us, role) == 1, "it lags"
+    a.does(fetch("b", 2, (12, 5)))
+    assert still_in_sync(a.now_us, role) == 2
 
 
 def test_a_follower_joins_once_it_has_all_that_is_committed_and_the_beginning_of_the_epoch() -> None:

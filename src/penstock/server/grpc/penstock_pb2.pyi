@@ -96,14 +96,16 @@ class Failure(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., details_json: _Optional[str] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("topic", "message", "partition")
+    __slots__ = ("topic", "message", "partition", "acks")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     message: NewMessage
     partition: int
-    def __init__(self, topic: _Optional[str] = ..., message: _Optional[_Union[NewMessage, _Mapping]] = ..., partition: _Optional[int] = ...) -> None: ...
+    acks: str
+    def __init__(self, topic: _Optional[str] = ..., message: _Optional[_Union[NewMessage, _Mapping]] = ..., partition: _Optional[int] = ..., acks: _Optional[str] = ...) -> None: ...
 
 class PublishReply(_message.Message):
     __slots__ = ("id", "partition", "offset", "append_time_us")
@@ -118,14 +120,16 @@ class PublishReply(_message.Message):
     def __init__(self, id: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., append_time_us: _Optional[int] = ...) -> None: ...
 
 class PublishBatchRequest(_message.Message):
-    __slots__ = ("topic", "messages", "partition")
+    __slots__ = ("topic", "messages", "partition", "acks")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     messages: _containers.RepeatedCompositeFieldContainer[NewMessage]
     partition: int
-    def __init__(self, topic: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ..., partition: _Optional[int] = ...) -> None: ...
+    acks: str
+    def __init__(self, topic: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[NewMessage, _Mapping]]] = ..., partition: _Optional[int] = ..., acks: _Optional[str] = ...) -> None: ...
 
 class PublishBatchReply(_message.Message):
     __slots__ = ("partitions", "offsets", "failure")

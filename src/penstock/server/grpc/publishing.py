@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from penstock.acks import ALL, check_waited
 from penstock.errors import BatchTooLarge, Fatal, InvalidInput, PenstockError
 from penstock.frame import Frame
 from penstock.partitioner import partition_of
@@ -16,8 +17,8 @@ from penstock.server.grpc.rows import batch_in, message_in
 
 
 async def publish(call: Call, request: pb.PublishRequest) -> pb.PublishReply:
-    message = message_in(request.message, call.site.now_us())
-    at = await call.site.publish(request.topic, message, _partition(request))
+    acks, message = _acks(request), message_in(request.message, call.site.now_us())
+    at = await call.site.publish(request.topic, message, _partition(request), acks)
     return pb.PublishReply(
         id=f"{request.topic}:{at.partition}:{at.offset}",
         partition=at.partition,
@@ -28,7 +29,7 @@ async def publish(call: Call, request: pb.PublishRequest) -> pb.PublishReply:
 
 async def publish_batch(call: Call, request: pb.PublishBatchRequest) -> pb.PublishBatchReply:
     """One frame for each partition, written at the same time."""
-    chosen = _chosen(call, request)
+    chosen, acks = _chosen(call, request), _acks(request)
     rows: dict[int, list[int]] = {}
     for row, number in enumerate(chosen):
         rows.setdefault(number, []).append(row)
@@ -38,7 +39,7 @@ async def publish_batch(call: Call, request: pb.PublishBatchRequest) -> pb.Publi
     ]
     # Tasks even if it is only one: those of a stream are stored in the order in which they were made.
     storing = [
-        call.site.publish_frame(request.topic, number, frame) for number, frame in zip(rows, frames, strict=True)
+        call.site.publish_frame(request.topic, number, frame, acks) for number, frame in zip(rows, frames, strict=True)
     ]
     offsets = [0] * len(chosen)
     # All of them, also if one fails: nobody shall still be writing when the error is told.
@@ -97,6 +98,13 @@ async def _published(call: Call, request: pb.PublishBatchRequest) -> pb.PublishB
 
 def _partition(request: pb.PublishRequest | pb.PublishBatchRequest) -> int | None:
     return request.partition if request.HasField("partition") else None
+
+
+def _acks(request: pb.PublishRequest | pb.PublishBatchRequest) -> str:
+    if not request.HasField("acks"):
+        return ALL
+    check_waited(request.acks)
+    return request.acks
 
 
 METHODS: Methods = {

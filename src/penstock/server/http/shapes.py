@@ -188,6 +188,12 @@ class Publish(Content):
     ttl: Duration | None = None
     timestamp: Time | None = None
     partition: Partition | None = None
+    acks: Annotated[
+        Literal["all", "leader"],
+        Meta(
+            description="In a cluster: on which disks it is when it is answered. One of the leader alone may be lost."
+        ),
+    ] = "all"
 
 
 class PublishBatch(_In):

@@ -102,7 +102,7 @@ async def publish(desk: Desk, asked: Asked[shapes.Publish, Any]) -> shapes.Publi
 
 
 async def published(site: Guarded, topic: str, given: shapes.Publish) -> shapes.Published:
-    at = await site.publish(topic, message_in(given, site.now_us()), given.partition)
+    at = await site.publish(topic, message_in(given, site.now_us()), given.partition, given.acks)
     return shapes.Published(
         id=f"{topic}:{at.partition}:{at.offset}",
         partition=at.partition,
