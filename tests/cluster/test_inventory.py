@@ -54,7 +54,9 @@ def test_what_was_written_down_survives_a_power_loss() -> None:
             Inventory(MemoryFiles(files.disk.after_power_loss(Random(seed)))).check("p", [])
 
 
-@pytest.mark.parametrize(("data", "error"), [(b"PNI\x02" + bytes(8), UnknownFormat), (b"PNI\x01" + bytes(9), LogCorrupt)])
+@pytest.mark.parametrize(
+    ("data", "error"), [(b"PNI\x02" + bytes(8), UnknownFormat), (b"PNI\x01" + bytes(9), LogCorrupt)]
+)
 def test_a_list_that_can_not_be_believed_is_refused(data: bytes, error: type[Exception]) -> None:
     files = MemoryFiles()
     file = files.open(NAME, "create")

@@ -11,51 +11,47 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from penstock.broker.broker import Broker as Queue
-from penstock.broker.catalog import TopicRecord
-from penstock.broker.names import DEAD_LETTERS
 from penstock.broker.partition import Partition
 from penstock.client.placement import NodeInfo
 from penstock.clock import Clock
 from penstock.cluster.catalog import ClusterCatalog
 from penstock.cluster.controller import Chosen, Controller
-from penstock.cluster.core.election import drain, first
 from penstock.cluster.core.events import RecordSeen, Tick, Trimmed
 from penstock.cluster.core.extent import LOGS
 from penstock.cluster.core.messages import Fetch, Reply
 from penstock.cluster.core.record import PartitionRecord, decode, encode
 from penstock.cluster.core.timing import Timing
-from penstock.cluster.etcd.session import BootTime, Session
+from penstock.cluster.etcd.session import BootTime
 from penstock.cluster.etcd.store import ABSENT, Lost, Put, Store, Won
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.feeding import Feeding
 from penstock.cluster.following import Following
+from penstock.cluster.handing_over import hand_over
 from penstock.cluster.hosted import Hosted, Logs
 from penstock.cluster.inventory import Inventory
 from penstock.cluster.keys import Keys, check_node
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions, Placed
-from penstock.cluster.placing import Load, check_enough, check_min_isr, min_isr_of, replicas_of
+from penstock.cluster.placing import Placing
+from penstock.cluster.presence import Presence
 from penstock.cluster.registration import Broker, own_disk
 from penstock.cluster.tally import Tally
 from penstock.cluster.throttle import Setting
 from penstock.cluster.words import Replicate
 from penstock.errors import (
-    AlreadyExists,
     EtcdError,
     EtcdReplaced,
     EtcdUnavailable,
     Fatal,
     LogClosed,
-    OutcomeUnknown,
     PenstockError,
-    SessionLost,
 )
 from penstock.net.address import place_of
 from penstock.net.connection import Place
@@ -68,11 +64,7 @@ TTL_S = 6
 TICK_S = 1.0
 _TICK_S_MIN = 0.02
 TIDY_S = 60.0
-# Of a planned end: until the partitions led here are led by others.
-_HAND_OVER_S = 10.0
 _RETRY_S = 0.25
-# Beyond a session's time, until etcd has surely let go of it.
-_GRACE_S = 2.0
 
 
 class _Cluster(msgspec.Struct, frozen=True):
@@ -90,16 +82,16 @@ class Node:
         self._store = store
         self._files = files
         self._clock = clock
-        self._ttl_s = ttl_s
         self._timing = Timing.of_session(ttl_s * 1_000_000)
         self._loop = asyncio.get_running_loop()
         self._time = BootTime()
         self.view = View(store, self.keys.prefix, self._time)
         self.members = Members(self.view, self.keys)
         self.partitions = Partitions(self.view, self.keys)
-        self.catalog = ClusterCatalog(self.view, store, self.keys, self._place, clock=clock, new_id=random_id)
-        self._session: Session | None = None
+        placing = Placing(self.members, self.partitions)
+        self.catalog = ClusterCatalog(self.view, store, self.keys, placing.place, clock=clock, new_id=random_id)
         self.tally = Tally()
+        self.presence = Presence(self.name, store, self.view, self.keys, self.members, ttl_s, self.tally)
         self.controller = Controller(
             Chosen(self.name, self.incarnation),
             store,
@@ -107,7 +99,7 @@ class Node:
             self.keys,
             self.members,
             self.partitions,
-            lambda: self._session,
+            lambda: self.presence.session,
             self.tally,
         )
         self.hosted: dict[str, Hosted] = {}
@@ -129,7 +121,6 @@ class Node:
         self._disk = ""
         self._tasks: list[asyncio.Task[None]] = []
         self._rereading: asyncio.Task[None] | None = None
-        self._registered: Broker | None = None
         self.failure: PenstockError | None = None
         self._broke: Callable[[PenstockError], None] = lambda error: None
         self._tls: ssl.SSLContext
@@ -197,7 +188,7 @@ class Node:
 
     async def join(self, info: NodeInfo, *, has_tls: bool = False) -> None:
         """Others can reach it there, by TLS if its native door has that."""
-        self._registered = Broker(
+        broker = Broker(
             self._disk,
             self.incarnation,
             info.native,
@@ -208,75 +199,15 @@ class Node:
             self._clock.now_us(),
             has_tls,
         )
-        await self._register()
-        for work in (self._keep_registered(), self._tick(), self.controller.run(), self._watch(), self._tidy()):
+        await self.presence.announce(broker)
+        for work in (
+            self.presence.keep(broker, self.broke),
+            self._tick(),
+            self.controller.run(),
+            self._watch(),
+            self._tidy(),
+        ):
             self._tasks.append(self._loop.create_task(work))
-
-    # --- the session -------------------------------------------------------------------------------------
-
-    async def _register(self) -> None:
-        assert self._registered is not None
-        key = self.keys.broker(self.name)
-        session = await self._store.session(self._ttl_s)
-        give_up = self._loop.time() + self._ttl_s + _GRACE_S
-        try:
-            while True:
-                await self.view.refresh()
-                item = self.view.get(key)
-                if item is not None:
-                    other = msgspec.json.decode(item.value, type=Broker)
-                    if other.disk != self._disk:
-                        # Dead, if it is this node's past with a disk that is gone: its session runs out by itself.
-                        if self._loop.time() < give_up:
-                            await asyncio.sleep(_RETRY_S)
-                            continue
-                        raise AlreadyExists(
-                            f"there is a node {self.name} already, at {other.native}, with another data directory",
-                            node=self.name,
-                        )
-                # One of the same data directory was here before, and is dead: the directory is locked.
-                put = Put(key, msgspec.json.encode(self._registered), session)
-                guard = ABSENT if item is None else item.revision
-                known = Put(self.keys.nodes + self.name, b"{}")
-                puts = [put] if self.name in self.members.known else [put, known]
-                if isinstance(await self._store.commit({key: guard}, puts), Won):
-                    break
-        except BaseException:
-            await session.close()
-            raise
-        self._session = session
-        await self.view.refresh()
-        log.info("node %s has joined", self.name)
-
-    async def _keep_registered(self) -> None:
-        while True:
-            session = self._session
-            if session is not None:
-                await self._lost_or_gone(session)
-                log.warning("the session in etcd is lost: %s", session.failure or "the node's entry is gone")
-                self._session = None
-            try:
-                await self._register()
-            except (EtcdUnavailable, OutcomeUnknown, SessionLost) as error:
-                self.tally.etcd_errors += 1
-                log.warning("the node can't be registered: %s", error.message)
-                await asyncio.sleep(_RETRY_S)
-            except PenstockError as error:
-                self.broke(error)
-                return
-
-    async def _lost_or_gone(self, session: Session) -> None:
-        """The lease, or only what was bound to it: an answer that came late may have let go of that."""
-        while not session.lost.is_set():
-            registered = self.members.live.get(self.name)
-            if registered is None or registered.incarnation != self.incarnation:
-                await session.close()
-                return
-            try:
-                async with asyncio.timeout(TICK_S):
-                    await session.lost.wait()
-            except TimeoutError:
-                pass
 
     async def _watch(self) -> None:
         try:
@@ -348,7 +279,7 @@ class Node:
                 # Most likely its topic was deleted; but if etcd was set back to a backup, this may be all there is.
                 log.warning("%s is the directory of no partition there is; it is left alone", identity)
             elif identity not in self.hosted and not placed.record.hosts(self.name):
-                await self.on_a_thread(partial(self.queue.directories.remove, identity))
+                await self.on_a_thread(partial(self._remove_copy, identity))
                 log.info("the copy of partition %s is removed: it was moved away", identity)
 
     def _members_changed(self) -> None:
@@ -370,13 +301,12 @@ class Node:
                 hosted.step(now)
 
     def _surroundings(self) -> Tick:
-        until = 0 if self._session is None else self._session.valid_until_us()
         live, lost = self.members.live, self.feeding.lost
         if lost:
             # A process that dies closes its connections. Its session lasts for seconds, and to wait for that would hold
             # up every partition that it follows here: it leaves their ISRs at once, and is back as soon as it fetches.
             live = {name: each for name, each in live.items() if lost.get(name) != each.incarnation}
-        return Tick(until, live, dict(self.feeding.heard_us))
+        return Tick(self.presence.valid_until_us, live, dict(self.feeding.heard_us))
 
     def _until_tick_s(self) -> float:
         """Nobody is served for longer than it may be."""
@@ -405,8 +335,7 @@ class Node:
 
     def session_left_s(self) -> float:
         """For how long the session is surely valid; 0 if it is not."""
-        until_us = 0 if self._session is None else self._session.valid_until_us()
-        return max(0, until_us - self.now_us()) / 1e6
+        return max(0, self.presence.valid_until_us - self.now_us()) / 1e6
 
     async def _tidy(self) -> None:
         """Of partitions that are led here the broker sees to that."""
@@ -433,36 +362,6 @@ class Node:
         for hosted in list(self.hosted.values()):
             if hosted.partition is not None and hosted.serves_until_us > self.now_us():
                 self.show(hosted)
-
-    def _place(self, record: TopicRecord, added: Mapping[str, int]) -> dict[str, PartitionRecord]:
-        """Of new partitions, by their ids and numbers."""
-        brokers = self.members.usable
-        wanted = replicas_of(record.settings, self._nodes_for(record.name))
-        check_enough(wanted, brokers)
-        check_min_isr(record.settings, wanted)
-        load = Load(self.partitions.records())
-        beside = self._replicas_of(record.name.removesuffix(DEAD_LETTERS)) if record.name.endswith(DEAD_LETTERS) else {}
-        live = self.members.live
-        placed = {}
-        for identity, number in added.items():
-            replicas = beside.get(number) or load.choose(wanted, brokers)
-            # Dead letters are where their messages are, on fewer nodes than are wanted if those are.
-            least = min(min_isr_of(record.settings, len(replicas)), len(replicas))
-            placed[identity] = first(record.name, number, replicas, least, live)
-        return placed
-
-    def _nodes_for(self, topic: str) -> int:
-        """Not fewer because one is down at the moment: whoever means that says so. Dead letters must go somewhere."""
-        members = self.members
-        return len(members.usable if topic.endswith(DEAD_LETTERS) else members.known - members.draining)
-
-    def _replicas_of(self, topic: str) -> dict[int, tuple[str, ...]]:
-        """Where its partitions are, the leader first; without those of which a node is not alive."""
-        found = {}
-        for record in self.partitions.records():
-            if record.topic == topic and all(node in self.members.live for node in record.replicas):
-                found[record.number] = tuple(sorted(record.replicas, key=lambda node: node != record.leader))
-        return found
 
     # --- what replicas need ------------------------------------------------------------------------------
 
@@ -620,35 +519,9 @@ class Node:
     # --- the end -----------------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """Before a planned end: those who follow lead, and nobody waits for a session to run out."""
-        deadline = self._loop.time() + _HAND_OVER_S
-        live = {node: each for node, each in self.members.live.items() if node != self.name}
-        asked = False
-        while self._loop.time() < deadline and self._session is not None:
-            left = 0
-            for identity, placed in self.partitions.items():
-                if placed.record.leader != self.name:
-                    continue
-                wanted = (
-                    drain(placed.record, self.name, {**live, self.name: self.members.live[self.name]})
-                    if (self.name in self.members.live)
-                    else None
-                )
-                if wanted is not None:
-                    key = self.keys.partition(identity)
-                    try:
-                        await self._store.commit({key: placed.revision}, [Put(key, encode(wanted))])
-                    except EtcdError:
-                        return
-                    asked = True
-                    left += 1
-                elif placed.record.successor is not None:
-                    left += 1
-            if not left:
-                return
-            await asyncio.sleep(0.05)
-        if asked:
-            log.warning("not all partitions were handed over within %g s", _HAND_OVER_S)
+        """Before a planned end."""
+        if self.presence.session is not None:
+            await hand_over(self.name, self._store, self.keys, self.members, self.partitions)
 
     async def close(self) -> None:
         """Of what was opened; the broker itself and etcd are closed by whoever opened them."""
@@ -667,5 +540,4 @@ class Node:
         if self._dropping:
             await asyncio.wait(self._dropping.values())
         await self.view.close()
-        if self._session is not None:
-            await self._session.close()
+        await self.presence.close()

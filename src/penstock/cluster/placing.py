@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from penstock.broker.catalog import TopicRecord
+from penstock.broker.names import DEAD_LETTERS
 from penstock.broker.settings import TopicSettings
+from penstock.cluster.core.election import first
 from penstock.cluster.core.record import PartitionRecord
+from penstock.cluster.members import Members
+from penstock.cluster.partitions import Partitions
 from penstock.cluster.registration import Broker
 from penstock.errors import InvalidSetting, NotEnoughReplicas
 
@@ -66,3 +71,41 @@ def check_enough(wanted: int, brokers: Mapping[str, Broker]) -> None:
             f"{', '.join(sorted(brokers)) or 'none'}; who wants fewer says so (replicas)",
             nodes=sorted(brokers),
         )
+
+
+class Placing:
+    """For the partitions of new topics, or more of them, as the cluster is now."""
+
+    def __init__(self, members: Members, partitions: Partitions) -> None:
+        self._members = members
+        self._partitions = partitions
+
+    def place(self, record: TopicRecord, added: Mapping[str, int]) -> dict[str, PartitionRecord]:
+        """Of new partitions, by their ids and numbers."""
+        brokers = self._members.usable
+        wanted = replicas_of(record.settings, self._nodes_for(record.name))
+        check_enough(wanted, brokers)
+        check_min_isr(record.settings, wanted)
+        load = Load(self._partitions.records())
+        beside = self._replicas_of(record.name.removesuffix(DEAD_LETTERS)) if record.name.endswith(DEAD_LETTERS) else {}
+        live = self._members.live
+        placed = {}
+        for identity, number in added.items():
+            replicas = beside.get(number) or load.choose(wanted, brokers)
+            # Dead letters are where their messages are, on fewer nodes than are wanted if those are.
+            least = min(min_isr_of(record.settings, len(replicas)), len(replicas))
+            placed[identity] = first(record.name, number, replicas, least, live)
+        return placed
+
+    def _nodes_for(self, topic: str) -> int:
+        """Not fewer because one is down at the moment: whoever means that says so. Dead letters must go somewhere."""
+        members = self._members
+        return len(members.usable if topic.endswith(DEAD_LETTERS) else members.known - members.draining)
+
+    def _replicas_of(self, topic: str) -> dict[int, tuple[str, ...]]:
+        """Where its partitions are, the leader first; without those of which a node is not alive."""
+        found = {}
+        for record in self._partitions.records():
+            if record.topic == topic and all(node in self._members.live for node in record.replicas):
+                found[record.number] = tuple(sorted(record.replicas, key=lambda node: node != record.leader))
+        return found

@@ -32,6 +32,7 @@ def test_a_partition_moves_with_its_messages_and_the_old_copy_is_deleted(cluster
         assert now.target == ()
         assert now.epoch > before.epoch
         assert sorted(now.in_sync) == sorted(target)
+        sent.append(q.publish("orders", "to the new leader").id)
         with q.consumer("g", "orders", start="earliest") as consumer:
             got: list[str] = []
             while len(got) < len(sent):

@@ -1,0 +1,45 @@
+"""Before a planned end of a node: those who follow lead, and nobody waits for a session to run out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from penstock.cluster.core.election import drain
+from penstock.cluster.core.record import encode
+from penstock.cluster.etcd.store import Put, Store
+from penstock.cluster.keys import Keys
+from penstock.cluster.members import Members
+from penstock.cluster.partitions import Partitions
+from penstock.errors import EtcdError
+
+log = logging.getLogger("penstock.cluster")
+
+_PATIENCE_S = 10.0
+_LOOK_S = 0.05
+
+
+async def hand_over(node: str, store: Store, keys: Keys, members: Members, partitions: Partitions) -> None:
+    """Returns when nothing is led there that another could lead, or that has taken too long."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            while await _ask(node, store, keys, members, partitions):
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        log.warning("not all partitions were handed over within %g s", _PATIENCE_S)
+    except EtcdError as error:
+        log.warning("partitions can't be handed over: %s", error.message)
+
+
+async def _ask(node: str, store: Store, keys: Keys, members: Members, partitions: Partitions) -> bool:
+    """Whether any is still being handed over."""
+    is_under_way = False
+    for identity, placed in partitions.items():
+        if placed.record.leader != node:
+            continue
+        wanted = drain(placed.record, node, members.live)
+        if wanted is not None:
+            key = keys.partition(identity)
+            await store.commit({key: placed.revision}, [Put(key, encode(wanted))])
+        is_under_way |= wanted is not None or placed.record.successor is not None
+    return is_under_way

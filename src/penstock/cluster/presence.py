@@ -1,0 +1,113 @@
+"""That a node is there: its entry among the brokers, bound to its session, made anew whenever one of them is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.cluster.etcd.session import Session
+from penstock.cluster.etcd.store import ABSENT, Put, Store, Won
+from penstock.cluster.etcd.view import View
+from penstock.cluster.keys import Keys
+from penstock.cluster.members import Members
+from penstock.cluster.registration import Broker
+from penstock.cluster.tally import Tally
+from penstock.errors import AlreadyExists, EtcdUnavailable, OutcomeUnknown, PenstockError, SessionLost
+
+log = logging.getLogger("penstock.cluster")
+
+_RETRY_S = 0.25
+_LOOK_S = 1.0
+# Beyond a session's time, until etcd has surely let go of it.
+_GRACE_S = 2.0
+
+
+class Presence:
+    def __init__(
+        self, name: str, store: Store, view: View, keys: Keys, members: Members, ttl_s: int, tally: Tally
+    ) -> None:
+        self.session: Session | None = None
+        self._name = name
+        self._store = store
+        self._view = view
+        self._keys = keys
+        self._members = members
+        self._ttl_s = ttl_s
+        self._tally = tally
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def valid_until_us(self) -> int:
+        """By the machine's boot time; 0 without a session."""
+        return 0 if self.session is None else self.session.valid_until_us()
+
+    async def announce(self, broker: Broker) -> None:
+        """AlreadyExists if another node has the name."""
+        key = self._keys.broker(self._name)
+        session = await self._store.session(self._ttl_s)
+        give_up = self._loop.time() + self._ttl_s + _GRACE_S
+        try:
+            while True:
+                await self._view.refresh()
+                item = self._view.get(key)
+                if item is not None:
+                    other = msgspec.json.decode(item.value, type=Broker)
+                    if other.disk != broker.disk:
+                        # Dead, if it is this node's past with a disk that is gone: its session runs out by itself.
+                        if self._loop.time() < give_up:
+                            await asyncio.sleep(_RETRY_S)
+                            continue
+                        raise AlreadyExists(
+                            f"there is a node {self._name} already, at {other.native}, with another data directory",
+                            node=self._name,
+                        )
+                # One of the same data directory was here before, and is dead: the directory is locked.
+                puts = [Put(key, msgspec.json.encode(broker), session)]
+                if self._name not in self._members.known:
+                    puts.append(Put(self._keys.nodes + self._name, b"{}"))
+                guard = ABSENT if item is None else item.revision
+                if isinstance(await self._store.commit({key: guard}, puts), Won):
+                    break
+        except BaseException:
+            await session.close()
+            raise
+        self.session = session
+        await self._view.refresh()
+        log.info("node %s has joined", self._name)
+
+    async def keep(self, broker: Broker, broke: Callable[[PenstockError], None]) -> None:
+        while True:
+            session = self.session
+            if session is not None:
+                await self._lost_or_gone(session, broker)
+                log.warning("the session in etcd is lost: %s", session.failure or "the node's entry is gone")
+                self.session = None
+            try:
+                await self.announce(broker)
+            except (EtcdUnavailable, OutcomeUnknown, SessionLost) as error:
+                self._tally.etcd_errors += 1
+                log.warning("the node can't be registered: %s", error.message)
+                await asyncio.sleep(_RETRY_S)
+            except PenstockError as error:
+                broke(error)
+                return
+
+    async def _lost_or_gone(self, session: Session, broker: Broker) -> None:
+        """The lease, or only what was bound to it: an answer that came late may have let go of that."""
+        while not session.lost.is_set():
+            registered = self._members.live.get(self._name)
+            if registered is None or registered.incarnation != broker.incarnation:
+                await session.close()
+                return
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await session.lost.wait()
+            except TimeoutError:
+                pass
+
+    async def close(self) -> None:
+        if self.session is not None:
+            await self.session.close()
