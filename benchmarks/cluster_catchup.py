@@ -50,9 +50,7 @@ def catch_up(run: Run, running: Cluster, partitions: int) -> float:
     topic, frames = new_name(), run.pick(384, 6)
     table = pa.table({"value": values(FRAME_ROWS)})
     away = running.nodes[AWAY]
-    with penstock.connect(running.address) as q:
-        q.create_topic(topic, partitions=partitions)
-    running.wait_in_sync(topic)
+    running.create(topic, partitions)
     away.stop()
     before = away.data_bytes
     with penstock.connect(running.address) as q, q.producer(topic) as producer:
@@ -116,22 +114,20 @@ def measure(run: Run) -> Iterator[Figure]:
     if not has_etcd():
         return
     with cluster(run) as running:
-        found = harness.interleave(
-            run.rounds,
-            {
-                "one": partial(catch_up, run, running, 1),
-                "six": partial(catch_up, run, running, PARTITIONS),
-                "disk": partial(to_disk, run),
-                "tcp": partial(over_tcp, run),
-            },
-        )
-    yield harness.at_least("catching up, 1 partition", median(found["one"]) / 1e6, "MB/s", BAR)
-    yield harness.at_least(f"catching up, {PARTITIONS} partitions", median(found["six"]) / 1e6, "MB/s", BAR)
-    yield info("write + fdatasync", median(found["disk"]) / 1e6, "MB/s")
-    yield info("loopback TCP", median(found["tcp"]) / 1e6, "MB/s")
-    yield info("catching up, 1 partition / write + fdatasync", harness.ratio(found["one"], found["disk"]), "×")
-    yield info(f"catching up, {PARTITIONS} partitions / write + fdatasync", harness.ratio(found["six"], found["disk"]), "×")
-    yield info("write + fdatasync: fastest round / slowest", harness.unrest(found["disk"]), "×")
+        contenders: dict[str, harness.Contender] = {
+            f"{count} partition{'s' if count > 1 else ''}": partial(catch_up, run, running, count)
+            # Each stops and starts a node in each turn, so a quick run has fewer of them.
+            for count in ((PARTITIONS,) if run.quick else (1, PARTITIONS))
+        }
+        beside = {"write + fdatasync": partial(to_disk, run), "loopback TCP": partial(over_tcp, run)}
+        found = harness.interleave(run.rounds, contenders | beside)
+    for name in contenders:
+        yield harness.at_least(f"catching up, {name}", median(found[name]) / 1e6, "MB/s", BAR)
+        ratio = harness.ratio(found[name], found["write + fdatasync"])
+        yield info(f"catching up, {name} / write + fdatasync", ratio, "×")
+    for name in beside:
+        yield info(name, median(found[name]) / 1e6, "MB/s")
+    yield info("write + fdatasync: fastest round / slowest", harness.unrest(found["write + fdatasync"]), "×")
 
 
 if __name__ == "__main__":

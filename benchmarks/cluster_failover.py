@@ -21,11 +21,10 @@ from typing import NamedTuple
 import harness
 import penstock
 from cluster_load import Load, load
-from cluster_serving import NODES, Cluster, cluster, has_etcd
+from cluster_serving import NODES, Cluster, ask, cluster, has_etcd
 from harness import Figure, Run, info
 from penstock.client.client import Client
 from penstock.client.cluster_requests import ElectLeaders
-from penstock.net.connecting import transport_to
 from serving import PARTITIONS
 
 TOPIC = "bench"
@@ -49,14 +48,6 @@ class Found(NamedTuple):
     stopped_s: list[float]
 
 
-async def ask(running: Cluster, request: ElectLeaders) -> None:
-    transport = await transport_to(running.address)
-    try:
-        await transport.call(request)
-    finally:
-        await transport.close()
-
-
 async def on_a_thread(running: Cluster) -> dict[int, str]:
     """Who leads what, when all are in sync."""
     await asyncio.to_thread(running.wait_in_sync, TOPIC)
@@ -65,7 +56,7 @@ async def on_a_thread(running: Cluster) -> dict[int, str]:
 
 async def led_as_preferred(running: Cluster) -> dict[int, str]:
     await on_a_thread(running)
-    await ask(running, ElectLeaders(TOPIC))
+    await ask(running.address, ElectLeaders(TOPIC))
     while True:
         placed = await asyncio.to_thread(running.placed, TOPIC)
         if all(each.leader == each.replicas[0] for each in placed):
@@ -111,7 +102,7 @@ async def elected(run: Run, running: Cluster, loaded: Load) -> list[float]:
                 continue
             await loaded.told_again([0])
             since = time.perf_counter()
-            await ask(running, ElectLeaders(TOPIC, 0, name))
+            await ask(running.address, ElectLeaders(TOPIC, 0, name))
             while (await asyncio.to_thread(running.led_by, TOPIC))[0] != name:
                 await asyncio.sleep(0.02)
             await loaded.told_again([0])
@@ -135,14 +126,12 @@ async def stopped(running: Cluster, loaded: Load, name: str) -> float:
 async def found_by(run: Run, running: Cluster) -> Found:
     q: Client
     names = NODES[: run.pick(len(NODES), 1)]
-    async with penstock.aio.connect(running.address) as q:
-        await q.create_topic(TOPIC, partitions=PARTITIONS)
-        await on_a_thread(running)
-        async with load(q, TOPIC, PARTITIONS) as loaded:
-            moves = await elected(run, running, loaded)
-            stops = [await stopped(running, loaded, name) for name in names]
-            deaths = [await killed(run, running, loaded, name) for name in names]
-            return Found(deaths, moves, stops)
+    await asyncio.to_thread(running.create, TOPIC, PARTITIONS)
+    async with penstock.aio.connect(running.address) as q, load(q, TOPIC, PARTITIONS) as loaded:
+        moves = await elected(run, running, loaded)
+        stops = [await stopped(running, loaded, name) for name in names]
+        deaths = [await killed(run, running, loaded, name) for name in names]
+        return Found(deaths, moves, stops)
 
 
 def measure(run: Run) -> Iterator[Figure]:

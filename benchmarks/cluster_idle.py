@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 
 import harness
-import penstock
 from cluster_serving import Cluster, Node, cluster, has_etcd
 from harness import Figure, Run, info
 from penstock.cluster.etcd.client import EtcdStore
@@ -57,9 +56,7 @@ def measure(run: Run) -> Iterator[Figure]:
         nodes = list(running.nodes.values())
         empty = [node.resident_bytes for node in nodes]
         started = time.perf_counter()
-        with penstock.connect(running.address) as q:
-            q.create_topic(TOPIC, partitions=partitions)
-        running.wait_in_sync(TOPIC)
+        running.create(TOPIC, partitions)
         made_s = time.perf_counter() - started
         settled(run, nodes)
         before, spent = revision(running), [node.cpu_s for node in nodes]

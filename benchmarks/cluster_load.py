@@ -55,9 +55,7 @@ class Load:
 
     def latencies(self, numbers: Iterable[int], since: float, until: float) -> list[float]:
         """Of what was due meanwhile, from due to told, in order of size."""
-        return sorted(
-            one.at - one.due for number in numbers for one in self.told[number] if since <= one.due < until
-        )
+        return sorted(one.at - one.due for number in numbers for one in self.told[number] if since <= one.due < until)
 
     def longest(self, number: int, since: float, until: float) -> Told:
         """The longest time in which nothing was told: from when to when."""

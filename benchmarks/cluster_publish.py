@@ -47,9 +47,7 @@ class Turn(NamedTuple):
 def turn(run: Run, q: Client, acks: str, running: Cluster | None) -> Turn:
     table = pa.table({"value": values(TABLE_ROWS)})
     topic, tables = new_name(), run.pick(100, 4)
-    q.create_topic(topic, partitions=PARTITIONS)
-    if running is not None:
-        running.wait_in_sync(topic)
+    create(q, running, topic, PARTITIONS)
     try:
         with q.producer(topic, batch_messages=TABLE_ROWS, batch_bytes=4 * MIB, acks=acks) as producer:
             for partition in range(PARTITIONS):
@@ -63,6 +61,13 @@ def turn(run: Run, q: Client, acks: str, running: Cluster | None) -> Turn:
         q.delete_topic(topic)
     publish = partial(q.publish, ONE, b"x" * harness.VALUE_BYTES)
     return Turn(rate, sorted(harness.seconds(publish) for _ in range(run.pick(500, 20))) if acks == "all" else [])
+
+
+def create(q: Client, running: Cluster | None, topic: str, partitions: int) -> None:
+    if running is None:
+        q.create_topic(topic, partitions=partitions)
+    else:
+        running.create(topic, partitions)
 
 
 def disk(run: Run, files: int) -> float:
@@ -84,9 +89,8 @@ def measure(run: Run) -> Iterator[Figure]:
         penstock.connect(alone.address) as single,
         penstock.connect(running.address) as routed,
     ):
-        for q in (single, routed):
-            q.create_topic(ONE, partitions=1)
-        running.wait_in_sync(ONE)
+        create(single, None, ONE, 1)
+        create(routed, running, ONE, 1)
         found = harness.interleave(
             run.rounds,
             {
@@ -98,14 +102,21 @@ def measure(run: Run) -> Iterator[Figure]:
         disks = harness.interleave(run.rounds, {"one": partial(disk, run, 1), "three": partial(disk, run, REPLICAS)})
     rates = {name: [each.rate for each in turns] for name, turns in found.items()}
     yield harness.at_least(
-        "send_batch: acks=all on three nodes / a single broker", harness.ratio(rates["acks=all"], rates["single"]), "×", BAR
+        "send_batch: acks=all on three nodes / a single broker",
+        harness.ratio(rates["acks=all"], rates["single"]),
+        "×",
+        BAR,
     )
     yield info(
         "send_batch: acks=leader on three nodes / a single broker",
         harness.ratio(rates["acks=leader"], rates["single"]),
         "×",
     )
-    yield info("write + fdatasync: into each of three files at once / into one", harness.ratio(disks["three"], disks["one"]), "×")
+    yield info(
+        "write + fdatasync: into each of three files at once / into one",
+        harness.ratio(disks["three"], disks["one"]),
+        "×",
+    )
     for name, who in (("single", "a single broker"), ("acks=all", "acks=all"), ("acks=leader", "acks=leader")):
         yield info(f"send_batch: {who}", median(rates[name]) / 1e3, "k messages/s")
     yield info("write + fdatasync: into one file", median(disks["one"]) / 1e6, "MB/s")

@@ -33,6 +33,7 @@ from penstock.client.consumer import Consumer
 TOPIC, GROUP = "bench", "bench"
 PARTITIONS, CONSUMERS = 12, 4
 RATE = 100
+ACK_LINGER = "50ms"
 STAY_BAR_MS, MOVE_BAR_MS = 50, 1_000
 
 
@@ -105,7 +106,7 @@ class Group:
 
 
 def consumer(q: Client, number: int) -> Consumer:
-    return q.consumer(GROUP, TOPIC, name=f"consumer-{number}", ack_linger="5ms")
+    return q.consumer(GROUP, TOPIC, name=f"consumer-{number}", ack_linger=ACK_LINGER)
 
 
 async def changes(run: Run, running: Cluster) -> dict[str, list[Change]]:
@@ -146,9 +147,7 @@ def measure(run: Run) -> Iterator[Figure]:
     if not has_etcd():
         return
     with cluster(run) as running:
-        with penstock.connect(running.address) as q:
-            q.create_topic(TOPIC, partitions=PARTITIONS)
-        running.wait_in_sync(TOPIC)
+        running.create(TOPIC, PARTITIONS)
         producer = PROCESSES.Process(target=partial(produce, running.address), daemon=True)
         producer.start()
         try:
@@ -159,12 +158,16 @@ def measure(run: Run) -> Iterator[Figure]:
     for what, some in found.items():
         stay = sorted(gap for change in some for gap in change.stay)
         told = f"a consumer {what}: partitions that stay"
-        yield harness.at_most(f"{told}, p99 between deliveries", 1e3 * harness.percentile(stay, 0.99), "ms", STAY_BAR_MS)
+        yield harness.at_most(
+            f"{told}, p99 between deliveries", 1e3 * harness.percentile(stay, 0.99), "ms", STAY_BAR_MS
+        )
         yield info(f"{told}, longest between deliveries", 1e3 * stay[-1], "ms")
         move = [gap for change in some for gap in change.move]
         told = f"a consumer {what}: partitions that move, longest between deliveries"
         yield harness.at_most(told, 1e3 * max(move, default=0.0), "ms", MOVE_BAR_MS)
-        yield info(f"a consumer {what}: partitions that move, of {PARTITIONS}", max(change.moved for change in some), "")
+        yield info(
+            f"a consumer {what}: partitions that move, of {PARTITIONS}", max(change.moved for change in some), ""
+        )
     before = sorted(gap for some in found.values() for change in some for gap in change.before)
     yield info("while nobody joins or leaves, p99 between deliveries", 1e3 * harness.percentile(before, 0.99), "ms")
     yield info("while nobody joins or leaves, longest between deliveries", 1e3 * before[-1], "ms")

@@ -17,11 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import penstock
 from harness import Run, say
-from penstock.client.placement import FindPlacement, Placed
+from penstock.client.placement import DescribeCluster, FindPlacement, Placed
 from penstock.client.requests import Request
+from penstock.clock import SystemClock
 from penstock.cluster.etcd.process import EtcdProcess
+from penstock.net.address import place_of
 from penstock.net.connecting import transport_to
+from penstock.net.remote import RemoteTransport
 from serving import PENSTOCK, Running, cpu_s
 
 R = TypeVar("R")
@@ -47,6 +51,10 @@ class Node(Running):
     @property
     def is_alive(self) -> bool:
         return hasattr(self, "_process") and self._process.poll() is None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -97,27 +105,29 @@ class Cluster:
     @property
     def address(self) -> str:
         """Of those that are alive now."""
-        return "penstock://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values() if node.is_alive)
+        return "penstock://" + ",".join(node.address for node in self.nodes.values() if node.is_alive)
 
     @property
     def etcd_cpu_s(self) -> float:
         return cpu_s(self.etcd.pid)
 
     def call(self, request: Request[R]) -> R:
-        async def asked() -> R:
-            transport = await transport_to(self.address)
-            try:
-                return await transport.call(request)
-            finally:
-                await transport.close()
+        return asyncio.run(ask(self.address, request))
 
-        return asyncio.run(asked())
+    def knows_all(self, node: Node) -> bool:
+        return len(asyncio.run(ask(node.address, DescribeCluster(), is_alone=True)).nodes) == len(self.nodes)
 
     def placed(self, *topics: str) -> list[Placed]:
         return [each for topic in self.call(FindPlacement(topics)).topics for each in topic.partitions]
 
     def led_by(self, topic: str) -> dict[int, str]:
         return {each.number: each.leader for each in self.placed(topic)}
+
+    def create(self, topic: str, partitions: int) -> None:
+        """With a replica on every node, all of them in sync when this returns."""
+        with penstock.connect(self.address) as q:
+            q.create_topic(topic, partitions=partitions, replicas=len(self.nodes))
+        self.wait_in_sync(topic)
 
     def wait_in_sync(self, *topics: str) -> None:
         """All replicas that are alive are, and somebody leads each partition."""
@@ -130,6 +140,15 @@ class Cluster:
             )
 
         until(is_there, f"the replicas of {', '.join(topics)} are in sync", look_s=0.1)
+
+
+async def ask(address: str, request: Request[R], *, is_alone: bool = False) -> R:
+    """Whoever leads what it is about; or that node itself, if it is asked alone."""
+    transport = await (RemoteTransport.to(place_of(address), SystemClock()) if is_alone else transport_to(address))
+    try:
+        return await transport.call(request)
+    finally:
+        await transport.close()
 
 
 def until(is_so: Callable[[], Any], what: str, look_s: float = _LOOK_S) -> None:
@@ -158,7 +177,9 @@ def cluster(run: Run, *, session_ttl_s: int = 6) -> Iterator[Cluster]:
                 node.start()
             for node in nodes.values():
                 node.wait_ready()
-            yield Cluster(etcd, nodes)
+            made = Cluster(etcd, nodes)
+            until(lambda: all(made.knows_all(node) for node in nodes.values()), "the nodes know each other")
+            yield made
         finally:
             for node in nodes.values():
                 node.kill()

@@ -25,7 +25,7 @@ from penstock.cluster.etcd.process import find_etcd
 PENSTOCK = Path(sys.executable).with_name("penstock")
 # A single member has nobody to wait for before it leads.
 _QUICK = ("--heartbeat-interval=20", "--election-timeout=200")
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 _LAST_WORDS = 500
 
 

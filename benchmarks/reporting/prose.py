@@ -151,6 +151,11 @@ SECTIONS = (
     ),
     Section("HTTP and gRPC", "", ("doors",)),
     Section("Starting, and memory", "", ("start", "restart", "memory")),
+    Section(
+        "A cluster",
+        "Three nodes and etcd, all of them on one machine and its one disk.",
+        ("cluster_publish", "cluster_catchup", "cluster_failover", "cluster_rebalance", "cluster_idle"),
+    ),
     Section("Spark", "", ("spark_scan", "spark_sink", "spark_stream", "spark_archive")),
     Section(
         "The log, beside the disk",

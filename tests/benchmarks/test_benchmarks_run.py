@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -38,10 +39,14 @@ SCRIPTS = (
     "start",
     "throughput",
 )
+needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")
+CLUSTER = ("cluster_catchup", "cluster_failover", "cluster_idle", "cluster_publish", "cluster_rebalance")
 # Each takes Spark half a minute to begin with: too long for every run of the tests.
 SPARK = {"spark_archive", "spark_scan", "spark_sink", "spark_stream"}
 HELPERS = {
     "beside",
+    "cluster_load",
+    "cluster_serving",
     "crowd",
     "harness",
     "loads",
@@ -80,7 +85,7 @@ def processes_with(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", [*SCRIPTS, *(pytest.param(script, marks=needs_etcd) for script in CLUSTER)])
 def test_every_line_of_a_benchmark_is_a_figure_and_nothing_is_left_behind(script: str, tmp_path: Path) -> None:
     lines = run(script, "--json", "--dir", str(tmp_path)).splitlines()
 
@@ -101,7 +106,7 @@ def test_every_line_of_a_benchmark_is_a_figure_and_nothing_is_left_behind(script
 
 
 def test_the_runner_knows_every_script_and_keeps_the_figures(tmp_path: Path) -> None:
-    assert {path.stem for path in BENCHMARKS.glob("*.py")} - HELPERS == set(SCRIPTS) | SPARK
+    assert {path.stem for path in BENCHMARKS.glob("*.py")} - HELPERS == {*SCRIPTS, *CLUSTER, *SPARK}
 
     results = tmp_path / "results"
     shown = run("run", "encode", "--dir", str(tmp_path / "data"), "--results", str(results))

@@ -12,12 +12,13 @@ import os
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
 from chaos.load import GROUP, PARTITIONS, TOPIC
 from chaos.network import Network
-from chaos.waiting import all_in_sync
+from chaos.waiting import PATIENCE_S, all_in_sync
 from cluster_processes import Cluster, Node
 from history.entries import Recorder
 from penstock.client.client import Client
@@ -94,10 +95,14 @@ class Stage:
         """Once it is ready; and as often as it takes, if it can't be for reasons that we made."""
         process = self.cluster.process(name)
         process.start()
-        while not await asyncio.to_thread(process.is_ready.wait, 0.1):
-            if process.died() is not None:
-                self.note_death(name)
-                process.start()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not await asyncio.to_thread(process.is_ready.wait, 0.1):
+                    if process.died() is not None:
+                        self.note_death(name)
+                        process.start()
+        except TimeoutError:
+            raise AssertionError(f"{name} does not start:\n{process.log.read_text()[-3_000:]}") from None
 
     def note_death(self, name: str) -> None:
         process = self.cluster.process(name)
@@ -139,9 +144,9 @@ async def kill_controller(stage: Stage, rng: Random) -> None:
 async def kill_all(stage: Stage, rng: Random) -> None:
     """At once, as when the power fails; etcd with them, sometimes."""
     names = [*sorted(stage.cluster.nodes), *(["etcd"] if rng.random() < 0.5 else [])]
-    for name in sorted(names):
-        await stage.turns[name].acquire()
-    try:
+    async with AsyncExitStack() as stack:
+        for name in names:
+            await stack.enter_async_context(stage.turns[name])
         happened = stage.begins("kill_all", " ".join(names))
         codes = [stage.cluster.process(name).kill() for name in names]
         happened(codes == [-9] * len(codes))
@@ -150,10 +155,6 @@ async def kill_all(stage: Stage, rng: Random) -> None:
             await stage.start("etcd")
             names.remove("etcd")
         await asyncio.gather(*[stage.start(name) for name in names])
-    finally:
-        for lock in stage.turns.values():
-            if lock.locked():
-                lock.release()
 
 
 async def _paused(stage: Stage, name: str, kind: str, for_s: float) -> None:

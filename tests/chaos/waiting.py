@@ -10,7 +10,7 @@ from penstock.client.client import Client
 from penstock.client.placement import FindPlacement, Placement
 from penstock.errors import PenstockError
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 # The machine has other work meanwhile.
 _PAUSE_S = 0.1
 
@@ -32,4 +32,7 @@ async def all_in_sync(client: Client, replicas: int) -> None:
         parts = [part for topic in placement.topics for part in topic.partitions]
         return len(parts) >= PARTITIONS and all(part.leader and len(part.in_sync) == replicas for part in parts)
 
-    await until(are)
+    try:
+        await until(are)
+    except TimeoutError:
+        raise AssertionError(f"after {PATIENCE_S:g} s not all partitions are led, and on {replicas} nodes") from None

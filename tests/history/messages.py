@@ -50,6 +50,7 @@ def sends_of(entries: Sequence[Entry]) -> dict[str, Send]:
 def check_messages(entries: Sequence[Entry]) -> Iterator[Violation]:
     sends = sends_of(entries)
     yield from _one_value_each(entries, sends)
+    yield from _still_there(entries)
     for replica in of(entries, "replica", "ok"):
         if any(send.topic == replica["topic"] for send in sends.values()):
             yield from _one_log(replica, sends)
@@ -113,10 +114,32 @@ def _one_value_each(entries: Sequence[Entry], sends: dict[str, Send]) -> Iterato
             yield Violation(v.TWO_VALUES, f"{':'.join(map(str, place))} is {known[0]} by {known[1]}, {value} by {by}")
 
 
+def _still_there(entries: Sequence[Entry]) -> Iterator[Violation]:
+    """What anybody has got from a log was committed, and stays."""
+    kept: dict[tuple[str, int], set[int]] = {}
+    for replica in of(entries, "replica", "ok"):
+        place = replica["topic"], replica["partition"]
+        kept.setdefault(place, set()).update(offset for offset, _, _ in replica["messages"])
+    gone: dict[Place, str] = {}
+    for (topic, partition, offset), value, by in _seen(entries):
+        if (topic, partition) in kept and offset not in kept[topic, partition]:
+            gone.setdefault((topic, partition, offset), f"{value} at {topic}:{partition}:{offset}, by {by}")
+    for what in gone.values():
+        yield Violation(v.VANISHED, what)
+
+
 def _evidence(entries: Sequence[Entry], sends: dict[str, Send]) -> Iterator[tuple[Place, str, str]]:
     for send in sends.values():
         if send.place is not None:
             yield send.place, send.value, f"the answer to {send.process}"
+    yield from _seen(entries)
+    for entry in of(entries, "replica", "ok"):
+        for offset, _, value in entry["messages"]:
+            if offset < entry["committed"][0]:
+                yield (entry["topic"], entry["partition"], offset), value, f"the log of {entry['process']}"
+
+
+def _seen(entries: Sequence[Entry]) -> Iterator[tuple[Place, str, str]]:
     for entry in of(entries, "poll", "ok"):
         for each in entry["messages"]:
             place = each["topic"], each["partition"], each["offset"]
@@ -124,7 +147,3 @@ def _evidence(entries: Sequence[Entry], sends: dict[str, Send]) -> Iterator[tupl
     for entry in of(entries, "read", "ok"):
         for offset, value in entry["values"]:
             yield (entry["topic"], entry["partition"], offset), value, f"a read of {entry['process']}"
-    for entry in of(entries, "replica", "ok"):
-        for offset, _, value in entry["messages"]:
-            if offset < entry["committed"][0]:
-                yield (entry["topic"], entry["partition"], offset), value, f"the log of {entry['process']}"

@@ -101,6 +101,15 @@ def test_two_values_at_one_offset_are_found_in_what_clients_were_told() -> None:
     assert kinds(good(after=read_another)) == {v.TWO_VALUES}
 
 
+def test_a_value_that_somebody_saw_and_that_is_gone_is_found() -> None:
+    def read_more(story: Story) -> None:
+        story.send("p2-0", -1, "info")
+        story.note("r", "read", "ok", topic="t", partition=0, values=[[3, "p1-2"], [4, "p2-0"]])
+
+    assert kinds(good(after=read_more)) == {v.VANISHED}
+    assert check(good(after=read_more, values={**VALUES, 4: "p2-0"})) == []
+
+
 def test_a_value_that_is_stored_twice_is_found() -> None:
     assert kinds(good(values={**VALUES, 4: "p1-2"})) == {v.DUPLICATE}
 

@@ -20,6 +20,7 @@ LOST_TAIL = "acknowledged and lost, at the end of a log"
 PHANTOM = "stored, and never sent"
 FAILED_STORED = "stored, though its sender was told that it failed"
 TWO_VALUES = "two values at one offset"
+VANISHED = "seen by somebody, and not there any more"
 DUPLICATE = "one value at two offsets"
 ORDER = "out of the order in which its producer sent it"
 # Of replicas.

@@ -187,6 +187,7 @@ ANSWER = {"receipts": [receipts.written(Place(TOPIC, 0, 1, 0))]}
 # Rights, and the body or the query.
 HTTP: dict[str, tuple[list[Right], Any]] = {
     "GET /v1/cluster": ([], None),
+    "GET /v1/cluster/partitions": ([], None),
     "POST /v1/topics": (needed(r.CreateTopic), {"name": TOPIC, "partitions": 1}),
     "GET /v1/topics": ([], None),
     "GET /v1/topics/{topic}": (needed(r.DescribeTopic), None),

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # A partition with so many times the average of its topic is hot, as in the dashboard.
 HOT = 3
 _ROUNDING = 0.999
+# Of so few messages of a topic, it is chance where they went.
+_COUNTED_MIN = 10
 _ROWS_MAX = 20
 
 NODE_COLUMNS = (
@@ -267,6 +269,6 @@ def hot_partitions(before: ClusterReport, after: ClusterReport, took_s: float) -
         found += [
             Hot(topic, each.number, each.leader, rate, average)
             for each, rate in of_topic.items()
-            if average and rate >= HOT * average * _ROUNDING
+            if rate >= HOT * average * _ROUNDING and average * len(of_topic) * took_s >= _COUNTED_MIN * _ROUNDING
         ]
     return sorted(found, key=lambda hot: -hot.rate)

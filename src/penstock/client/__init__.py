@@ -4,7 +4,8 @@ client        everything one can ask; async
 admin         its part for topics and groups
 later         its part for delayed and recurring messages
 dead_letters  its part for messages that were given up
-producer      many messages to one topic; outbox gathers them, sender sends them, sending is one on its way
+producer      many messages to one topic; outbox gathers them, sender sends them, sending is one on its way; unheard has
+              those that nobody waits for
 identified    many messages under an identity that the caller names; cutting is how they fit into frames
 consumer      a member of a group; membership is its place there, running hands messages to a function
 received      messages as a consumer gets them; lease is what it holds together; acks tells acknowledgements together

@@ -16,7 +16,7 @@ from penstock.acks import ALL
 from penstock.broker.broker import Broker
 from penstock.broker.catalog import GroupRecord
 from penstock.broker.polling import WAIT_US_MAX
-from penstock.client.placement import Coordinator, FindLeft, NodeInfo
+from penstock.client.placement import Coordinator, DescribeCluster, FindLeft, FindPlacement, NodeInfo
 from penstock.client.requests import Request
 from penstock.client.transport import Delivery, Lease, Page, Stored, Transport
 from penstock.clock import SystemClock
@@ -41,6 +41,8 @@ from penstock.server.forwarding.standing import Standing
 from penstock.server.forwarding.way import Lines, Way
 
 R = TypeVar("R")
+
+_KNOWN_HERE = (DescribeCluster, FindPlacement)
 
 
 class Here(Protocol):
@@ -234,6 +236,8 @@ class Forwarding(RoutedTransport):
         return await self._catching_up.found(lambda: read(topic, partition, offset, until, bytes_max, columns))
 
     async def call(self, request: Request[R]) -> R:
+        if type(request) in _KNOWN_HERE:
+            return await self._site.call(request)
         call = super().call
         return await self._catching_up.found(lambda: call(request))
 

@@ -16,13 +16,14 @@ from penstock.client.placement import Coordinator, KeepAlive
 from penstock.errors import PenstockError
 from penstock.server.forwarding.way import Way
 
-# Of a session: so often somebody is heard of, at least.
-_SHARE = 5
+# Of a session: so often somebody is heard of, at least. One that is not a member any more, and does not know it, gets
+# nothing until then.
+_SHARE, _HEARD_S_MAX = 5, 2.0
 # Until a group is known here, which others have made a moment ago.
 _SESSION_US = 1_000_000
 # Those who have not been heard of for a while are forgotten when there are so many.
 _MANY = 10_000
-# Groups with this many members at a time are joined anew when their coordinator has changed.
+# So many at a time join anew when the coordinator of their group has changed.
 _JOINING_MAX = 50
 
 Member = tuple[str, str]
@@ -106,7 +107,7 @@ class Standing:
         return known.coordinator == self._groups.coordinator(group).node and known.created_us == created_us
 
     def _is_due(self, group: str, known: _Joined) -> bool:
-        return self._loop.time() - known.heard_at > self._session_s(group) / _SHARE
+        return self._loop.time() - known.heard_at > min(self._session_s(group) / _SHARE, _HEARD_S_MAX)
 
     def _session_s(self, group: str) -> float:
         record = self._groups.group_record(group)

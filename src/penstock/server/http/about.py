@@ -1,15 +1,22 @@
-"""Routes about the broker itself."""
+"""Routes about the broker itself, and the cluster that it may be a node of."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+from msgspec import UNSET
+
 import penstock
+from penstock.client.placement import ClusterInfo, DescribeCluster, FindPlacement
 from penstock.clock import rfc3339
-from penstock.errors import StorageError
+from penstock.errors import EtcdError, StorageError, TopicNotFound
 from penstock.server.http import shapes
-from penstock.server.http.desk import Asked, Desk
+from penstock.server.http.desk import AnyAsked, Asked, Desk
 from penstock.server.http.routes import Route
+
+# Of a broker on its own.
+NAME = "penstock"
 
 
 async def health(desk: Desk, asked: Asked[None, Any]) -> shapes.Status:
@@ -23,29 +30,115 @@ async def ready(desk: Desk, asked: Asked[None, Any]) -> shapes.Status:
 
 async def cluster(desk: Desk, asked: Asked[None, Any]) -> shapes.Cluster:
     """Of what there is, as much as one may know of."""
-    topics, groups, now = await asked.admin.topics(), await asked.admin.groups(), desk.site.now_us()
-    node = shapes.Node(
-        name="penstock", version=penstock.__version__, started_at=rfc3339(desk.started_us), now=rfc3339(now)
-    )
+    info = await asked.site.call(DescribeCluster())
+    groups, placed = await asked.admin.groups(), await _placed(asked, info)
     return shapes.Cluster(
-        mode="single",
-        nodes=[node],
-        topics=len(topics),
-        partitions=sum(len(topic.partitions) for topic in topics),
+        mode="cluster" if info.nodes else "single",
+        node=info.node or NAME,
+        nodes=_nodes(desk, info, placed),
+        topics=len({one.topic for one in placed}),
+        partitions=len(placed),
         groups=len(groups),
+        id=info.id or UNSET,
+        controller=info.controller or UNSET,
+        without_leader=sum(one.leader is None for one in placed),
+        under_replicated=sum(map(_is_under_replicated, placed)),
     )
 
 
+def _nodes(desk: Desk, info: ClusterInfo, placed: list[shapes.PlacedPartition]) -> list[shapes.Node]:
+    """Those that are there, and those that others miss."""
+    leads = Counter(one.leader for one in placed)
+    replicas = Counter(node for one in placed for node in one.replicas)
+    known = {node.id: node for node in info.nodes}
+    found = []
+    for name in sorted({*known, *replicas, info.node or NAME}):
+        node, is_here = known.get(name), name == (info.node or NAME)
+        found.append(
+            shapes.Node(
+                name=name,
+                version=penstock.__version__ if is_here else (node.version if node is not None else "") or UNSET,
+                started_at=rfc3339(desk.started_us) if is_here else UNSET,
+                now=rfc3339(desk.site.now_us()) if is_here else UNSET,
+                is_alive=is_here or node is not None,
+                leads=leads[name],
+                replicas=replicas[name],
+                native=(node.native if node is not None else "") or UNSET,
+                http=(node.http if node is not None else "") or UNSET,
+                grpc=(node.grpc if node is not None else "") or UNSET,
+                rack=(node.rack if node is not None else "") or UNSET,
+            )
+        )
+    return found
+
+
+async def placement(desk: Desk, asked: Asked[None, shapes.PlacementQuery]) -> shapes.Placement:
+    query = asked.query
+    found = await _placed(asked, await asked.site.call(DescribeCluster()), query.topic)
+    if query.topic is not None and not found:
+        raise TopicNotFound(f"there is no topic {query.topic}", topic=query.topic)
+    if query.under_replicated:
+        found = [one for one in found if _is_under_replicated(one)]
+    return shapes.Placement(partitions=found)
+
+
+async def _placed(asked: AnyAsked, info: ClusterInfo, topic: str | None = None) -> list[shapes.PlacedPartition]:
+    """By topic and number. Of a broker on its own, which has everything, all is there."""
+    if not info.nodes:
+        return [
+            shapes.PlacedPartition(one.name, part.number, NAME, 0, [NAME], [NAME])
+            for one in await asked.admin.topics()
+            if topic in (None, one.name)
+            for part in one.partitions
+        ]
+    alive = {node.id for node in info.nodes}
+    found = await asked.site.call(FindPlacement(() if topic is None else (topic,)))
+    return [
+        shapes.PlacedPartition(
+            one.name,
+            part.number,
+            part.leader or None,
+            part.epoch,
+            list(part.replicas),
+            [node for node in part.in_sync if node in alive],
+        )
+        for one in sorted(found.topics, key=lambda one: one.name)
+        for part in one.partitions
+    ]
+
+
+def _is_under_replicated(one: shapes.PlacedPartition) -> bool:
+    return not set(one.replicas) <= set(one.in_sync)
+
+
+_PLACED_EXAMPLE = {
+    "topic": "orders",
+    "partition": 0,
+    "leader": "a",
+    "epoch": 3,
+    "replicas": ["a", "b", "c"],
+    "in_sync": ["a", "c"],
+}
 ROUTES = (
     Route("GET", "/health", health, "The process is there.", reply=shapes.Status, is_open=True),
     Route(
         "GET",
         "/ready",
         ready,
-        "The broker takes and gives messages.",
+        "The broker takes and gives messages. A node of a cluster has joined it, and is known to be there.",
         reply=shapes.Status,
-        errors=(StorageError,),
+        errors=(StorageError, EtcdError),
         is_open=True,
     ),
     Route("GET", "/v1/cluster", cluster, "The nodes, and how much there is.", reply=shapes.Cluster),
+    Route(
+        "GET",
+        "/v1/cluster/partitions",
+        placement,
+        "Which node leads which partition, and which have a copy.",
+        query=shapes.PlacementQuery,
+        reply=shapes.Placement,
+        errors=(TopicNotFound,),
+        reply_example={"partitions": [_PLACED_EXAMPLE]},
+    ),
 )

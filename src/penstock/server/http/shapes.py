@@ -548,16 +548,48 @@ class Status(_Out):
     status: str
 
 
-class Node(_Out):
+class Node(_Out, kw_only=True):
+    """The one that answers has its times; one of a cluster has its addresses, as others reach it, unless it is gone."""
+
     name: str
-    version: str
-    started_at: TimeShown
-    now: TimeShown
+    version: str | UnsetType = UNSET
+    started_at: TimeShown | UnsetType = UNSET
+    now: TimeShown | UnsetType = UNSET
+    is_alive: bool = True
+    leads: Annotated[int, Meta(description="Partitions that it leads, as far as one may know of their topics.")]
+    replicas: Annotated[int, Meta(description="Copies of partitions that it has, those that it leads included.")]
+    native: str | UnsetType = UNSET
+    http: str | UnsetType = UNSET
+    grpc: str | UnsetType = UNSET
+    rack: str | UnsetType = UNSET
 
 
-class Cluster(_Out):
-    mode: Annotated[str, Meta(description="single: one process has all the data.")]
+class Cluster(_Out, kw_only=True):
+    mode: Annotated[str, Meta(description="single: one process has all the data. cluster: it is one of some nodes.")]
+    node: Annotated[str, Meta(description="The one that answers.")]
     nodes: list[Node]
     topics: int
     partitions: int
     groups: int
+    id: Annotated[str | UnsetType, Meta(description="Of a cluster.")] = UNSET
+    controller: Annotated[str | UnsetType, Meta(description="The node that elects leaders, if there is one.")] = UNSET
+    without_leader: Annotated[int, Meta(description="Partitions that nobody leads at the moment.")]
+    under_replicated: Annotated[int, Meta(description="Partitions of which a copy is away, or behind.")]
+
+
+class PlacementQuery(_In):
+    topic: str | None = None
+    under_replicated: Annotated[bool, Meta(description="Only those of which a copy is away, or behind.")] = False
+
+
+class PlacedPartition(_Out):
+    topic: str
+    partition: int
+    leader: Annotated[str | None, Meta(description="null while nobody leads it.")]
+    epoch: Annotated[int, Meta(description="A larger one is a later leader; 0 without a cluster.")]
+    replicas: Annotated[list[str], Meta(description="The nodes that have a copy, the preferred leader first.")]
+    in_sync: Annotated[list[str], Meta(description="Those of them that are there, and have all that was acknowledged.")]
+
+
+class Placement(_Out):
+    partitions: list[PlacedPartition]

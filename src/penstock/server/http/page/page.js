@@ -4,6 +4,7 @@
 // needs, `draw` makes elements of it. The lists of topics and groups are read for all of them: rates come from those.
 
 import { Failure, get, hasKey, keepKey } from "./api.js";
+import * as cluster from "./cluster.js";
 import { card, empty, field, h, morph } from "./dom.js";
 import * as group from "./group.js";
 import * as message from "./message.js";
@@ -13,7 +14,7 @@ import * as topic from "./topic.js";
 import { ask, failed } from "./ui.js";
 
 const EVERY_MS = 2_000;
-const VIEWS = { __proto__: null, "": overview, topics: topic, groups: group, messages: message };
+const VIEWS = { __proto__: null, "": overview, topics: topic, groups: group, messages: message, cluster };
 // Asking again will not help.
 const NOT_HERE = { 400: "No such page", 403: "Not allowed", 404: "Nothing here" };
 
@@ -24,6 +25,7 @@ let shown = null;
 let timer = null;
 let reading = null;
 let isAsking = false;
+let isNamed = false;
 
 function route() {
   const [name = "", ...parts] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
@@ -66,7 +68,7 @@ async function look(signal) {
   const world = { topics, groups, meter, refresh };
   const found = await view.read(parts, signal, world);
   if (signal.aborted) return;
-  if (!document.getElementById("node").textContent) nameNode(signal);
+  if (!isNamed) nameNode(signal);
   draw(view.title(parts), view.draw(world, found, parts));
 }
 
@@ -138,8 +140,10 @@ function askForKey(error) {
 
 async function nameNode(signal) {
   try {
-    const { nodes } = await get("cluster", {}, signal);
-    document.getElementById("node").textContent = `${nodes[0].name} ${nodes[0].version}`;
+    const found = await get("cluster", {}, signal);
+    document.getElementById("node").replaceChildren(cluster.named(found));
+    // What is wrong with other nodes may change, and is shown on every page.
+    isNamed = found.mode !== "cluster";
   } catch {
     // Not important, and asked for again.
   }
