@@ -29,8 +29,9 @@ TTL_S = 3
 # A node with its data on a disk of this size can be filled.
 SMALL_DISK_BYTES = 48 << 20
 _FILLER = "filler"
-# Why a node may not start: etcd is not there, or the session of one with another disk is not over yet.
-_NO_START = "[etcd_unavailable]", "[already_exists]"
+# Why a node may not start: etcd is not there, or goes while it is asked, or the session of one with another disk is not
+# over yet.
+_NO_START = "[etcd_unavailable]", "[outcome_unknown]", "[already_exists]"
 
 
 class Stage:
