@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 import harness
@@ -52,6 +52,13 @@ class Load:
         goals = {number: len(self.told[number]) + 2 for number in numbers}
         while any(len(self.told[number]) < goal for number, goal in goals.items()):
             await asyncio.sleep(INTERVAL_S / 2)
+
+    async def caught_up(self, within_s: float) -> None:
+        """Nothing waits any more behind something that was held up before; or no longer than this."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while any(told[-1].at - told[-1].due > INTERVAL_S for told in self.told.values()):
+                    await asyncio.sleep(INTERVAL_S)
 
     def latencies(self, numbers: Iterable[int], since: float, until: float) -> list[float]:
         """Of what was due meanwhile, from due to told, in order of size."""

@@ -2,11 +2,14 @@
 
 Three nodes of a cluster and etcd on this machine; a topic of 12 partitions with three replicas each. A producer in a
 process of its own publishes 100 messages a second to each partition; a group of four consumers, each with connections
-of its own, gets and acknowledges them. A fifth joins, and leaves again, some times. Counted is, for each partition, the
-time from one delivery to the next, in the three seconds after the change:
+of its own, gets them, and acknowledges those of 200 ms together. A fifth joins, and leaves again, some times. Counted
+is, for each partition, the time from one delivery to the next, in the three seconds after the change:
 
     stay            of partitions that belong to the same consumer before and after: p99
     move            of those that belong to another one afterwards: the longest
+
+Every message is on three disks when it is published, when it is leased, and when it is acknowledged; here the three are
+one. What that alone makes of the times is shown beside it: before the change.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from penstock.client.consumer import Consumer
 TOPIC, GROUP = "bench", "bench"
 PARTITIONS, CONSUMERS = 12, 4
 RATE = 100
-ACK_LINGER = "50ms"
+ACK_LINGER = "200ms"
 STAY_BAR_MS, MOVE_BAR_MS = 50, 1_000
 
 

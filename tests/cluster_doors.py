@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
 
 from cluster_nodes import LocalCluster
+from penstock.server.http.table import ROUTES
 
 
 class Door:
@@ -16,7 +18,10 @@ class Door:
         self.cluster = cluster
         self.node = node
         self.at = str(cluster.nodes[node].where.http)
-        self.http = httpx.Client(base_url=f"http://{self.at}", timeout=25)
+        # Routes by which it was asked.
+        self.asked: set[str] = set()
+        note = {"request": [lambda request: self.asked.add(_route(request.method, request.url.path))]}
+        self.http = httpx.Client(base_url=f"http://{self.at}", timeout=25, event_hooks=note)
 
     def ok(self, method: str, path: str, json: Any = None, **more: Any) -> Any:
         """What it answers, which is a success."""
@@ -51,3 +56,10 @@ class Door:
     def answered(self, how: str, messages: list[dict[str, Any]], group: str = "g", **more: Any) -> Any:
         receipts = [message["receipt"] for message in messages]
         return self.ok("POST", f"/v1/groups/{group}/{how}", {"receipts": receipts, **more})
+
+
+def _route(method: str, path: str) -> str:
+    for route in ROUTES:
+        if route.method == method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", route.path), path):
+            return f"{method} {route.path}"
+    return f"{method} {path}"

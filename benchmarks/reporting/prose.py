@@ -93,10 +93,11 @@ PEERS: list[Block] = [
     ),
     Bullets(
         (
-            "**If a machine may fail and the queue must not**: not Penstock, which is one broker on one disk "
-            "today. NATS JetStream and RabbitMQ's quorum queues replicate by Raft, Kafka by its in-sync replicas, "
-            "SQS across data centres. Nothing is replicated in any figure here, unless a Kafka cluster that was "
-            "given does it.",
+            "**If a machine may fail and the queue must not**, and you want what has been through that for years: NATS "
+            "JetStream and RabbitMQ's quorum queues replicate by Raft, Kafka by its in-sync replicas, SQS across data "
+            "centres. Penstock's cluster is young. What is compared with others here is one server each, and nothing "
+            "is replicated, unless a Kafka cluster that was given does it; what replication costs Penstock has a part "
+            "of its own.",
             "**Redis**, if you run it already, and a crash may take the last second (`appendfsync everysec`) or "
             "the last minutes (its default): then it answers a single message sooner than anything that syncs. "
             "One server is also cache, lock, counter and sorted set, and every language has a client. What it "

@@ -144,6 +144,8 @@ NATIVE: dict[Packets, tuple[list[Right], object]] = {
 
 # Who it is, and about requests that were allowed before.
 ASKING_FOR_NOTHING = {Packets.HELLO, Packets.CANCEL, Packets.CREDIT, Packets.UNSUBSCRIBE}
+# Of nodes of a cluster to each other: no key gives a right to them.
+OF_NODES = {Packets.REPLICATE, Packets.FETCH}
 
 
 async def connected(doors: Doors, key: str | None, ask: Callable[[Connection], Awaitable[object]]) -> None:
@@ -176,7 +178,7 @@ async def subscribe(doors: Doors, key: str | None) -> str:
 
 def native_rows() -> Iterator[tuple[str, Row]]:
     asking = {kind for kind in Packets if kind < Packets.WELCOME}
-    assert NATIVE.keys() | {Packets.CALL} | ASKING_FOR_NOTHING == asking
+    assert NATIVE.keys() | {Packets.CALL} | ASKING_FOR_NOTHING | OF_NODES == asking
     for kind, (rights, word) in NATIVE.items():
         yield kind.name, (rights, subscribe if kind is Packets.SUBSCRIBE else native(kind, word))
     for request in SAMPLES.values():

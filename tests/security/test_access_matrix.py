@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from penstock.client import cluster_requests, placement
-from penstock.errors import Forbidden, Unauthenticated
+from penstock.errors import ConnectionLost, Forbidden, Unauthenticated
 from penstock.server.access import Kind, Operation, Pattern, Right, Rule, Rules
 from penstock.server.access_file import Access
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.guard import NEEDS
 from penstock.server.keys import make
 from penstock.server.receipts import Place, seal_of, written
-from penstock.wire import words
+from penstock.wire import packets, words
 from security.doors import Doors, knock
 from security.table import ANSWER, GROUP, ROWS, SAMPLES, TOPIC, prepare, sealed
 
@@ -135,6 +135,18 @@ def test_what_is_allowed_is_not_forbidden(tmp_path: Path, door: str) -> None:
                 _set_rules(doors, rules)
                 outcome = await ask(doors, key)
                 assert outcome not in (Forbidden.code, Unauthenticated.code, "internal_error"), (name, how, outcome)
+
+    knock(tmp_path / "data", work, access=access)
+
+
+def test_nobody_copies_partitions_who_is_not_a_node(tmp_path: Path) -> None:
+    access, key, _ = _access(tmp_path)
+
+    async def work(doors: Doors) -> None:
+        _set_rules(doors, everything())
+        async with doors.connection(key) as connection:
+            with pytest.raises(ConnectionLost, match="only nodes of the same cluster copy its partitions"):
+                await connection.request(packets.Kind.REPLICATE, ["a", "disk", "process"])
 
     knock(tmp_path / "data", work, access=access)
 

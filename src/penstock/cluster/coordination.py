@@ -69,6 +69,7 @@ class Coordination:
         self._untold: dict[tuple[str, str, int], AssignPartition] = {}
         self._telling: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
+        self._is_closed = False
 
     # --- who ---------------------------------------------------------------------------------------------
 
@@ -211,6 +212,8 @@ class Coordination:
     # --- what was decided --------------------------------------------------------------------------------
 
     def _decided(self, group: str, change: Change, is_lasting: bool) -> None:
+        if self._is_closed:
+            return
         part = change.part
         key = group, part.topic, part.number
         self._untold[key] = AssignPartition(
@@ -298,6 +301,7 @@ class Coordination:
         return self._broker.has_group(group) and created_us in (0, self._broker.group_record(group).created_us)
 
     async def close(self) -> None:
+        self._is_closed = True
         tasks = [*self._telling.values(), *self._growing.values()]
         for task in tasks:
             task.cancel()

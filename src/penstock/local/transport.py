@@ -197,7 +197,9 @@ class LocalTransport:
         told = Receipt(polled.topic, receipt.partition, receipt.lease, receipt.offsets)
         settings = self.broker.group(group, polled.topic).settings
         terms = Terms(settings.ordering, settings.on_poison, settings.lanes)
-        return Delivery(told, frames, attempts, state.leases[receipt.lease].deadline_us, terms)
+        # A short one may be over by the time that others know of it, in a cluster.
+        lease = state.leases.get(receipt.lease)
+        return Delivery(told, frames, attempts, self.now_us() if lease is None else lease.deadline_us, terms)
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         self.check()
@@ -271,6 +273,9 @@ class LocalTransport:
         finally:
             self._executor.shutdown(wait=False)
             self._readers.shutdown(wait=False)
+
+    async def catch_up(self) -> None:
+        """Nothing is made elsewhere."""
 
     def check_ready(self) -> None:
         """Raises what keeps it from taking and giving messages."""

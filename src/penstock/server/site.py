@@ -27,6 +27,9 @@ class Site(Transport, Protocol):
     def check_ready(self) -> None:
         """Raises what keeps it from taking and giving messages."""
 
+    async def catch_up(self) -> None:
+        """Returns when what was made at other nodes before is known here, too."""
+
     async def join_for_a_session(
         self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
     ) -> None:

@@ -36,11 +36,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, etcd: str) -> Iterator[Loc
         cluster.close()
 
 
+@pytest.fixture(scope="package")
+def asked() -> set[str]:
+    """Routes by which doors were asked."""
+    return set()
+
+
 @pytest.fixture
-def door(cluster: LocalCluster) -> Iterator[Door]:
+def door(cluster: LocalCluster, asked: set[str]) -> Iterator[Door]:
     """Of the node that leads nothing."""
     door = Door(cluster, "c")
     yield door
+    asked |= door.asked
     assert {each.leader for each in cluster.report().partitions} <= {"a", "b"}
     door.http.close()
 

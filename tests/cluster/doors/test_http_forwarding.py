@@ -11,6 +11,7 @@ import pytest
 
 from cluster_doors import Door
 from cluster_nodes import LocalCluster
+from penstock.server.http.table import ROUTES
 
 
 @pytest.fixture
@@ -295,3 +296,24 @@ def test_schedules_are_made_listed_and_deleted(door: Door, topic: str) -> None:
 def test_a_node_that_has_joined_is_ready(door: Door) -> None:
     assert door.ok("GET", "/ready") == {"status": "ready"}
     assert door.http.get("/metrics").status_code == 200
+
+
+def test_the_cluster_is_told_of(door: Door, topic: str, cluster: LocalCluster) -> None:
+    told = door.ok("GET", "/v1/cluster")
+    assert (told["mode"], told["node"], told["controller"] in cluster.nodes) == ("cluster", "c", True)
+    nodes = {node["name"]: node for node in told["nodes"]}
+    assert {name: node["native"] for name, node in nodes.items()} == {
+        name: running.native for name, running in cluster.nodes.items()
+    }
+    assert nodes["c"]["leads"] == 0
+    assert nodes["a"]["leads"] + nodes["b"]["leads"] == told["partitions"]
+    placed = door.ok("GET", f"/v1/cluster/partitions?topic={topic}")["partitions"]
+    assert [one["partition"] for one in placed] == [0, 1, 2]
+    assert {one["leader"] for one in placed} <= {"a", "b"}
+
+
+def test_every_route_was_asked_for(asked: set[str]) -> None:
+    """By the tests above, which come first."""
+    if len(asked) < 10:
+        pytest.skip("they have not been run")
+    assert {f"{route.method} {route.path}" for route in ROUTES} - asked <= {"GET /health"}

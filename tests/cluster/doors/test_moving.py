@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,10 @@ from cluster_doors import Door
 from cluster_nodes import LocalCluster, found
 from cluster_processes import cluster as processes
 from etcd_support import needs_etcd
-from penstock.client.cluster_requests import ElectLeaders, Reassign
+from penstock.client.cluster_requests import DrainNode, ElectLeaders, Reassign
+from penstock.client.placement import FindPlacement
+from penstock.net.connecting import transport_to
+from penstock.server.config import Address
 from penstock.server.keys import make
 
 pytestmark = needs_etcd
@@ -100,11 +104,6 @@ def _publish(http: httpx.Client, text: str, partition: int) -> None:
 
 
 def _placement(address: str) -> Any:
-    import asyncio
-
-    from penstock.client.placement import FindPlacement
-    from penstock.net.connecting import transport_to
-
     async def ask() -> Any:
         transport = await transport_to(address)
         try:
@@ -121,9 +120,6 @@ def _placement(address: str) -> Any:
 @pytest.fixture
 def guarded(tmp_path: Path, etcd: str) -> Iterator[tuple[Door, str]]:
     """The door of a node with rules, and a key. The other one has none: nodes let each other in by themselves."""
-    from penstock.client.cluster_requests import DrainNode
-    from penstock.server.config import Address
-
     key, kept = make("billing")
     rules = [
         {"principals": ["billing"], "operations": ["publish", "consume", "admin"], "topics": ["mine"]},
@@ -146,8 +142,6 @@ def guarded(tmp_path: Path, etcd: str) -> Iterator[tuple[Door, str]]:
 
 
 async def _drained(cluster: LocalCluster, request: Any) -> None:
-    from penstock.net.connecting import transport_to
-
     transport = await transport_to(f"penstock://{cluster.nodes['a'].native}")
     try:
         await transport.call(request)

@@ -35,10 +35,10 @@ class CatchingUp:
         try:
             return await ask()
         except (TopicNotFound, GroupNotFound):
-            await self._caught_up()
+            await self.caught_up()
             return await ask()
 
-    async def _caught_up(self) -> None:
+    async def caught_up(self) -> None:
         """By a read that began after this was called; one serves all who wait for it."""
         wanted = self._begun + 1
         async with self._turn:

@@ -43,6 +43,8 @@ from penstock.server.forwarding.way import Lines, Way
 R = TypeVar("R")
 
 _KNOWN_HERE = (DescribeCluster, FindPlacement)
+# One that hangs may not be the coordinator any more. To join twice is the same as to join once.
+_JOIN_S = 5.0
 
 
 class Here(Protocol):
@@ -129,6 +131,9 @@ class Forwarding(RoutedTransport):
         assert isinstance(way, Way)
         return way
 
+    async def catch_up(self) -> None:
+        await self._catching_up.caught_up()
+
     # --- publishing --------------------------------------------------------------------------------------
 
     async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
@@ -151,7 +156,11 @@ class Forwarding(RoutedTransport):
 
     async def _joined(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         async def ask(transport: Transport) -> None:
-            await transport.join(group, consumer, topics, settings)
+            try:
+                async with asyncio.timeout(_JOIN_S):
+                    await transport.join(group, consumer, topics, settings)
+            except TimeoutError:
+                raise ConnectionLost(f"the coordinator of {group} has not answered for {_JOIN_S:g} s") from None
 
         attempts = Attempts(self._pace)
         while True:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.client.answers import Release
 from penstock.client.transport import Delivery, Receipt
-from penstock.errors import NotLeader, PenstockError
+from penstock.errors import ConnectionLost, NotLeader, PenstockError
 from penstock.net.routing.failures import is_behind, is_misplaced, is_unknown
 from penstock.server.forwarding.way import Way
 
@@ -24,6 +24,8 @@ from penstock.server.forwarding.way import Way
 _PAUSE_S, _PAUSE_S_MAX = 0.05, 1.0
 # Beyond what a poll waits: for an answer that is on its way.
 _GRACE_S = 1.0
+# One that has not said by then what is there may hang: the others are asked.
+_ANSWER_S = 2.0
 
 
 class Wanted(NamedTuple):
@@ -88,8 +90,11 @@ class Polls:
             for node in nodes[turn:] + nodes[:turn]:
                 some: Sequence[Delivery] = ()
                 try:
-                    some = await self._asked(node, wanted._replace(messages_max=count, bytes_max=bytes_max), 0)
+                    async with asyncio.timeout(_ANSWER_S):
+                        some = await self._asked(node, wanted._replace(messages_max=count, bytes_max=bytes_max), 0)
                     has_answered = True
+                except TimeoutError:
+                    failure = ConnectionLost(f"node {node} has not answered for {_ANSWER_S:g} s", node=node)
                 except PenstockError as error:
                     if not (taken or _passes(error)):
                         raise

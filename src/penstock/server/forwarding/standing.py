@@ -19,6 +19,8 @@ from penstock.server.forwarding.way import Way
 # Of a session: so often somebody is heard of, at least. One that is not a member any more, and does not know it, gets
 # nothing until then.
 _SHARE, _HEARD_S_MAX = 5, 2.0
+# A coordinator that has not answered by then may hang.
+ANSWER_S = 3.0
 # Until a group is known here, which others have made a moment ago.
 _SESSION_US = 1_000_000
 # Those who have not been heard of for a while are forgotten when there are so many.
@@ -62,6 +64,7 @@ class Standing:
         self._join = join
         self._loop = asyncio.get_running_loop()
         self._joined: dict[Member, _Joined] = {}
+        self._many = _MANY
         self._due: set[Member] = set()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -91,8 +94,9 @@ class Standing:
         record = self._groups.group_record(group)
         created_us = None if record is None else record.created_us
         self._joined[group, consumer] = _Joined(topics, settings, coordinator, now, created_us)
-        if len(self._joined) > _MANY:
+        if len(self._joined) > self._many:
             self._forget_old()
+            self._many = max(_MANY, 2 * len(self._joined))
 
     def forget(self, group: str, consumer: str) -> None:
         self._joined.pop((group, consumer), None)
@@ -117,8 +121,9 @@ class Standing:
         """Heard of, and still a member. If nobody can be asked, it is one for as long as it can't be missed."""
         now = self._loop.time()
         try:
-            (is_member,) = await self._groups.way(known.coordinator).call(KeepAlive(((group, consumer),)))
-        except PenstockError:
+            async with asyncio.timeout(ANSWER_S):
+                (is_member,) = await self._groups.way(known.coordinator).call(KeepAlive(((group, consumer),)))
+        except (PenstockError, TimeoutError):
             return now - known.heard_at < self._session_s(group) / 2
         if is_member:
             known.heard_at = now
@@ -156,8 +161,9 @@ class Standing:
                 lost.append(member)
         for node, members in by_node.items():
             try:
-                alive = await self._groups.way(node).call(KeepAlive(tuple(members)))
-            except PenstockError:
+                async with asyncio.timeout(ANSWER_S):
+                    alive = await self._groups.way(node).call(KeepAlive(tuple(members)))
+            except (PenstockError, TimeoutError):
                 # Whoever coordinates them next is known at the next round, or this one answers then.
                 continue
             for member, is_member in zip(members, alive, strict=True):

@@ -45,12 +45,17 @@ class Desk:
 
     # --- what is known -----------------------------------------------------------------------------------
 
-    def partitions(self, topic: str) -> int:
-        """1 of a topic that is not there: whoever publishes to it hears so, if it may know."""
+    def partitions(self, topic: str) -> int | None:
+        """None if it is not known here, though it may have been made at another node a moment ago."""
         try:
             return self.site.broker.topic(topic).count
         except PenstockError:
-            return 1
+            return None
+
+    async def found_partitions(self, topic: str) -> int:
+        """1 of a topic that is not there: whoever publishes to it hears so, if it may know."""
+        await self.site.catch_up()
+        return self.partitions(topic) or 1
 
     def next_turn(self, partitions: int) -> int:
         """Where messages without a key go."""

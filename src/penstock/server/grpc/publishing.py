@@ -29,7 +29,8 @@ async def publish(call: Call, request: pb.PublishRequest) -> pb.PublishReply:
 
 async def publish_batch(call: Call, request: pb.PublishBatchRequest) -> pb.PublishBatchReply:
     """One frame for each partition, written at the same time."""
-    chosen, acks = _chosen(call, request), _acks(request)
+    partitions = call.desk.partitions(request.topic) or await call.desk.found_partitions(request.topic)
+    chosen, acks = _chosen(call, request, partitions), _acks(request)
     rows: dict[int, list[int]] = {}
     for row, number in enumerate(chosen):
         rows.setdefault(number, []).append(row)
@@ -52,7 +53,7 @@ async def publish_batch(call: Call, request: pb.PublishBatchRequest) -> pb.Publi
     return pb.PublishBatchReply(partitions=chosen, offsets=offsets)
 
 
-def _chosen(call: Call, request: pb.PublishBatchRequest) -> list[int]:
+def _chosen(call: Call, request: pb.PublishBatchRequest, partitions: int) -> list[int]:
     """The partition of each message. By rows, which they are here: to take columns apart again takes ten times as long
     for a hundred of them."""
     messages, most = request.messages, call.site.limits.batch_messages_max
@@ -63,7 +64,6 @@ def _chosen(call: Call, request: pb.PublishBatchRequest) -> list[int]:
     partition = _partition(request)
     if partition is not None:
         return [partition] * len(messages)
-    partitions = call.desk.partitions(request.topic)
     unkeyed = call.desk.next_turn(partitions)
     return [partition_of(one.key, partitions) if one.HasField("key") else unkeyed for one in messages]
 
