@@ -27,7 +27,6 @@ import penstock
 from harness import Figure, Run, at_least, info
 from penstock.clock import SystemClock
 from penstock.limits import MIB
-from penstock.spark import in_background
 from penstock.spark.schema import schema_of
 from serving import PARTITIONS, Broker, broker, values
 
@@ -83,8 +82,7 @@ class MemoryReader(DataSourceReader):
         )
 
 
-def session(*, behind: bool = False) -> SparkSession:
-    """`behind` everything else on this machine, as pipelines run (`penstock.spark.in_background`)."""
+def session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Spark's workers import this script's neighbours, too.
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent)
@@ -99,7 +97,7 @@ def session(*, behind: bool = False) -> SparkSession:
     builder = SparkSession.builder.master("local[2]").appName("penstock benchmark")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = in_background(builder.getOrCreate) if behind else builder.getOrCreate()
+    spark = builder.getOrCreate()
     spark.dataSource.register(Memory)
     return spark
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import SparkMissing
-from penstock.spark.background import in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,9 +74,7 @@ def open_session(
         for setting, value in settings.items():
             builder = builder.config(setting, value)
         try:
-            # A broker on the same machine comes first; elsewhere Spark's own scheduler decides.
-            is_here = settings["spark.master"].startswith("local")
-            return in_background(builder.getOrCreate) if is_here else builder.getOrCreate()
+            return builder.getOrCreate()
         except PySparkRuntimeError as error:
             raise SparkMissing(_why_not_started(log, settings)) from error
 
