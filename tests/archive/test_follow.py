@@ -37,7 +37,8 @@ def test_whoever_follows_opens_the_archive_once(
         def slept(seconds: float) -> None:
             if threading.current_thread() is not threading.main_thread():
                 # Somebody else's: Spark's, in tests before this one.
-                return sleep(seconds)
+                sleep(seconds)
+                return
             number = next(polls, None)
             if number is None:
                 raise Enough
