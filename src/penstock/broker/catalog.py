@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
-from crc32c import crc32c
 
 from penstock.broker.names import check_name
 from penstock.broker.settings import PARTITIONS_DEFAULT, GroupSettings, TopicSettings, check_partitions
@@ -25,10 +24,10 @@ from penstock.errors import (
     LogCorrupt,
     NotFound,
     TopicNotFound,
-    UnknownFormat,
 )
 from penstock.message import Message
-from penstock.storage.files import Files, replace_file
+from penstock.storage.checked import read_checked, write_checked
+from penstock.storage.files import Files
 
 NAME = "catalog"
 _MAGIC = b"PNC\x01"
@@ -255,7 +254,7 @@ class Catalog:
     def _save(self, contents: Contents) -> None:
         """Memory follows the disk, never the other way round."""
         body = msgspec.json.encode(contents)
-        replace_file(self._files, NAME, [_MAGIC, crc32c(body).to_bytes(4, "little"), body])
+        write_checked(self._files, NAME, _MAGIC, body)
         self._hold(contents)
 
     def _hold(self, contents: Contents) -> None:
@@ -278,16 +277,10 @@ def _without(records: tuple[R, ...], name: str) -> tuple[R, ...]:
 
 
 def _read(files: Files) -> Contents | None:
-    if NAME not in files.names():
+    body = read_checked(files, NAME, _MAGIC, "catalog")
+    if body is None:
         # Partitions are made after the catalog that lists them.
         if files.directories():
             raise LogCorrupt("the catalog is missing, but there are partitions", file=NAME, position=0)
         return None
-    file = files.open(NAME, "read")
-    data = file.read_at(0, file.size())
-    file.close()
-    if data[:3] == _MAGIC[:3] and data[3:4] not in (b"", _MAGIC[3:]):
-        raise UnknownFormat(f"catalog version {data[3]}; this build reads version {_MAGIC[3]}", file=NAME)
-    if data[:4] != _MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
-        raise LogCorrupt("the catalog is damaged", file=NAME, position=0)
-    return msgspec.json.decode(data[8:], type=Contents)
+    return msgspec.json.decode(body, type=Contents)

@@ -22,7 +22,7 @@ from penstock.cluster.etcd.store import ABSENT, Lost, Put, Store
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.keys import Keys
 from penstock.cluster.placing import check_min_isr, min_isr_of
-from penstock.errors import EtcdUnavailable, LogCorrupt, OutcomeUnknown, StaleMetadata
+from penstock.errors import LogCorrupt, OutcomeUnknown, StaleMetadata
 
 Record = TopicRecord | GroupRecord | ScheduleRecord
 P = ParamSpec("P")
@@ -32,6 +32,8 @@ R = TypeVar("R", TopicRecord, GroupRecord, ScheduleRecord)
 Place = Callable[[TopicRecord, Mapping[str, int]], Mapping[str, PartitionRecord]]
 # etcd takes 128 keys at once, and the topic's own goes along.
 _AT_ONCE = 100
+# Until a watch tells of what was committed, mostly some milliseconds.
+_WATCH_S = 1.0
 # Records of partitions that their leaders change again and again are caught in between.
 _TRIES = 20
 
@@ -241,9 +243,11 @@ class ClusterCatalog(Catalog):
                 self._refresh()
                 raise _stale(guards)
             try:
+                async with asyncio.timeout(_WATCH_S):
+                    await self._view.reached(outcome.revision)
+            except TimeoutError:
+                # The watch may be deaf. To read everything for each change would be too much.
                 await self._view.refresh()
-            except EtcdUnavailable:
-                await self._view.reached(outcome.revision)
         self._refresh()
 
     def _is_carried_out(self, puts: list[Put], deletes: list[str]) -> bool:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from penstock.client.placement import NodeInfo
 from penstock.clock import Clock
 from penstock.cluster.core.events import Unanswered
 from penstock.cluster.core.messages import Fetch
@@ -39,7 +38,6 @@ class Follows:
         hosted: Mapping[str, Hosted],
         me: Replicate,
         clock: Clock,
-        broke: Callable[[PenstockError], None],
         tally: Tally,
     ) -> None:
         self._leader = leader
@@ -47,7 +45,6 @@ class Follows:
         self._hosted = hosted
         self._me = me
         self._clock = clock
-        self._broke = broke
         self._tally = tally
         # What is asked and not answered, and what of it is to be sent.
         self._asked: dict[str, Fetch] = {}
@@ -67,10 +64,6 @@ class Follows:
         """It asks somebody else now, or nobody."""
         self._asked.pop(identity, None)
         self._unsent.pop(identity, None)
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._asked
 
     def _flush(self) -> None:
         self._flushing = None
@@ -154,20 +147,16 @@ class Following:
 
     def __init__(
         self,
-        nodes: Callable[[str], NodeInfo | None],
         place: Callable[[str], Place | None],
         hosted: Mapping[str, Hosted],
         me: Replicate,
         clock: Clock,
-        broke: Callable[[PenstockError], None],
         tally: Tally,
     ) -> None:
-        self._nodes = nodes
         self._place = place
         self._hosted = hosted
         self._me = me
         self._clock = clock
-        self._broke = broke
         self._tally = tally
         self._leaders: dict[str, Follows] = {}
         self._asks: dict[str, str] = {}
@@ -178,9 +167,7 @@ class Following:
             self._leaders[before].forget(hosted.identity)
         self._asks[hosted.identity] = leader
         if leader not in self._leaders:
-            self._leaders[leader] = Follows(
-                leader, self._place, self._hosted, self._me, self._clock, self._broke, self._tally
-            )
+            self._leaders[leader] = Follows(leader, self._place, self._hosted, self._me, self._clock, self._tally)
         self._leaders[leader].ask(hosted.identity, fetch)
 
     def forget(self, identity: str) -> None:

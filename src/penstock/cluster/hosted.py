@@ -437,4 +437,4 @@ _DO: dict[type, Callable[[Hosted, Any], None]] = {
     Wake: Hosted._wake,
 }
 
-__all__ = ["Frames", "Host", "Hosted", "Tick"]
+__all__ = ["Frames", "Host", "Hosted"]

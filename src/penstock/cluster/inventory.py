@@ -12,10 +12,10 @@ from __future__ import annotations
 from threading import Lock
 
 import msgspec
-from crc32c import crc32c
 
-from penstock.errors import LogCorrupt, UnknownFormat
-from penstock.storage.files import Files, replace_file
+from penstock.errors import LogCorrupt
+from penstock.storage.checked import read_checked, write_checked
+from penstock.storage.files import Files
 from penstock.storage.log import Log
 
 NAME = "copies"
@@ -64,19 +64,10 @@ class Inventory:
                 self._save({name: logs for name, logs in self._copies.items() if name != partition})
 
     def _save(self, copies: dict[str, tuple[str, str]]) -> None:
-        body = msgspec.json.encode(copies)
-        replace_file(self._files, NAME, [_MAGIC, crc32c(body).to_bytes(4, "little"), body])
+        write_checked(self._files, NAME, _MAGIC, msgspec.json.encode(copies))
         self._copies = copies
 
 
 def _read(files: Files) -> dict[str, tuple[str, str]]:
-    if NAME not in files.names():
-        return {}
-    file = files.open(NAME, "read")
-    data = file.read_at(0, file.size())
-    file.close()
-    if data[:3] == _MAGIC[:3] and data[3:4] not in (b"", _MAGIC[3:]):
-        raise UnknownFormat(f"list of copies, version {data[3]}; this build reads version {_MAGIC[3]}", file=NAME)
-    if data[:4] != _MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
-        raise LogCorrupt("the list of copies is damaged", file=NAME, position=0)
-    return msgspec.json.decode(data[8:], type=dict[str, tuple[str, str]])
+    body = read_checked(files, NAME, _MAGIC, "list of copies")
+    return {} if body is None else msgspec.json.decode(body, type=dict[str, tuple[str, str]])

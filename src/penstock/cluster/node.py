@@ -161,7 +161,7 @@ class Node:
         self._disk = disk.id
         self._inventory = await loop.run_in_executor(None, Inventory, self._files)
         me = Replicate(self.name, disk.id, self.incarnation)
-        self.following = Following(self.members.info, self.place, self.hosted, me, self._clock, self.broke, self.tally)
+        self.following = Following(self.place, self.hosted, me, self._clock, self.tally)
         await self.view.start()
         self.queue = await open_queue(self.catalog)
         self.catalog.changed = self._catalog_changed

@@ -10,13 +10,13 @@ broker on its own, and is not taken.
 from __future__ import annotations
 
 import msgspec
-from crc32c import crc32c
 
 from penstock.broker.broker import PARTITIONS
 from penstock.broker.catalog import NAME as CATALOG
 from penstock.client.placement import NodeInfo
-from penstock.errors import InvalidSetting, LogCorrupt, UnknownFormat
-from penstock.storage.files import Files, replace_file
+from penstock.errors import InvalidSetting
+from penstock.storage.checked import read_checked, write_checked
+from penstock.storage.files import Files
 
 NAME = "disk"
 _MAGIC = b"PND\x01"
@@ -50,21 +50,15 @@ class Broker(msgspec.Struct, frozen=True):
 
 
 def read_disk(files: Files) -> Disk | None:
-    if NAME not in files.names():
+    body = read_checked(files, NAME, _MAGIC, "file with the disk's id")
+    if body is None:
         if CATALOG in files.names() or PARTITIONS in files.directories():
             raise InvalidSetting(
                 "the data directory belongs to a broker on its own; a node of a cluster begins with an empty one",
                 setting="data",
             )
         return None
-    file = files.open(NAME, "read")
-    data = file.read_at(0, file.size())
-    file.close()
-    if data[:3] == _MAGIC[:3] and data[3:4] not in (b"", _MAGIC[3:]):
-        raise UnknownFormat(f"disk file version {data[3]}; this build reads version {_MAGIC[3]}", file=NAME)
-    if data[:4] != _MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
-        raise LogCorrupt("the file with the disk's id is damaged", file=NAME, position=0)
-    return msgspec.json.decode(data[8:], type=Disk)
+    return msgspec.json.decode(body, type=Disk)
 
 
 def own_disk(files: Files, node: str, cluster: str, new_id: bytes) -> Disk:
@@ -72,8 +66,7 @@ def own_disk(files: Files, node: str, cluster: str, new_id: bytes) -> Disk:
     disk = read_disk(files)
     if disk is None:
         disk = Disk(new_id.hex(), node, cluster)
-        body = msgspec.json.encode(disk)
-        replace_file(files, NAME, [_MAGIC, crc32c(body).to_bytes(4, "little"), body])
+        write_checked(files, NAME, _MAGIC, msgspec.json.encode(disk))
     if disk.node != node:
         raise InvalidSetting(f"the data directory is that of node {disk.node}, not of {node}", setting="node_id")
     if disk.cluster != cluster:
