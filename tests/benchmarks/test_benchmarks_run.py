@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from etcd_support import needs_etcd
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = (
@@ -39,7 +40,6 @@ SCRIPTS = (
     "start",
     "throughput",
 )
-needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")
 CLUSTER = ("cluster_catchup", "cluster_failover", "cluster_idle", "cluster_publish", "cluster_rebalance")
 # Each takes Spark half a minute to begin with: too long for every run of the tests.
 SPARK = {"spark_archive", "spark_scan", "spark_sink", "spark_stream"}

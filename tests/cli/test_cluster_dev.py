@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,8 +13,7 @@ import pytest
 
 import penstock
 from cli.support import PENSTOCK, Run
-
-needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")
+from etcd_support import needs_etcd
 
 
 class Dev:

@@ -3,26 +3,16 @@ forwarded."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from cluster_doors import Door
 from cluster_nodes import LocalCluster
-from etcd_support import etcd_process
 from penstock.client.cluster_requests import DrainNode
 from penstock.server.config import Address
 
 ANY_PORT = Address("127.0.0.1", 0)
-
-
-@pytest.fixture(scope="package")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if shutil.which("etcd") is None:
-        pytest.skip("etcd is not installed (Debian: etcd-server)")
-    with etcd_process(tmp_path_factory.mktemp("etcd")) as process:
-        yield process.address
 
 
 @pytest.fixture(scope="package")

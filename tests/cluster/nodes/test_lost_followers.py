@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
-
-import pytest
 
 import penstock
 from cluster_processes import cluster
+from etcd_support import needs_etcd
 from penstock.client.placement import FindPlacement, Placed
 from penstock.net.connecting import transport_to
 
-pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian: etcd-server)")
+pytestmark = needs_etcd
 # Much less than the session lasts, and much more than a slow machine takes.
 WITHIN_S = 60
 
