@@ -12,7 +12,7 @@ from cluster_nodes import LocalCluster, local_cluster
 from etcd_support import etcd_process
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not installed (Debian: etcd-server)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal, Self, get_args
 
 import msgspec
@@ -29,6 +30,12 @@ Durability = Literal["fsync", "interval"]
 SYNC_INTERVAL_US = 1 * SECOND_US
 
 
+@cache
+def _fields(settings: type[_Settings]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """They are read out of annotations, which takes 0.1 ms: a catalog of 1,000 groups makes as many settings."""
+    return msgspec.structs.fields(settings)
+
+
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def changed(self, **changes: Any) -> Self:
         """Checked as if they came from outside, which they do."""
@@ -39,7 +46,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _check_types(self) -> None:
         """What is made by hand is held to the same types as what comes from outside."""
-        for field in msgspec.structs.fields(self):
+        for field in _fields(type(self)):
             value = getattr(self, field.name)
             try:
                 msgspec.convert(value, field.type)

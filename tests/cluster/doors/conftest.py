@@ -15,7 +15,7 @@ from penstock.server.config import Address
 ANY_PORT = Address("127.0.0.1", 0)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, etcd: str) -> Iterator[LocalCluster]:
     cluster = LocalCluster(tmp_path_factory.mktemp("nodes"), etcd)
     try:
@@ -26,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, etcd: str) -> Iterator[Loc
         cluster.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def asked() -> set[str]:
     """Routes by which doors were asked."""
     return set()
