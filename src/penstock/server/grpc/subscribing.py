@@ -28,6 +28,8 @@ _WAIT_US = 15_000_000
 _ANSWERS = ("ack", "nack", "reject", "release", "extend")
 # More leases than that are looked through for those that are over.
 _LEASES_MANY = 64
+# gRPC tells of the end of the requests and of the cancellation apart, one right after the other, in either order.
+_CANCELLED_WITHIN_S = 0.1
 
 
 async def subscribe(call: Call) -> None:
@@ -70,6 +72,8 @@ async def _run(stream: _Stream) -> None:
     answer: Answer = Nack("the stream of its consumer broke off")
     try:
         await stream.run()
+        # A client that cancels may look for a moment like one that has said all it wanted to.
+        await asyncio.sleep(_CANCELLED_WITHIN_S if stream.holds_any else 0)
         answer = Release()
     except PenstockError:
         answer = Release()
@@ -93,6 +97,11 @@ class _Stream:
 
     def close(self) -> None:
         self._replies.end()
+
+    @property
+    def holds_any(self) -> bool:
+        """Perhaps: some may have been answered for."""
+        return bool(self._leases)
 
     async def run(self) -> None:
         await self._write(pb.SubscribeReply(subscribed=pb.Subscribed()))
