@@ -20,7 +20,7 @@ import pytest
 from broker_moments import Pool, cut_short, life, remains, rows_of, run, told_how_to_replay, until
 from pyroaring import BitMap64
 
-from penstock.broker import snapshot
+from penstock.broker import copies, dead_letters, snapshot
 from penstock.broker.broker import Broker
 from penstock.broker.dead_letters import DeadLetter, DeadLetters
 from penstock.broker.delivery import Delivery
@@ -213,7 +213,8 @@ def test_a_letter_is_not_settled_for_a_copy_that_is_not_on_disk_yet() -> None:
 
 
 def _mutant_copies_not_searched_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DeadLetters, "_is_copied", lambda *_: False)
+    for module in (copies, dead_letters):
+        patch.setattr(module, "has_published", lambda *_: False)
 
 
 def _mutant_nothing_written_ahead_of_a_copy(patch: pytest.MonkeyPatch) -> None:

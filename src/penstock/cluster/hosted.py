@@ -43,7 +43,8 @@ from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.core.replica import Replica
 from penstock.cluster.core.site import Site
 from penstock.cluster.core.timing import Timing
-from penstock.errors import DiskFull, Fatal, InvalidFrame, LogClosed, LogDiverged, PenstockError
+from penstock.cluster.tasks import failure_of
+from penstock.errors import DiskFull, InvalidFrame, LogClosed, LogDiverged, PenstockError
 from penstock.frame import FrameRun
 from penstock.limits import MIB
 from penstock.storage.log import Log
@@ -79,7 +80,8 @@ class Host(Protocol):
 
     def wake(self, hosted: Hosted, at_us: int) -> None: ...
 
-    async def lead(self, hosted: Hosted) -> Partition: ...
+    async def lead(self, hosted: Hosted) -> Partition | None:
+        """None if it was to lead no more before that could be."""
 
     def show(self, hosted: Hosted) -> None:
         """Its partition can be used."""
@@ -134,6 +136,10 @@ class Hosted:
         return isinstance(self.replica.role, Leader)
 
     @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
     def epoch(self) -> int:
         return 0 if self.replica.role is None else self.replica.role.epoch
 
@@ -153,6 +159,10 @@ class Hosted:
                 partition = self.partition
                 if partition is not None and (isinstance(event, RecordSeen | Tick) or partition.too_few is not None):
                     self._count(partition)
+        except Exception as error:
+            # It is between two states; whoever called may know nothing of that.
+            self._host.broke(failure_of(error))
+            raise
         finally:
             self._is_stepping = False
 
@@ -175,10 +185,14 @@ class Hosted:
         self._arrived = (None, None)
 
     def data(self, part: Data, number: int, bytes_max: int = SENT_BYTES_MAX) -> tuple[Data, FrameRun]:
-        """What is sent of it."""
-        run = copies(self.logs[number], part.first, bytes_max=bytes_max)
-        lineage = self.replica.site.logs[number].lineage
-        return Data(part.first, run.next_offset, lineage.within(part.first, run.next_offset)), run
+        """What is sent of it, and of what was appended since."""
+        own, extent = self.logs[number], self.replica.site.logs[number]
+        if own.end_offset > extent.end:
+            # Whoever gets it may have it on disk sooner than this node, and come back for more: it must not be told
+            # then that its log has gone another way.
+            self.wrote(number)
+        run = copies(own, part.first, until=extent.end, bytes_max=bytes_max)
+        return Data(part.first, run.next_offset, extent.lineage.within(part.first, run.next_offset)), run
 
     def tidy(self) -> None:
         """On a thread, of a copy: what came one by one is merged into larger frames, as its leader does with its own.
@@ -200,8 +214,11 @@ class Hosted:
         self._job(partial(self._begun, effect.epoch))
 
     async def _begun(self, epoch: int) -> None:
-        def begin() -> tuple[int, int]:
-            return self.logs[0].append_epoch_start(epoch), self.logs[1].append_epoch_start(epoch)
+        def begin() -> None:
+            for each in self.logs:
+                # One of them may have begun before there was no room for the other.
+                if each.last_epoch != epoch:
+                    each.append_epoch_start(epoch)
 
         def sync() -> None:
             for each in self.logs:
@@ -210,20 +227,20 @@ class Hosted:
         if self.partition is None:
             for each in self.logs:
                 each.hold_back(each.start_offset, anew=True)
-        firsts = await self._until_there_is_room(begin)
-        self.step(Begun(epoch, firsts))
+        await self._once_there_is_room(begin, lambda: self.is_leader and self.epoch == epoch)
+        self.step(Begun(epoch, (_first_of(self.logs[0], epoch), _first_of(self.logs[1], epoch))))
         await self._host.on_a_thread(sync)
         for number in LOGS:
             self.wrote(number)
 
-    async def _until_there_is_room(self, work: Callable[[], T]) -> T:
-        while True:
+    async def _once_there_is_room(self, work: Callable[[], None], is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Or not at all, if it is not wanted before."""
+        while is_wanted() and not self._is_closed:
             try:
-                return await self._host.on_a_thread(work)
+                await self._host.on_a_thread(work)
+                return
             except DiskFull as error:
-                if self._is_closed or not self.is_leader:
-                    raise
-                log.warning("%s can't be led: %s", self.identity, error.message)
+                log.warning("%s has to wait for room on the disk: %s", self.identity, error.message)
                 await asyncio.sleep(_AGAIN_S)
 
     def _follow(self, effect: Follow) -> None:
@@ -270,9 +287,10 @@ class Hosted:
             partition = await self._host.lead(self)
         finally:
             self._is_opening = False
-        if not self.is_leader or self.epoch != epoch or self._is_closed:
+        if partition is None or not self.is_leader or self.epoch != epoch or self._is_closed:
             # It was long in opening.
-            partition.resign()
+            if partition is not None:
+                partition.resign()
             if self.is_leader and not self._is_closed:
                 self._is_opening = True
                 self._job(self._open)
@@ -307,27 +325,45 @@ class Hosted:
 
     def _change(self, number: int, change: Callable[[], None]) -> None:
         async def changed() -> None:
-            await self._host.on_a_thread(change)
+            await self._once_there_is_room(change)
             own = self.logs[number]
             self.step(WasCut(number, own.start_offset, own.end_offset))
 
         self._job(changed)
 
     def _trim(self, effect: Trim) -> None:
-        own = self.logs[effect.log]
+        self._job(partial(self._trimmed, effect.log))
 
-        async def trimmed() -> None:
-            await self._host.on_a_thread(lambda: own.delete_prefix(min(effect.start, own.end_offset)))
-
-        self._job(trimmed)
+    async def _trimmed(self, number: int) -> None:
+        """To where the copy begins by now: it may have been reset since."""
+        own = self.logs[number]
+        start = min(self.replica.site.logs[number].start, own.end_offset)
+        try:
+            if start > own.start_offset:
+                await self._host.on_a_thread(partial(own.delete_prefix, start))
+        except DiskFull as error:
+            # Even this takes a little. What else there is to do does not wait for it.
+            log.warning("%s can't be trimmed: %s; trying again", self.identity, error.message)
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._job, partial(self._trimmed, number))
 
     def _store(self, effect: Store) -> None:
         arrived = self._arrived[effect.log]
         assert arrived is not None, "a part of a reply with data has frames"
         own = self.logs[effect.log]
 
+        def append() -> int:
+            return append_replicated(own, arrived.frames, source_id=arrived.log, next_offset=effect.data.end)
+
         def store() -> int:
-            end = append_replicated(own, arrived.frames, source_id=arrived.log, next_offset=effect.data.end)
+            try:
+                end = append()
+            except LogDiverged as error:
+                if error.details["by"] != "append_time" or own.start_offset < own.end_offset:
+                    raise
+                # The leader has begun anew here, with a clock that is behind. Nothing is left of what was before, and
+                # its time is all there is to give up.
+                own.reset(own.start_offset, epoch=next(reversed(own.lineage), None))
+                end = append()
             own.sync()
             own.note_whole_from(arrived.whole_from)
             return end
@@ -386,12 +422,7 @@ class Hosted:
         error = None if task.cancelled() else task.exception()
         if error is None or (isinstance(error, LogClosed) and self._is_closed):
             return
-        if isinstance(error, PenstockError):
-            self._host.broke(error)
-        else:
-            fatal = Fatal(f"unexpected {error!r}")
-            fatal.__cause__ = error
-            self._host.broke(fatal)
+        self._host.broke(failure_of(error))
 
     async def close(self) -> None:
         """The logs too. What is under way on a thread comes to its end first."""
@@ -412,6 +443,12 @@ class Hosted:
                 self.logs[1].close()
 
         await self._host.on_a_thread(close)
+
+
+def _first_of(own: Log, epoch: int) -> int | None:
+    """Where the log's last epoch begins, if it is that one."""
+    last = own.lineage[-1:]
+    return last[0].first_offset if last and last[0].epoch == epoch else None
 
 
 def _extent(own: Log) -> Extent:

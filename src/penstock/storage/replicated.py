@@ -31,13 +31,13 @@ from penstock.storage.log import Copy, Log
 RUN_BYTES_MAX = 256 * MIB
 
 
-def copies(log: Log, offset: int, *, bytes_max: int = MIB) -> FrameRun:
-    """Frames from `offset` on for a follower that ends there, up to the end of the log, on disk or not, seen by readers
-    or not; those without messages too.
+def copies(log: Log, offset: int, *, until: int | None = None, bytes_max: int = MIB) -> FrameRun:
+    """Frames from `offset` on for a follower that ends there, up to `until` or the end of the log, on disk or not, seen
+    by readers or not; those without messages too.
 
-    If there are none, `next_offset` is where the log ends: a follower that is not there yet is told so.
+    If there are none, `next_offset` is where that is: a follower that is not there yet is told so.
     """
-    return log.read(offset, bytes_max=bytes_max, until=log.end_offset, holes=True)
+    return log.read(offset, bytes_max=bytes_max, until=log.end_offset if until is None else until, holes=True)
 
 
 def append_replicated(log: Log, run: Buffer, *, source_id: bytes, next_offset: int | None = None) -> int:
@@ -46,7 +46,8 @@ def append_replicated(log: Log, run: Buffer, *, source_id: bytes, next_offset: i
     `next_offset`: the leader has nothing more below it. On disk after `log.sync()`; all or none. Raises InvalidFrame
     for bytes that are not a run of that log, and LogDiverged if they do not go on where this log ends: by their epoch,
     then it is to be truncated by lineage; or by their append time. That comes of a leader which has nothing of what
-    lies before and does not know its time any more, with a clock behind: then this log is to be reset to its start.
+    lies before and does not know its time any more, with a clock behind. If nothing is left of that here either, this
+    log is to be reset to its start, and forgets the time too; what it still has is not given up for it.
     """
     data = memoryview(run).cast("B").toreadonly()
     if len(data) > RUN_BYTES_MAX:

@@ -91,7 +91,17 @@ def test_it_deletes_what_the_leader_has_deleted() -> None:
     b = follower((1, 0), (4, 5))
     effects = b.does(reply(1, starts=(7, 2)))
     assert effects == [Trim(0, 7), Trim(1, 2), Ask("a", fetch("b", 2, (10, 4), (4, 4)))]
+
     assert b.does(reply(2, starts=(7, 2))) == [Ask("a", fetch("b", 3, (10, 4), (4, 4)))]
+
+
+def test_it_makes_room_before_it_stores_more() -> None:
+    data = Data(10, 13, ((4, 10), (5, 12)))
+    assert follower().does(reply(1, data, None, (10, 0))) == [Trim(0, 10), Store(0, data)]
+
+
+def test_what_it_is_to_cut_is_not_trimmed() -> None:
+    assert follower((1, 0), (4, 7)).does(reply(1, Diverged(3, 9), None, (3, 0))) == [Cut(0, 7)]
 
 
 def test_a_late_reply_is_not_taken() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from penstock.cluster.core.effects import Begin, Committed, Follow, Hold, Propose, Reread, Rest, Serve, Wake
-from penstock.cluster.core.events import Begun, ProposalEnded, RecordSeen, Registered, Tick, Trimmed
+from penstock.cluster.core.events import Begun, ProposalEnded, RecordSeen, Registered, Tick, Trimmed, Unanswered
 from penstock.cluster.core.leader import Leader
 from penstock.cluster.core.membership import still_in_sync
 from penstock.cluster.core.messages import Data, Diverged, Reply, StartAt
@@ -217,6 +217,32 @@ def test_an_unknown_outcome_is_asked_again_and_counts_as_pending_until_then() ->
     assert Committed(0, 12) in a.does(RecordSeen(9, record(isr="a b", successor="x")))
 
 
+def test_who_was_proposed_by_a_proposal_that_was_lost_and_is_dead_now_holds_nothing_up() -> None:
+    a = open_leader(record(isr="a b"))
+    assert proposed(a.does(fetch("c", 1, (11, 5)))) == [Propose(7, record(isr="a b c"))]
+    a.does(ProposalEnded())
+    a.does(RecordSeen(7, record(isr="a b")))
+    a.ticks(live="a b")
+    a.writes(0, 12)
+    a.does(fetch("b", 2, (12, 5)))
+    assert a.replica.committed == (11, 5), "the proposal may be on its way to etcd yet"
+    a.waits(0.1)
+    assert proposed(a.ticks(live="a b")) == [Propose(7, record(isr="a b"))], "the record as it is"
+    assert Committed(0, 12) in a.does(RecordSeen(8, record(isr="a b")))
+    assert a.does(ProposalEnded()) == []
+    assert proposed(a.ticks(live="a b")) == []
+
+
+def test_while_in_doubt_it_proposes_now_and_then() -> None:
+    a = open_leader(record(isr="a b"))
+    a.does(fetch("c", 1, (11, 5)))
+    a.does(ProposalEnded())
+    assert proposed(a.ticks()) == []
+    assert proposed(a.does(fetch("c", 2, (11, 5)))) == []
+    a.waits(0.1)
+    assert proposed(a.ticks()) == [Propose(7, record(isr="a b c"))]
+
+
 def test_one_proposal_is_made_at_a_time() -> None:
     a = open_leader(record(isr="a b"))
     assert len(proposed(a.does(fetch("c", 1, (11, 5))))) == 1
@@ -237,6 +263,43 @@ def test_a_leader_that_etcd_does_not_hear_serves_while_enough_followers_are_hear
     assert Serve(heard + 5 * SECOND_US) in a.ticks(session=-1, heard={"b": heard})
     a.waits(4)
     assert not any(isinstance(effect, Serve) for effect in a.ticks(session=-1, heard={"b": heard}))
+
+
+def served(effects: list[object]) -> bool:
+    return any(isinstance(effect, Serve) for effect in effects)
+
+
+def test_a_leader_that_nobody_hears_stops_serving_also_if_all_replicas_are_needed_to_commit() -> None:
+    """By a record that may be old: those who have left it may have got others to join them."""
+    a = open_leader(record(isr="a b", replicas=("a", "b")))
+    a.waits(4)
+    assert not served(a.ticks(session=-1))
+    assert served(a.ticks(session=-1, heard={"b": a.now_us}))
+
+
+def test_a_leader_whose_followers_are_dead_serves_while_its_session_lasts() -> None:
+    a = open_leader(record(isr="a b", replicas=("a", "b")))
+    for _ in range(10):
+        a.waits(1)
+        assert served(a.ticks(live="a"))
+
+
+def test_a_leader_with_the_only_copy_goes_on_without_etcd() -> None:
+    a = open_leader(record(isr="a", replicas=("a",), min_isr=1))
+    for _ in range(10):
+        a.waits(1)
+        assert served(a.ticks(session=-1))
+
+
+def test_an_epoch_that_could_not_begin_in_both_logs_is_known_in_the_one() -> None:
+    a = Play("a", [(4, 0)], [(4, 0)], (10, 4))
+    a.ticks()
+    a.does(RecordSeen(7, record()))
+    a.does(RecordSeen(8, record("b", 6)))
+    assert a.does(Begun(5, (10, None))) == []
+    assert a.writes(0, 11) == []
+    asked = a.does(Unanswered())[0].fetch  # type: ignore[union-attr]
+    assert (asked.ends, asked.lasts) == ((11, 4), (5, 4))
 
 
 def test_a_leader_whose_epoch_is_over_follows() -> None:

@@ -50,8 +50,8 @@ class Faults:
             self.random.choice(self._kinds)()
             self._next()
 
-    def end(self) -> None:
-        """All is well from now on."""
+    def end(self, dead: Node | None = None) -> None:
+        """All is well from now on, but that this one is dead."""
         self.is_over = True
         self.world.network.heal()
         etcd = self.world.etcd
@@ -60,7 +60,10 @@ class Faults:
         for node in self.world.nodes.values():
             node.slow_disk_until = 0
             node.paused_until = min(node.paused_until, self.world.loop.now)
-            if not node.is_up:
+            if node is dead:
+                self.world.count("joiner dies")
+                node.crash()
+            elif not node.is_up:
                 node.start()
 
     # ---- nodes

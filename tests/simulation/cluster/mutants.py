@@ -126,6 +126,17 @@ def takes_an_unknown_outcome_for_a_win() -> list[Patch]:
     return [(Ballot, "propose", propose), (Leader, "proposal_ended", ended)]
 
 
+@mutant
+def waits_for_an_unknown_outcome() -> list[Patch]:
+    """It asks etcd again; that tells nothing of a proposal which was lost on the way."""
+
+    def is_due(self: Ballot, now_us: int, wanted: PartitionRecord) -> bool:
+        return real(self, now_us, wanted) and wanted != self.record
+
+    real = Ballot.is_due
+    return [(Ballot, "is_due", is_due)]
+
+
 _PROPOSED: dict[int, PartitionRecord] = {}
 
 

@@ -22,7 +22,7 @@ OFTEN = {
     "lost message": 5.0, "slow disk": 0.5, "etcd away": 0.5, "unknown": 0.5, "session lost": 0.1, "election": 1.0,
     "epochs": 1.0, "served": 2.0, "shrunk": 0.5, "grown": 0.5, "cut": 0.2, "reset": 0.1, "trim": 0.5, "fenced": 5.0,
     "hold": 0.3, "handed over": 0.2, "moved": 0.2, "copy deleted": 0.1, "lease expired": 0.3, "acknowledged": 10.0,
-    "leased": 3.0, "read": 5.0, "lease revoked": 0.1, "there and back": 0.1,
+    "leased": 3.0, "read": 5.0, "lease revoked": 0.1, "there and back": 0.1, "joiner dies": 0.005,
 }  # fmt: skip
 # The same, for seeds with lies.
 LIES = {"stale": 1.0, "lost watch": 1.0, "lost answer": 1.0, "unknown": 1.0, "false keepalive": 0.1}

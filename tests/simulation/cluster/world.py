@@ -11,6 +11,7 @@ from random import Random
 
 from penstock.cluster.core import election
 from penstock.cluster.core.events import Registered
+from penstock.cluster.core.leader import Leader
 from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.core.timing import Timing
 from simulation.cluster.checker import Checker, check
@@ -32,6 +33,10 @@ UNCLEAN = 2_000_000
 def lies(seed: int) -> bool:
     """Whether etcd's are to be many."""
     return seed % 6 == 5
+
+
+def member_of(node: Node) -> tuple[str, str]:
+    return node.name, node.disk.name
 
 
 class World:
@@ -88,10 +93,13 @@ class World:
 
     def run(self) -> Counter[str]:
         self.loop.run_until(TROUBLE)
-        self.faults.end()
+        joiner = self._joiner()
+        self.faults.end(joiner)
         healed = self.loop.now
         self._run_until(self._is_writable, healed + RECOVERY, "not writable again")
         self.is_over = True
+        if joiner is not None:
+            joiner.start()
         self._run_until(self._has_converged, healed + 2 * RECOVERY, "replicas do not converge")
         self.checker.at_the_end()
         return self._summary()
@@ -102,6 +110,29 @@ class World:
             self.loop.run_until(self.loop.now + 100 * MS)
             if self._unclean:
                 self.faults.elect_unclean()
+
+    def _joiner(self) -> Node | None:
+        """Somebody who was to be in sync, and nobody knows whether it is. The others can do without."""
+        for partition, (_, record) in self.etcd.records.items():
+            leader = self.nodes[record.leader] if record.leader else None
+            role = leader.hosted[partition].replica.role if leader is not None and leader.is_up else None
+            if not isinstance(role, Leader) or role.ballot.is_proposing:
+                continue
+            for member in role.ballot.voters:
+                node = self.nodes[member.node]
+                if node.is_up and not record.is_in_sync(*member_of(node)) and self._can_do_without(node):
+                    return node
+        return None
+
+    def _can_do_without(self, node: Node) -> bool:
+        for _, record in self.etcd.records.values():
+            others = [self.nodes[name] for name in record.replicas if name != node.name]
+            if len(others) < record.min_isr or not any(record.is_in_sync(*member_of(other)) for other in others):
+                return False
+            if record.target:
+                # It may be one of them by the time that the move ends, which may be now.
+                return False
+        return True
 
     def _is_writable(self) -> bool:
         return all(p.acked_at > TROUBLE for p in self.producers if p.acks == "all")

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from penstock.cluster.core.extent import Both
 from penstock.cluster.core.messages import Fetch, Reply
 from penstock.cluster.core.record import PartitionRecord
 
@@ -54,10 +53,13 @@ class Wrote(Struct, frozen=True, gc=False):
 
 
 class Begun(Struct, frozen=True, gc=False):
-    """`Begin` was done: the epoch's first frames are at these offsets. `Wrote` goes on telling what is on disk."""
+    """`Begin` was done: the epoch's first frames are at these offsets. `Wrote` goes on telling what is on disk.
+
+    None: there was no room for it until the epoch was over.
+    """
 
     epoch: int
-    firsts: Both
+    firsts: tuple[int | None, int | None]
 
 
 class Stored(Struct, frozen=True, gc=False):

@@ -65,8 +65,12 @@ class Follower:
         known = self.site.committed
         self.site.committed = max(known[0], reply.committed[0]), max(known[1], reply.committed[1])
         for log in LOGS:
-            self._take(log, reply.parts[log], out)
-            self._trim(log, reply.starts[log], out)
+            part = reply.parts[log]
+            if not isinstance(part, Diverged | StartAt):
+                # First: while more and more comes, room is to be made for it. And what its leader has forgotten, with
+                # its time, does not stand in the way of what comes.
+                self._trim(log, reply.starts[log], out)
+            self._take(log, part, out)
         self.ask(out)
 
     def _is_behind(self, log: int, part: Part) -> bool:

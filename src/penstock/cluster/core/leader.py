@@ -41,11 +41,12 @@ class Leader:
     # ---- what happens
 
     def begun(self, now_us: int, event: Begun, out: list[Effect]) -> None:
-        if event.epoch != self.epoch:
+        messages, deliveries = event.firsts
+        if event.epoch != self.epoch or messages is None or deliveries is None:
             return
-        self.firsts = event.firsts
+        self.firsts = messages, deliveries
         committed = self.site.committed
-        self.site.committed = min(committed[0], event.firsts[0]), min(committed[1], event.firsts[1])
+        self.site.committed = min(committed[0], messages), min(committed[1], deliveries)
         early, self._early = self._early, {}
         for fetch in early.values():
             self.fetched(now_us, fetch, out)
@@ -95,10 +96,11 @@ class Leader:
         self.review(now_us, out)
 
     def proposal_ended(self, now_us: int, out: list[Effect]) -> None:
-        self.ballot.is_proposing = False
+        again_us = now_us + self.site.timing.retry_us
+        self.ballot.ended(again_us)
         if self.ballot.is_in_doubt:
             out.append(Reread())
-            out.append(Wake(now_us + self.site.timing.retry_us))
+            out.append(Wake(again_us))
         else:
             self.review(now_us, out)
 
@@ -136,8 +138,7 @@ class Leader:
                 out.append(Committed(log, after[log]))
 
     def review(self, now_us: int, out: list[Effect]) -> None:
-        """Propose what the record should be, if it is not, and nothing is being proposed."""
-        record = self.ballot.record
+        """Propose what the record should be, if it is not, or may not be, and nothing is being proposed."""
         heir = self._succession.heir(now_us, self)
         if self._succession.has_changed:
             self._succession.has_changed = False
@@ -147,7 +148,7 @@ class Leader:
             self.until_us = 0
             self._serve(now_us, out)
         wanted = heir or in_sync(now_us, self)
-        if wanted != record and not self.ballot.is_proposing:
+        if self.ballot.is_due(now_us, wanted):
             self.ballot.propose(wanted, out)
 
     def _serve(self, now_us: int, out: list[Effect]) -> None:
@@ -160,11 +161,15 @@ class Leader:
     def _trusted_until(self, now_us: int) -> int:
         """By the session; or, should etcd be out of reach, because so many replicas still fetch at this epoch that too
         few are left for anybody else to begin another. What is at stake is only how long clients are kept from looking
-        for the new leader: nothing is committed without them."""
+        for the new leader: nothing is committed without them.
+
+        One follower at least: the record may be old, and those who have left this leader may have got others to join
+        them. Only if nobody else has a copy, nobody can take over.
+        """
         record, timing = self.ballot.record, self.site.timing
-        needed = len(record.hosting) - record.min_isr
-        if needed <= 0:
+        if len(record.hosting) == 1:
             return now_us + timing.trust_us
+        needed = max(len(record.hosting) - record.min_isr, 1)
         heard = sorted((p.heard_us for p in self.followers.values() if p.ends is not None), reverse=True)
         by_followers = heard[needed - 1] + timing.trust_us if len(heard) >= needed else 0
         return max(self.site.tick.session_until_us, by_followers)

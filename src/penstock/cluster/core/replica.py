@@ -89,8 +89,9 @@ class Replica:
     def _begun(self, now_us: int, event: Begun, out: list[Effect]) -> None:
         for log in LOGS:
             own, first = self.site.logs[log], event.firsts[log]
-            own.lineage.add(event.epoch, first)
-            own.end = max(own.end, first + 1)
+            if first is not None:
+                own.lineage.add(event.epoch, first)
+                own.end = max(own.end, first + 1)
         if isinstance(self.role, Leader):
             self.role.begun(now_us, event, out)
 

@@ -1,0 +1,325 @@
+"""One replica over real logs: what it does when the disk is full, or when its leader has begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from penstock.broker.partition import Partition
+from penstock.cluster import hosted as hosted_module
+from penstock.cluster.core.effects import Reset, Trim
+from penstock.cluster.core.events import RecordSeen, Tick
+from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, StartAt
+from penstock.cluster.core.record import PartitionRecord
+from penstock.cluster.core.timing import Timing
+from penstock.cluster.hosted import Frames, Hosted
+from penstock.errors import DiskFull, PenstockError
+from penstock.storage.epochs import Epoch
+from penstock.storage.log import Log
+from penstock.storage.replicated import copies
+from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryFiles, Operation
+from replica_support import SECOND_US, fetch, nodes, record
+from support import fill, frame_of, open_log, values_of
+
+T = TypeVar("T")
+
+
+class Host:
+    """A node that does at once what is asked of it, and notes it."""
+
+    def __init__(self) -> None:
+        self.asked: list[Fetch] = []
+        self.replies: list[Reply] = []
+
+    def now_us(self) -> int:
+        return 100 * SECOND_US
+
+    async def on_a_thread(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
+        self.asked.append(fetch)
+
+    def reply(self, hosted: Hosted, reply: Reply) -> None:
+        self.replies.append(reply)
+
+    async def propose(self, hosted: Hosted, revision: int, record: PartitionRecord) -> RecordSeen | None:
+        return None
+
+    def reread(self) -> None: ...
+
+    def wake(self, hosted: Hosted, at_us: int) -> None: ...
+
+    async def lead(self, hosted: Hosted) -> Partition:
+        raise AssertionError("nobody is served here")
+
+    def show(self, hosted: Hosted) -> None: ...
+
+    def hide(self, hosted: Hosted) -> None: ...
+
+    def drop(self, hosted: Hosted) -> None: ...
+
+    def broke(self, error: PenstockError) -> None:
+        raise AssertionError("the node has stopped") from error
+
+
+class FullDisk:
+    """Of one log: while it is full, nothing grows."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.refused = 0
+        self.files = FaultyFiles(MemoryFiles(), self._before)
+
+    def _before(self, operation: Operation) -> Fault | None:
+        if not self.is_full or operation.kind not in ("create", "write"):
+            return None
+        self.refused += 1
+        return Fault(DiskFull("no space left"))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+def run(work: Awaitable[None]) -> None:
+    async def main() -> None:
+        failures: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+        await work
+        assert not failures, failures
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again is tried at the next turn of the loop."""
+    monkeypatch.setattr(hosted_module, "_AGAIN_S", 0)
+
+
+def make(host: Host, messages: Log, deliveries: Log, node: str = "a") -> Hosted:
+    hosted = Hosted("p", (messages, deliveries), host, node, f"d{node}", f"{node}1", Timing())
+    hosted.step(Tick(200 * SECOND_US, nodes("a b c"), {}))
+    return hosted
+
+
+def answer(host: Host, messages: Part, starts: tuple[int, int] = (0, 0)) -> Reply:
+    return Reply("b", "b1", 5, host.asked[-1].request, (messages, None), (0, 0), starts)
+
+
+# --- a full disk --------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_begins_once_there_is_room_for_it_in_both_logs() -> None:
+    async def main() -> None:
+        disk, host = FullDisk(), Host()
+        hosted = make(host, open_log(MemoryFiles()), open_log(disk.files))
+        disk.is_full = True
+        hosted.step(RecordSeen(7, record()))
+        await until(lambda: disk.refused > 10)
+        assert [log.last_epoch for log in hosted.logs] == [5, 0]
+        assert not hosted.replica.site.logs[0].end, "nobody fetches before the epoch has begun in both"
+
+        disk.is_full = False
+        await until(lambda: [extent.durable for extent in hosted.replica.site.logs] == [1, 1])
+
+        assert [log.lineage for log in hosted.logs] == [(Epoch(5, 0),), (Epoch(5, 0),)]
+        await hosted.close()
+
+    run(main())
+
+
+def test_an_epoch_that_is_over_before_there_was_room_is_given_up_and_what_was_begun_is_not_forgotten() -> None:
+    async def main() -> None:
+        disk, host = FullDisk(), Host()
+        hosted = make(host, open_log(MemoryFiles()), open_log(disk.files))
+        disk.is_full = True
+        hosted.step(RecordSeen(7, record()))
+        await until(lambda: disk.refused > 10)
+        hosted.step(RecordSeen(8, record("b", 6)))
+        await until(lambda: hosted.replica.site.logs[0].durable == 1)
+
+        # By what it asked first it has nothing, which was so when it began to lead.
+        hosted.step(Reply("a", "a1", 6, host.asked[-1].request))
+
+        assert (host.asked[-1].ends, host.asked[-1].lasts) == ((1, 0), (5, 0)), "of epoch 5, and of no other"
+        disk.is_full = False
+        await hosted.close()
+
+    run(main())
+
+
+def test_a_copy_is_reset_once_there_is_room_to_note_it() -> None:
+    async def main() -> None:
+        disk, host = FullDisk(), Host()
+        messages = open_log(disk.files)
+        messages.append_epoch_start(4)
+        hosted = make(host, messages, open_log(MemoryFiles()), "b")
+        hosted.step(RecordSeen(7, record()))
+        await until(lambda: not hosted._jobs and messages.synced_offset == 1)
+        disk.is_full = True
+        hosted.step(answer(host, StartAt(9), (9, 0)))
+        await until(lambda: disk.refused > 10)
+        assert messages.end_offset == 1
+
+        disk.is_full = False
+        await until(lambda: host.asked[-1].ends == (9, 0))
+
+        assert (messages.start_offset, messages.end_offset) == (9, 9)
+        await hosted.close()
+
+    run(main())
+
+
+def test_a_copy_is_trimmed_once_there_is_room_to_note_it_and_nothing_else_waits_for_that() -> None:
+    async def main() -> None:
+        disk, host = FullDisk(), Host()
+        messages, deliveries = open_log(disk.files), open_log(MemoryFiles())
+        for log in (messages, deliveries):
+            log.append_epoch_start(4)
+            fill(log, 100)
+        hosted = make(host, messages, deliveries, "b")
+        hosted.step(RecordSeen(7, record()))
+        await until(lambda: not hosted._jobs)
+        disk.is_full = True
+        hosted.step(answer(host, None, (101, 101)))
+        await until(lambda: disk.refused > 10)
+        assert messages.start_offset == 0
+        assert deliveries.start_offset == 101
+
+        disk.is_full = False
+        await until(lambda: messages.start_offset == 101)
+
+        assert len(messages.segments) == 1
+        await hosted.close()
+
+    run(main())
+
+
+def test_a_trim_that_had_to_wait_does_not_touch_what_came_after_a_reset() -> None:
+    async def main() -> None:
+        disk, host = FullDisk(), Host()
+        messages = open_log(disk.files)
+        messages.append_epoch_start(4)
+        fill(messages, 20)
+        hosted = make(host, messages, open_log(MemoryFiles()), "b")
+        hosted.step(RecordSeen(7, record()))
+        await until(lambda: not hosted._jobs)
+        disk.is_full = True
+        hosted.replica.site.logs[0].trim(21)
+        hosted._trim(Trim(0, 21))
+        await until(lambda: disk.refused > 0)
+        hosted.replica.site.logs[0].is_resetting = True
+        hosted._reset(Reset(0, 3))
+        disk.is_full = False
+        await until(lambda: messages.end_offset == 3)
+        messages.append_epoch_start(6)
+        fill(messages, 20)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert messages.start_offset == 3
+        await hosted.close()
+
+    run(main())
+
+
+# --- what is sent -------------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_has_on_disk_what_its_leader_has_not_yet_has_not_gone_another_way() -> None:
+    async def main() -> None:
+        host = Host()
+        hosted = make(host, open_log(MemoryFiles()), open_log(MemoryFiles()))
+        hosted.step(RecordSeen(7, record()))
+        await until(lambda: [extent.durable for extent in hosted.replica.site.logs] == [1, 1])
+        hosted.step(fetch("b", 1, (0, 0), (0, 0)))
+        # Written, and still to be synced, when the answer is filled.
+        hosted.logs[0].append([frame_of(b"x")])
+        part = host.replies[-1].parts[0]
+        assert part == Data(0, 1)
+        sent, _ = hosted.data(cast(Data, part), 0)
+        assert (sent.first, sent.end) == (0, 2)
+
+        hosted.step(fetch("b", 2, (2, 1)))
+
+        assert not any(isinstance(part, Diverged) for reply in host.replies for part in reply.parts)
+        assert hosted.replica.committed == (0, 0)
+        hosted.step(fetch("c", 1, (2, 1)))
+        assert hosted.replica.committed == (1, 1), "as far as it is on the leader's disk"
+        await hosted.close()
+
+    run(main())
+
+
+# --- a leader that has begun anew ---------------------------------------------------------------------------
+
+
+def leader_behind(start: int) -> Log:
+    """It was reset to there, so it does not know when the last message before was appended; and its clock is behind."""
+    log = open_log(MemoryFiles(), ManualClock(1_000))
+    log.reset(start, epoch=Epoch(4, 0))
+    log.append_epoch_start(5)
+    log.append([frame_of(b"new")])
+    log.sync()
+    return log
+
+
+def sent(log: Log, first: int) -> tuple[Data, tuple[Frames, None]]:
+    run = copies(log, first)
+    return Data(first, run.next_offset, ((5, first),)), (Frames(log.log_id, run.data, log.whole_from), None)
+
+
+async def follower_of(leader: Log) -> tuple[Host, Hosted]:
+    host, messages = Host(), open_log(MemoryFiles(), ManualClock(2_000_000))
+    messages.append_epoch_start(4)
+    fill(messages, 9)
+    hosted = make(host, messages, open_log(MemoryFiles()), "b")
+    hosted.step(RecordSeen(7, record()))
+    await until(lambda: not hosted._jobs and messages.synced_offset == 10)
+    return host, hosted
+
+
+def test_a_copy_of_which_its_leader_has_nothing_any_more_goes_on_with_the_leaders_time() -> None:
+    async def main() -> None:
+        leader = leader_behind(10)
+        host, hosted = await follower_of(leader)
+        part, frames = sent(leader, 10)
+
+        hosted.replied(answer(host, part, (10, 0)), frames)
+        await until(lambda: host.asked[-1].ends == (12, 0))
+
+        messages = hosted.logs[0]
+        assert host.asked[-1].lasts == (5, 0)
+        assert messages.lineage == leader.lineage == (Epoch(4, 0), Epoch(5, 10))
+        assert values_of(messages, until=12) == [b"new"]
+        assert messages.last_append_time == leader.last_append_time
+        await hosted.close()
+
+    run(main())
+
+
+def test_what_a_copy_still_has_is_not_given_up_for_a_leader_whose_clock_was_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        leader = leader_behind(10)
+        host, hosted = await follower_of(leader)
+        part, frames = sent(leader, 10)
+        asked = len(host.asked)
+
+        hosted.replied(answer(host, part, (7, 0)), frames)
+        await until(lambda: len(host.asked) > asked)
+
+        assert (host.asked[-1].ends, host.asked[-1].lasts) == ((10, 0), (4, 0))
+        messages = hosted.logs[0]
+        assert (messages.start_offset, messages.end_offset) == (7, 10)
+        assert "was appended before what this log has before it; asking again" in caplog.text
+        await hosted.close()
+
+    run(main())
