@@ -248,7 +248,9 @@ class Reader:
 
 def plain_environment() -> dict[str, str]:
     plain = {
-        name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name != "COLUMNS"
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PENSTOCK_", "PYTEST_")) and name != "COLUMNS"
     }
     return {**plain, "PATH": f"{BIN}:{os.environ['PATH']}", "TZ": "UTC"}
 

@@ -54,6 +54,14 @@ def test_a_page_that_is_wrong_fails(text: str, tmp_path: Path) -> None:
         followed(text, tmp_path)
 
 
+def test_what_is_set_for_these_tests_is_not_set_for_those_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    given = "```python test_given.py\ndef test_it() -> None:\n    pass\n```\n\n"
+    followed(given + "```sh\n$ pytest -q test_given.py\n…1 passed…\n```", tmp_path)
+
+
 def test_an_ellipsis_stands_for_anything_and_blanks_do_not_matter() -> None:
     assert as_told("a  … c\n", "a b b\nb  c")
     assert not as_told("a … c", "a b d")

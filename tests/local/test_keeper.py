@@ -42,7 +42,7 @@ def keep(broker: Callable[[], FakeBroker]) -> tuple[FakeBroker, PenstockError | 
     async def main() -> tuple[FakeBroker, PenstockError | None]:
         fake = broker()
         keeper = Keeper(fake, tick_s=0.001)  # type: ignore[arg-type]
-        await fake.enough.wait()
+        await asyncio.wait_for(fake.enough.wait(), 30)
         # The keeper has yet to hear of a failure.
         await asyncio.sleep(0)
         await keeper.stop()
@@ -60,6 +60,40 @@ def test_the_broker_is_asked_now_and_then(monkeypatch: pytest.MonkeyPatch) -> No
     broker, failure = keep(FakeBroker)
     assert (broker.ticks, failure) == (10, None)
     assert broker.maintained >= 1
+
+
+class StuckBroker(FakeBroker):
+    """Of which something waits for a partition that can't commit."""
+
+    def __init__(self, *, is_tick: bool) -> None:
+        super().__init__()
+        self._is_tick = is_tick
+        self.left = 0
+
+    async def tick(self) -> None:
+        await super().tick()
+        if self._is_tick:
+            await self._wait()
+
+    async def maintain(self) -> None:
+        await super().maintain()
+        if not self._is_tick:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left += 1
+
+
+@pytest.mark.parametrize("is_tick", [True, False])
+def test_time_goes_on_though_something_waits(is_tick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "TICKS_TO_MAINTENANCE", 5)
+    broker, failure = keep(lambda: StuckBroker(is_tick=is_tick))
+    assert isinstance(broker, StuckBroker)
+    assert (broker.ticks, broker.maintained, failure) == (10, 2, None)
+    assert broker.left == (10 if is_tick else 2), "nothing goes on once the keeper has stopped"
 
 
 def test_what_passes_is_tried_again() -> None:

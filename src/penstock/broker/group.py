@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 
 from penstock.broker.catalog import ReplayRecord
 from penstock.broker.checks import check_time, is_int
+from penstock.broker.deliveries import Deliveries
 from penstock.broker.delivery import Parked
 from penstock.broker.events import Deferred, GroupEvent, Started, pack
 from penstock.broker.names import check_name
@@ -55,6 +56,13 @@ class Handed(NamedTuple):
 
     receipt: Receipt
     frames: list[Frame]
+
+
+class _Leased(NamedTuple):
+    """With where it was leased: the partition may be led elsewhere a moment later."""
+
+    groups: Deliveries
+    handed: Handed
 
 
 class ParkedKey(NamedTuple):
@@ -116,13 +124,33 @@ class Group:
             raise InvalidInput(f"bytes_max is a positive number, not {bytes_max!r}")
         check_name("consumer", consumer)
         visibility = self._visibility(visibility_us)
-        handed: list[Handed] = []
+        leased: list[_Leased] = []
+        try:
+            await self._lease(leased, consumer, count, bytes_max, visibility, self._in_turn(partitions))
+            if self.topic.is_replicated:
+                leased = await self._known_elsewhere(leased)
+        except BaseException:
+            # Also whoever gave up waiting gets nothing.
+            self._give_back(leased)
+            raise
+        return [handed for _, handed in (self._by_lane(leased) if len(leased) > 1 else leased)]
+
+    async def _lease(
+        self,
+        leased: list[_Leased],
+        consumer: str,
+        count: int,
+        bytes_max: int,
+        visibility_us: int,
+        numbers: Iterable[int],
+    ) -> None:
+        """Added to `leased`, one partition after the other."""
         failure: PenstockError | None = None
-        for number in self._in_turn(partitions):
+        for number in numbers:
             try:
                 partition = await self._started(number)
                 taken = partition.groups.lease(
-                    self.name, consumer=consumer, count=count, bytes_max=bytes_max, visibility_us=visibility
+                    self.name, consumer=consumer, count=count, bytes_max=bytes_max, visibility_us=visibility_us
                 )
             except (StorageError, Overloaded, ClusterError) as error:
                 # The others can still give something; and what is leased already must reach somebody.
@@ -131,35 +159,40 @@ class Group:
             if taken is None:
                 continue
             for picked in taken.picked:
-                handed.append(Handed(Receipt(number, taken.lease, picked.offsets), picked.frames))
+                handed = Handed(Receipt(number, taken.lease, picked.offsets), picked.frames)
+                leased.append(_Leased(partition.groups, handed))
                 count -= len(picked.offsets)
                 bytes_max -= sum(len(frame.data) for frame in picked.frames)
             if count <= 0 or bytes_max <= 0:
                 break
-        if failure is not None and not handed:
+        if failure is not None and not leased:
             raise failure
-        if self.topic.is_replicated:
-            handed = await self._known_elsewhere(handed)
-        return self._by_lane(handed) if len(handed) > 1 else handed
 
-    async def _known_elsewhere(self, handed: list[Handed]) -> list[Handed]:
+    async def _known_elsewhere(self, leased: list[_Leased]) -> list[_Leased]:
         """Of a replicated partition nothing is handed out before those who may lead it next know of the lease."""
-        leased = [(self.topic.partition(one.receipt.partition).groups, one.receipt) for one in handed]
-        try:
-            for groups in {groups for groups, _ in leased if groups.is_replicated}:
+        unknown: set[Deliveries] = set()
+        failure: PenstockError | None = None
+        for groups in {groups for groups, _ in leased}:
+            try:
                 await groups.flushed()
-        except BaseException:
-            # Nobody gets them: given up waiting, or not the leader any more.
-            for groups, receipt in leased:
-                with suppress(PenstockError):
-                    groups.give_back(self.name, receipt.lease, receipt.offsets)
-            raise
+            except PenstockError as error:
+                # Not the leader any more, mostly. What others know of is handed out.
+                unknown.add(groups)
+                failure = error
+        self._give_back([one for one in leased if one.groups in unknown])
         # That may have taken longer than a lease lasts: what it held may be somebody else's by now.
-        return [
-            one
-            for one, (groups, receipt) in zip(handed, leased, strict=True)
-            if groups.has(self.name) and receipt.lease in groups.state(self.name).leases
-        ]
+        known = [one for one in leased if one.groups not in unknown and self._is_leased(one)]
+        if failure is not None and not known:
+            raise failure
+        return known
+
+    def _is_leased(self, one: _Leased) -> bool:
+        return one.groups.has(self.name) and one.handed.receipt.lease in one.groups.state(self.name).leases
+
+    def _give_back(self, leased: list[_Leased]) -> None:
+        for groups, (receipt, _) in leased:
+            with suppress(PenstockError):
+                groups.give_back(self.name, receipt.lease, receipt.offsets)
 
     def _in_turn(self, partitions: Iterable[int] | None) -> Sequence[int]:
         """Another one first each time; those with high messages before the others."""
@@ -183,14 +216,10 @@ class Group:
         state = groups.state(self.name)
         return high.max() < state.cursors.high and not state.ready.intersect(high)
 
-    def _by_lane(self, handed: list[Handed]) -> list[Handed]:
+    def _by_lane(self, leased: list[_Leased]) -> list[_Leased]:
         if self.settings.lanes == "none":
-            return handed
-
-        def lane(one: Handed) -> int:
-            return -self.topic.partition(one.receipt.partition).groups.lanes.of(one.receipt.offsets.min())
-
-        return sorted(handed, key=lane)
+            return leased
+        return sorted(leased, key=lambda one: -one.groups.lanes.of(one.handed.receipt.offsets.min()))
 
     async def ack(self, receipt: Receipt, *, again: bool = False) -> None:
         """On disk when this returns: these messages never come to this group again.
@@ -302,7 +331,7 @@ class Group:
                 lags.append(partition.groups.state(self.name).lag(end, holes))
             else:
                 first = min(self._first_offset(partition), end)
-                lags.append(end - first - holes.range_cardinality(first, end))
+                lags.append(partition.reading.count(first, end))
         return lags
 
     # --- parked keys -------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ A thin layer on delayed messages: of each schedule one occurrence is published a
 once that is so, the next one is. Occurrences that a stopped broker missed are not made up for, except the one that was
 published already, which comes late.
 
-Each occurrence carries its number in a header, and the catalog has how many were published: after a start, before the
-first one is published, the topic is searched for one that a crash kept the catalog from hearing of.
+Each occurrence carries its number in a header, and the catalog has how many were published: after a start, or when
+another node has led the partition, and after a failure, the topic is searched before the next one is published. There
+may be one that the catalog has not heard of.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -31,6 +33,7 @@ from penstock.message import Message
 
 Save = Callable[[Callable[[], None]], Awaitable[None]]
 HEADER = "penstock-schedule"
+_NOWHERE = 1 << 63
 
 
 class Schedules:
@@ -43,9 +46,10 @@ class Schedules:
         self._save = save
         self._clock = clock
         self._limits = limits
-        # One thing at a time: whoever deletes a schedule must not be overtaken by its next occurrence.
-        self._lock = asyncio.Lock()
-        self._searched: set[int] = set()
+        # For each schedule one thing at a time: whoever deletes it must not be overtaken by its next occurrence.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # By producer: from where on the next occurrence may be in the topic, if more is known than the record says.
+        self._since: dict[int, int] = {}
         # Why the next occurrence could not be published; tried again at every tick.
         self.failures: dict[str, PenstockError] = {}
 
@@ -84,11 +88,20 @@ class Schedules:
                 raise AlreadyExists(f"there is a schedule {name} already", schedule=name)
             self._catalog.put_schedule(record)
 
-        async with self._lock:
-            await self._save(add)
-            self._searched.add(producer)
-            await self._publish_next(record)
+        async def added() -> None:
+            async with self._alone(name):
+                await self._save(add)
+                await self._publish_next(record)
+
+        # To its end, also if whoever asked gives up waiting: nobody finds a message that is still on its way.
+        await asyncio.shield(asyncio.get_running_loop().create_task(added()))
         return self.get(name)
+
+    def _alone(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
 
     def _check(self, topic: str, message: Message, producer: int) -> None:
         self._topic(topic)
@@ -101,7 +114,7 @@ class Schedules:
 
     async def delete(self, name: str) -> None:
         """With the occurrence that was published ahead."""
-        async with self._lock:
+        async with self._alone(check_name("schedule", name)):
             record = self.get(name)
             await self._save(lambda: self._catalog.delete_schedule(name))
             self.failures.pop(name, None)
@@ -116,13 +129,25 @@ class Schedules:
         return min((record.due_us for record in self._catalog.schedules), default=None)
 
     async def tick(self) -> None:
-        for name in [record.name for record in self._catalog.schedules]:
-            async with self._lock:
-                for record in self._catalog.schedules:
-                    is_due = record.name == name and record.due_us <= self._clock.now_us()
-                    # In a cluster it is for the node that leads the partition which it publishes to.
-                    if is_due and self._is_here(record):
-                        await self._try(record)
+        """Of a schedule that somebody is at nothing is done: its partition may be long in committing, and the others do
+        not wait for that. So the next tick may come before this one is over."""
+        now = self._clock.now_us()
+        due = [record.name for record in self._catalog.schedules if record.due_us <= now]
+        await asyncio.gather(*[self._tick(name) for name in due if not self._alone(name).locked()])
+
+    async def _tick(self, name: str) -> None:
+        async with self._alone(name):
+            for record in self._catalog.schedules:
+                is_due = record.name == name and record.due_us <= self._clock.now_us()
+                # In a cluster it is for the node that leads the partition which it publishes to.
+                if is_due and self._is_here(record):
+                    await self._try(record)
+
+    def doubt(self, topic: Topic, number: int) -> None:
+        """Somebody else may have published there, and not have come to say so: it is searched again."""
+        for record in self._catalog.schedules:
+            if (record.topic, record.partition) == (topic.name, number):
+                self._since.pop(record.producer, None)
 
     def _is_here(self, record: ScheduleRecord) -> bool:
         try:
@@ -146,37 +171,44 @@ class Schedules:
         while record.due_us <= self._clock.now_us():
             topic = self._topic(record.topic)
             partition = topic.partition(record.partition)
+            since = partition.messages.safe_offset
             found = self._found(record, partition)
-            if found is None:
-                now = self._clock.now_us()
-                due = cron.next_after(max(now, record.due_us))
-                if due is None:
-                    return
-                message = _numbered(record.message, record.producer, record.published)
-                message = msgspec.structs.replace(message, timestamp=now, deliver_at=due)
-                found = ((await topic.publish(message, record.partition)).offset, due)
-                await partition.synced()
-            offset, due = found
-            changed = msgspec.structs.replace(
-                record,
-                since=offset + 1,
-                published=record.published + 1,
-                due_us=due,
-                pending=str(MessageId(record.topic, record.partition, offset)),
-            )
-            await self._save(partial(self._catalog.put_schedule, changed))
+            self._since[record.producer] = _NOWHERE
+            try:
+                if found is None:
+                    now = self._clock.now_us()
+                    due = cron.next_after(max(now, record.due_us))
+                    if due is None:
+                        return
+                    message = _numbered(record.message, record.producer, record.published)
+                    message = msgspec.structs.replace(message, timestamp=now, deliver_at=due)
+                    found = ((await topic.publish(message, record.partition)).offset, due)
+                    await partition.synced()
+                offset, due = found
+                changed = msgspec.structs.replace(
+                    record,
+                    since=offset + 1,
+                    published=record.published + 1,
+                    due_us=due,
+                    pending=str(MessageId(record.topic, record.partition, offset)),
+                )
+                await self._save(partial(self._catalog.put_schedule, changed))
+            except BaseException:
+                # What was published and what was not, only the topic knows now.
+                self._since[record.producer] = since if found is None else found[0]
+                raise
             self.failures.pop(record.name, None)
             record = changed
 
     def _found(self, record: ScheduleRecord, partition: Partition) -> tuple[int, int] | None:
-        """The next occurrence, if it was published before a crash: its offset, and when it is due."""
-        if record.producer in self._searched:
+        """The next occurrence, if it was published and not written down: its offset, and when it is due."""
+        since = max(record.since, self._since.get(record.producer, 0))
+        if since >= _NOWHERE:
             return None
-        self._searched.add(record.producer)
         number = _number(record.producer, record.published)
-        for offsets, batch in partition.reading.special_batches(record.since):
+        for offsets, batch in partition.reading.special_batches(since):
             for offset, message in zip(offsets.tolist(), batch.messages(), strict=True):
-                if offset >= record.since and (HEADER, number) in message.headers:
+                if offset >= since and (HEADER, number) in message.headers:
                     return offset, message.deliver_at
         return None
 

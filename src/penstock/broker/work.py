@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from penstock.errors import Fatal, LogClosed, NotFound, PenstockError
+from penstock.errors import EtcdError, EtcdReplaced, Fatal, LogClosed, NotFound, PenstockError
 
 T = TypeVar("T")
 
@@ -63,12 +63,18 @@ class Work:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        # What can be tried again is, at the next tick; a topic or a broker that was closed needs nothing any more.
-        passes = isinstance(error, PenstockError) and (error.retriable or isinstance(error, LogClosed | NotFound))
-        if error is not None and not passes:
+        if error is not None and not _passes(error):
             self.failure = error
 
     def could_not_write(self, error: PenstockError) -> None:
         """A message. A full disk passes; after anything that does not, nobody knows what is on it."""
         if isinstance(error, Fatal) and self.failure is None:
             self.failure = error
+
+
+def _passes(error: BaseException) -> bool:
+    """What can be tried again is, at the next tick, and by then etcd may take what it did not take now; a topic or a
+    broker that was closed needs nothing any more."""
+    if isinstance(error, EtcdError):
+        return not isinstance(error, EtcdReplaced)
+    return isinstance(error, PenstockError) and (error.retriable or isinstance(error, LogClosed | NotFound))

@@ -2,12 +2,15 @@
 
 If that fails for a reason that passes, it is tried again. If not, the broker must not go on as if nothing had happened:
 everybody who asks it for something hears of the failure.
+
+Nothing waits for what was begun before it: that may wait for a partition that can't commit, and time goes on for the
+others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 
 from penstock.broker.broker import Broker
 from penstock.errors import Fatal, LogClosed, NotFound, PenstockError
@@ -25,7 +28,9 @@ class Keeper:
         self._tick_s = tick_s
         # Why the broker must not go on, if it must not.
         self.failure: BaseException | None = None
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._loop = asyncio.get_running_loop()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._task = self._loop.create_task(self._keep())
 
     def check(self) -> None:
         if self.failure is not None:
@@ -36,22 +41,31 @@ class Keeper:
         while self.failure is None:
             await asyncio.sleep(self._tick_s)
             ticks += 1
-            try:
-                await self._broker.tick()
-                # Also soon after the start: a process may live shorter than that, and another one after it.
-                if ticks % TICKS_TO_MAINTENANCE == 1:
-                    await self._broker.maintain()
-            except (LogClosed, NotFound):
-                # A topic was deleted under our hands.
-                pass
-            except PenstockError as error:
-                if not error.retriable:
-                    self.failure = error
-            except Exception as error:
-                # A bug of ours, which must not go unheard.
-                self.failure = error
+            self._begin(self._broker.tick)
+            # Also soon after the start: a process may live shorter than that, and another one after it.
+            if ticks % TICKS_TO_MAINTENANCE == 1:
+                self._begin(self._broker.maintain)
+
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        task = self._loop.create_task(self._do(work))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _do(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (LogClosed, NotFound):
+            # A topic was deleted under our hands.
+            pass
+        except PenstockError as error:
+            if not error.retriable:
+                self.failure = self.failure or error
+        except Exception as error:
+            # A bug of ours, which must not go unheard.
+            self.failure = self.failure or error
 
     async def stop(self) -> None:
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        tasks = [self._task, *self._under_way]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,0 +1,382 @@
+"""A broker in a cluster: what it does when partitions are lost, when nothing is committed, and when etcd is away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker_files import inline_of, turns
+from broker_support import clock_of, group_on, values
+from led_broker import Leading, SharedCatalog, leading, run_led, until
+from penstock.broker.broker import Broker
+from penstock.broker.group import Group
+from penstock.broker.partition import Partition
+from penstock.broker.settings import GroupSettings, TopicSettings
+from penstock.broker.topic import Topic
+from penstock.errors import (
+    EtcdRefused,
+    EtcdReplaced,
+    EtcdUnavailable,
+    Fatal,
+    LeadershipLost,
+    NotLeader,
+    OutcomeUnknown,
+    PenstockError,
+)
+from penstock.message import Message
+
+SECOND, DAY = 1_000_000, 86_400_000_000
+ETCD_AWAY = [EtcdUnavailable("nobody answers"), OutcomeUnknown("the answer was lost"), EtcdRefused("no space")]
+
+
+# --- schedules -------------------------------------------------------------------------------------------
+
+
+async def schedule(broker: Broker, name: str, topic: str, producer: int) -> None:
+    await broker.schedules.create(name, topic, "@every 60s", Message(name.encode()), timezone="UTC", producer=producer)
+
+
+def stored(topic: Topic) -> int:
+    return topic.partition(0).messages.committed_offset
+
+
+@pytest.mark.parametrize("error", ETCD_AWAY, ids=lambda error: error.code)
+def test_an_occurrence_is_published_once_though_nobody_could_write_that_down(error: PenstockError) -> None:
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        topic = led.broker.topic("t")
+        await schedule(led.broker, "s", "t", 1)
+        clock_of(led.broker).advance_us(61 * SECOND)
+        led.catalog.failure = error
+        for _ in range(10):
+            await led.broker.tick()
+            await topic.publish(Message(b"another"))
+        assert isinstance(led.broker.schedules.failures["s"], type(error))
+        assert stored(topic) == 2 + 10
+        led.catalog.failure = None
+        await led.broker.tick()
+        assert (stored(topic), led.broker.schedules.get("s").published) == (12, 2)
+        assert led.broker.schedules.get("s").pending == "t:0:1"
+        clock_of(led.broker).advance_us(61 * SECOND)
+        await led.broker.tick()
+        assert (stored(topic), led.broker.schedules.get("s").published) == (13, 3)
+
+    run_led(work)
+
+
+def test_the_first_occurrence_is_published_once_though_nobody_could_write_that_down() -> None:
+    async def work(led: Leading) -> None:
+        (partition,) = await led.create("t", 1)
+        led.away.add(partition)
+        creating = asyncio.create_task(schedule(led.broker, "s", "t", 1))
+        await until(lambda: partition.messages.end_offset == 1)
+        led.catalog.failure = EtcdUnavailable("nobody answers")
+        led.come_back(partition)
+        with pytest.raises(EtcdUnavailable):
+            await creating
+        led.catalog.failure = None
+        await led.broker.tick()
+        assert (stored(led.broker.topic("t")), led.broker.schedules.get("s").published) == (1, 1)
+
+    run_led(work)
+
+
+def test_the_first_occurrence_is_published_once_though_whoever_made_the_schedule_gave_up() -> None:
+    async def work(led: Leading) -> None:
+        (partition,) = await led.create("t", 1)
+        led.away.add(partition)
+        creating = asyncio.create_task(schedule(led.broker, "s", "t", 1))
+        await until(lambda: partition.messages.end_offset == 1)
+        creating.cancel()
+        await turns()
+        await led.broker.tick()
+        assert led.broker.schedules.get("s").published == 0, "it is not committed yet"
+        led.come_back(partition)
+        await until(lambda: led.broker.schedules.get("s").published == 1)
+        await led.broker.tick()
+        assert stored(led.broker.topic("t")) == 1
+
+    run_led(work)
+
+
+def test_an_occurrence_is_published_once_though_its_leader_died_before_it_was_written_down() -> None:
+    async def main() -> None:
+        catalog = SharedCatalog.new()
+        async with asyncio.timeout(30), leading(catalog) as a:
+            await a.create("t", 1)
+            await schedule(a.broker, "s", "t", 1)
+            async with leading(catalog) as b:
+                await b.lead("t", 0, a.lose("t", 0))
+                clock_of(b.broker).advance_us(61 * SECOND)
+                catalog.failure = EtcdUnavailable("nobody answers")
+                await b.broker.tick()
+                logs = b.lose("t", 0)
+            catalog.failure = None
+            assert logs[0].committed_offset == 2
+            await a.lead("t", 0, logs)
+            clock_of(a.broker).advance_us(61 * SECOND)
+            await a.broker.tick()
+            assert (stored(a.broker.topic("t")), a.broker.schedules.get("s").published) == (2, 2)
+
+    asyncio.run(main())
+
+
+def test_a_schedule_whose_partition_can_not_commit_holds_up_nothing_else() -> None:
+    async def work(led: Leading) -> None:
+        for number, name in enumerate(("stuck", "other"), start=1):
+            await led.create(name, 1)
+            await schedule(led.broker, name, name, number)
+        (stuck,) = led.broker.topic("stuck").partitions
+        led.away.add(stuck)
+        clock_of(led.broker).advance_us(61 * SECOND)
+        first = asyncio.create_task(led.broker.tick())
+        await until(lambda: led.broker.schedules.get("other").published == 2 and stuck.messages.end_offset == 2)
+        clock_of(led.broker).advance_us(61 * SECOND)
+        # Although the first one is not over.
+        await led.broker.tick()
+        await schedule(led.broker, "third", "other", 3)
+        assert led.broker.schedules.get("other").published == 3
+        assert (first.done(), stuck.messages.end_offset) == (False, 2)
+        led.come_back(stuck)
+        await first
+        assert (stored(led.broker.topic("stuck")), led.broker.schedules.get("stuck").published) == (3, 3)
+
+    run_led(work)
+
+
+# --- dead letters ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", ETCD_AWAY, ids=lambda error: error.code)
+def test_a_dead_letter_whose_topic_etcd_does_not_take_is_tried_again(error: PenstockError) -> None:
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        await led.broker.topic("t").publish(Message(b"bad"))
+        group = await group_on(led.broker, "g", "t")
+        (handed,) = await group.lease("c", 1)
+        led.catalog.failure = error
+        await group.reject(handed.receipt, "bad")
+        for _ in range(3):
+            await led.broker.settle()
+            assert (led.broker.failure, [topic.name for topic in led.broker.topics]) == (None, ["t"])
+            await led.broker.tick()
+        await led.broker.settle()
+        led.catalog.failure = None
+        await led.broker.tick()
+        await led.broker.settle()
+        # Made, and not led by anybody yet.
+        (identity,) = led.broker.topic("t.dlq").record.partitions
+        await led.lead("t.dlq", 0, led.broker.directories.logs(identity))
+        await led.broker.tick()
+        await led.broker.settle()
+        (letter,) = led.broker.dead_letters.letters("t")
+        assert letter.message.value == b"bad"
+
+    run_led(work)
+
+
+def test_an_etcd_that_was_replaced_stops_the_broker() -> None:
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        await led.broker.topic("t").publish(Message(b"bad"))
+        group = await group_on(led.broker, "g", "t")
+        (handed,) = await group.lease("c", 1)
+        led.catalog.failure = EtcdReplaced("set back to a backup")
+        await group.reject(handed.receipt, "bad")
+        await led.broker.settle()
+        with pytest.raises(Fatal, match="set back to a backup"):
+            await led.broker.tick()
+
+    run_led(work)
+
+
+def test_one_letter_though_its_leader_died_before_it_was_written_down() -> None:
+    """And though a tick comes first of all."""
+
+    async def main() -> None:
+        catalog = SharedCatalog.new()
+        async with asyncio.timeout(30), leading(catalog) as a:
+            await a.create("t", 1)
+            await a.create("t.dlq", 1)
+            for word in (b"1", b"2"):
+                await a.broker.topic("t").publish(Message(word))
+            group = await group_on(a.broker, "g", "t")
+            (handed,) = await group.lease("c", 1)
+            await group.reject(handed.receipt, "bad")
+            await a.broker.settle()
+            async with leading(catalog) as b:
+                partition = await b.lead("t", 0, a.lose("t", 0))
+                await b.lead("t.dlq", 0, a.lose("t.dlq", 0))
+                (handed,) = await b.broker.group("g", "t").lease("c", 1)
+                await b.broker.group("g", "t").reject(handed.receipt, "bad")
+                b.away.add(partition)
+                await until(lambda: stored(b.broker.topic("t.dlq")) == 2)
+                logs, graves = b.lose("t", 0), b.lose("t.dlq", 0)
+            await a.lead("t.dlq", 0, graves)
+            await a.lead("t", 0, logs)
+            await a.broker.tick()
+            await a.broker.settle()
+            words = [letter.message.value for letter in a.broker.dead_letters.letters("t")]
+            assert words == [b"1", b"2"]
+
+    asyncio.run(main())
+
+
+# --- maintenance -----------------------------------------------------------------------------------------
+
+
+async def old_messages(led: Leading, name: str) -> Partition:
+    """Of which nothing need be kept."""
+    (partition,) = await led.create(name, 1)
+    topic = led.broker.topic(name)
+    await led.broker.change_topic(name, settings=TopicSettings(retention_age_us=DAY))
+    await (await group_on(led.broker, "of-" + name, name)).start()
+    for _ in range(3):
+        await topic.publish(Message(b"old"))
+    return partition
+
+
+def test_a_partition_that_can_not_commit_holds_up_the_maintenance_of_no_other() -> None:
+    async def work(led: Leading) -> None:
+        stuck, other = [await old_messages(led, name) for name in ("a", "b")]
+        led.away.add(stuck)
+        clock_of(led.broker).advance_us(2 * DAY)
+        first = asyncio.create_task(led.broker.maintain())
+        await turns()
+        await led.broker.maintain()
+        assert (stuck.messages.start_offset, other.messages.start_offset, first.done()) == (0, 3, False)
+        led.come_back(stuck)
+        await first
+        assert stuck.messages.start_offset == 3
+
+    run_led(work)
+
+
+def test_a_partition_with_too_few_replicas_is_not_maintained() -> None:
+    async def work(led: Leading) -> None:
+        short, other = [await old_messages(led, name) for name in ("a", "b")]
+        led.away.add(short)
+        short.too_few = (1, 2)
+        clock_of(led.broker).advance_us(2 * DAY)
+        await led.broker.maintain()
+        assert (short.messages.start_offset, other.messages.start_offset) == (0, 3)
+
+    run_led(work)
+
+
+def test_a_partition_that_is_lost_while_it_is_maintained_is_left_alone_and_the_others_are_not() -> None:
+    async def work(led: Leading) -> None:
+        lost, other = [await old_messages(led, name) for name in ("a", "b")]
+        led.away.add(lost)
+        clock_of(led.broker).advance_us(2 * DAY)
+        maintaining = asyncio.create_task(led.broker.maintain())
+        await turns()
+        led.lose("a", 0)
+        await maintaining
+        assert (lost.messages.start_offset, other.messages.start_offset) == (0, 3)
+
+    run_led(work)
+
+
+def test_a_partition_that_is_lost_while_another_is_maintained_is_left_alone() -> None:
+    async def work(led: Leading) -> None:
+        first, lost = [await old_messages(led, name) for name in ("a", "b")]
+        clock_of(led.broker).advance_us(2 * DAY)
+        inline_of(led.broker).hold(first.maintain)
+        maintaining = [asyncio.create_task(led.broker.maintain()) for _ in range(2)]
+        await turns()
+        led.lose("b", 0)
+        inline_of(led.broker).go_on()
+        await asyncio.gather(*maintaining)
+        assert (first.messages.start_offset, lost.messages.start_offset) == (3, 0)
+
+    run_led(work)
+
+
+# --- leases ----------------------------------------------------------------------------------------------
+
+
+async def two_partitions(led: Leading) -> tuple[Group, list[Partition]]:
+    """A message in each."""
+    partitions = await led.create("t", 2)
+    for number in range(2):
+        await led.broker.topic("t").publish(Message(b"%d" % number), number)
+    return await group_on(led.broker, "g", "t", GroupSettings(visibility_us=DAY)), partitions
+
+
+def leased_from(partition: Partition) -> bool:
+    return partition.groups.has("g") and bool(partition.groups.state("g").leases)
+
+
+def test_nothing_is_handed_out_of_a_topic_whose_partitions_were_all_lost_meanwhile() -> None:
+    async def work(led: Leading) -> None:
+        group, partitions = await two_partitions(led)
+        await group.start_in([0])
+        led.away |= set(partitions)
+        # Where the group has yet to start, the lease waits for that to be committed.
+        leasing = asyncio.create_task(group.lease("c", 10, partitions=[1, 0]))
+        await until(lambda: leased_from(partitions[0]))
+        for number in range(2):
+            led.lose("t", number)
+        with pytest.raises(LeadershipLost):
+            await leasing
+
+    run_led(work)
+
+
+def test_what_is_leased_from_a_partition_is_handed_out_though_another_one_was_lost() -> None:
+    async def work(led: Leading) -> None:
+        group, partitions = await two_partitions(led)
+        await group.start()
+        led.away |= set(partitions)
+        leasing = asyncio.create_task(group.lease("c", 10))
+        await until(lambda: all(map(leased_from, partitions)))
+        led.lose("t", 1)
+        led.come_back(partitions[0])
+        assert values(await leasing) == [b"0"]
+
+    run_led(work)
+
+
+def test_what_is_leased_from_a_partition_is_handed_out_though_another_one_was_hidden_before() -> None:
+    async def work(led: Leading) -> None:
+        group, partitions = await two_partitions(led)
+        await group.start_in([0])
+        led.away.add(partitions[1])
+        leasing = asyncio.create_task(group.lease("c", 10, partitions=[1, 0]))
+        await until(lambda: leased_from(partitions[0]))
+        # Not lost yet: its session is not surely valid. What was leased there is as good as before.
+        led.broker.replicated.hide(led.broker.topic("t"), 0)
+        led.come_back(partitions[1])
+        assert sorted(values(await leasing), key=str) == [b"0", b"1"]
+
+    run_led(work)
+
+
+def test_what_was_leased_is_given_back_if_nobody_waits_for_it_any_more() -> None:
+    async def work(led: Leading) -> None:
+        group, partitions = await two_partitions(led)
+        await group.start_in([0])
+        led.away.add(partitions[1])
+        leasing = asyncio.create_task(group.lease("c", 10, partitions=[1, 0]))
+        await until(lambda: leased_from(partitions[0]))
+        leasing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leasing
+        assert not leased_from(partitions[0])
+        assert values(await group.lease("d", 10, partitions=[0])) == [b"0"]
+
+    run_led(work)
+
+
+def test_a_lease_that_nobody_could_be_told_of_is_an_error_and_not_nothing() -> None:
+    async def work(led: Leading) -> None:
+        group, _ = await two_partitions(led)
+        await group.start()
+        led.lose("t", 0)
+        led.lose("t", 1)
+        with pytest.raises(NotLeader):
+            await group.lease("c", 10)
+
+    run_led(work)
