@@ -391,6 +391,17 @@ def rewrite(frame: Frame, batch: Batch, span: int, append_time: int, seed: int) 
     return Frame(memoryview(head + payload(built)))
 
 
+def identified(frame: Frame, producer: Producer) -> Frame:
+    """The same by that producer: for one that is not stored yet."""
+    _check_producer(producer)
+    data = bytearray(frame.data)
+    fields = frame._stable()[:-3]
+    _STABLE.pack_into(data, _STAMP_END, *fields, producer.id, producer.sequence, producer.epoch)
+    view = memoryview(data)
+    _U32.pack_into(data, 32, crc32c(view[_STAMP_END:]))
+    return Frame(view.toreadonly())
+
+
 def hole(span: int, now_us: int) -> Frame:
     """No messages, over `span` offsets that shall not be given out: for a log's own use."""
     return _build(encode(Batch(0, timestamp=now_us)), 0, span, CONTROL, (now_us, now_us), NONE, NO_PRODUCER)

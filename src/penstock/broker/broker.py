@@ -11,7 +11,7 @@ sockets; clock, disk, threads and ids come in at `open`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -60,6 +60,9 @@ class Coordinating(Protocol):
     async def begin(self, group: str, topic: str) -> None:
         """In every partition, whoever leads it."""
 
+    async def count(self, topic: str, ranges: Sequence[tuple[int, int]]) -> int:
+        """The messages of these offsets, of each partition."""
+
 
 class Broker:
     """Belongs to the event loop it is opened on. What changes the catalog is done one at a time, on a thread."""
@@ -105,6 +108,7 @@ class Broker:
         graveyards = Graveyards(self._topics, work, clock, limits)
         self._topics.opened = graveyards.watch
         self._topics.changed = self._topic_changed
+        self._topics.taken_over = self._taken_over
         self.consumers = consumers(self._topics.open, clock)
         # In a cluster: whoever looks after the members of groups, of which those here know only what concerns them.
         self.coordination: Coordinating | None = None
@@ -245,6 +249,11 @@ class Broker:
         """With its messages."""
         await self._topics.delete(name)
 
+    def _taken_over(self, topic: Topic, number: int) -> None:
+        """Before anything is done in it: a tick may come ahead of `take_up`."""
+        self.dead_letters.doubt(topic, number)
+        self.schedules.doubt(topic, number)
+
     def _topic_changed(self, name: str, partitions: int) -> None:
         if not partitions:
             self._groups.forget(topic=name)
@@ -303,7 +312,15 @@ class Broker:
         in the order of the log.
         """
         count = await self._replays.begin(
-            topic, group, from_us=from_us, to_us=to_us, offsets=offsets, delays=delays, lanes=lanes, given=given
+            topic,
+            group,
+            from_us=from_us,
+            to_us=to_us,
+            offsets=offsets,
+            delays=delays,
+            lanes=lanes,
+            given=given,
+            count=None if self.coordination is None else self.coordination.count,
         )
         if self.coordination is not None:
             await self.coordination.begin(group, topic)
@@ -375,7 +392,11 @@ class Broker:
     # --- time --------------------------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        """What time alone does. To be called now and then, by whoever owns the loop."""
+        """What time alone does. To be called now and then, by whoever owns the loop.
+
+        It may wait for a partition that can't commit, and so may `maintain`. Who does not wait for it calls it again:
+        that is passed over.
+        """
         self._work.check()
         self.consumers.tick()
         self._upkeep.tick()

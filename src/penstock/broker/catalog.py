@@ -23,6 +23,7 @@ from penstock.errors import (
     InvalidSetting,
     LogCorrupt,
     NotFound,
+    StaleMetadata,
     TopicNotFound,
 )
 from penstock.message import Message
@@ -163,10 +164,24 @@ class Catalog:
         return tuple(self._id() for _ in range(partitions - len(record.partitions)))
 
     def change_topic(
-        self, name: str, *, added: tuple[str, ...] = (), settings: TopicSettings | None = None
+        self,
+        name: str,
+        *,
+        added: tuple[str, ...] = (),
+        partitions: int | None = None,
+        settings: TopicSettings | None = None,
     ) -> TopicRecord:
-        """Other settings, or more partitions. Keys then spread differently; what is stored stays where it is."""
+        """Other settings, or more partitions. Keys then spread differently; what is stored stays where it is.
+
+        `partitions` is how many there are to be with those that are added: StaleMetadata if somebody else has added
+        some since their number was looked at.
+        """
         record = self.topic(name)
+        if partitions is not None and len(record.partitions) + len(added) != partitions:
+            raise StaleMetadata(
+                f"{name} has got other partitions at the same time, and has {len(record.partitions)} now; try again",
+                topic=name,
+            )
         record = msgspec.structs.replace(record, partitions=record.partitions + added)
         if settings is not None:
             record = msgspec.structs.replace(record, settings=settings)

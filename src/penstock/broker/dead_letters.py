@@ -19,15 +19,18 @@ A letter whose message is gone is redriven as a copy, exactly once as well:
     3. settled
 
 A start settles those whose copy is there, and so does maintenance before it deletes anything; the others are published
-when somebody redrives them again. A copy has the value, key, headers and priority of the message, and no TTL: whoever
-redrives it wants it delivered, however old it is.
+when somebody redrives them again. In a cluster the copy may be for a partition that another node leads (`copies`): its
+key belongs there since the topic has grown. That node does not know of the letter when it deletes; so a copy could be
+made again if from the one until retention has deleted it nobody led the letters for as long as it takes to settle them.
+
+A copy has the value, key, headers and priority of the message, and no TTL: whoever redrives it wants it delivered,
+however old it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -35,6 +38,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from penstock.batch import Batch
+from penstock.broker.copies import Copies, CopiesHere, has_published
 from penstock.broker.delivery import Death
 from penstock.broker.events import Buried, Copying, Cursors, GroupEvent, Passed, Redriven, Started, Unparked, pack
 from penstock.broker.ids import MessageId
@@ -56,7 +60,7 @@ from penstock.broker.reading import Stored
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.durations import duration_text
-from penstock.errors import InvalidInput, MessageNotFound, TopicNotFound
+from penstock.errors import Fatal, InvalidInput, MessageNotFound, PenstockError, TopicNotFound
 from penstock.frame import Frame, Producer
 from penstock.limits import Limits
 from penstock.message import Message
@@ -92,6 +96,8 @@ class DeadLetters:
         self._topic = topic
         self._ensure = ensure
         self._clock = clock
+        # In a cluster, by whoever leads the partition.
+        self.copies: Copies = CopiesHere()
         # Where a crash may have come between the letter and the row that says it is there.
         self._searched: set[tuple[str, int, str]] = set()
         self._burying: dict[tuple[str, int, str], asyncio.Future[None]] = {}
@@ -274,10 +280,10 @@ class DeadLetters:
         # A message may have died later than one that was published after it.
         letters = sorted(self.letters(source.name, where), key=original)
         if rate is not None:
-            self._check_delays(source, letters, rate, redrives_max)
+            await self._check_delays(source, letters, rate, redrives_max)
         for letter in letters:
             due_us = now + _delay_us(sent, rate)
-            fate = self._fate(source, letter, redrives_max)
+            fate = await self._fate(source, letter, redrives_max)
             fate_list: list[MessageId] = getattr(done, fate)
             fate_list.append(letter.id)
             if fate in ("in_place", "copied"):
@@ -291,12 +297,12 @@ class DeadLetters:
             await self._settle(letter.id)
         return done
 
-    def _check_delays(self, source: Topic, letters: list[DeadLetter], rate: float, redrives_max: int) -> None:
+    async def _check_delays(self, source: Topic, letters: list[DeadLetter], rate: float, redrives_max: int) -> None:
         """Ahead of the first one: a copy waits as a delayed message does, and no longer than the topic allows."""
         longest = source.settings.max_delay_us
         if _delay_us(len(letters) - 1, rate) <= longest:
             return
-        fates = [self._fate(source, letter, redrives_max) for letter in letters]
+        fates = [await self._fate(source, letter, redrives_max) for letter in letters]
         sent = [fate for fate in fates if fate in ("in_place", "copied")]
         if any(fate == "copied" and _delay_us(number, rate) > longest for number, fate in enumerate(sent)):
             raise InvalidInput(
@@ -314,17 +320,45 @@ class DeadLetters:
         return count
 
     async def settle_copied(self, graves: Topic) -> None:
-        """Letters whose copy is there, though a crash or a full queue has kept anybody from saying so.
+        """Letters whose copy is there, though a crash or a full queue has kept anybody from saying so: copies in
+        partitions that are led here.
 
         Waits for nobody who redrives, which may take long: both find the same copy.
         """
-        for number, partition in graves.numbered:
-            for offset in list(_copying(partition)):
-                identity = MessageId(graves.name, number, offset)
-                with suppress(TopicNotFound):
-                    source = self._topic(graves.name.removesuffix(DEAD_LETTERS))
-                    if self._is_copied(source, identity):
-                        await self._settle(identity)
+        for source, letter, copying in self._doubtful(graves):
+            here = source.here.get(copying.partition)
+            if here is not None and has_published(here, copying.since, self._producer(letter).id):
+                await self._settle(letter)
+
+    async def settle_copied_elsewhere(self, graves: Topic) -> None:
+        """The same for partitions that other nodes lead, whom this waits for."""
+        silent: set[int] = set()
+        for source, letter, copying in self._doubtful(graves):
+            if copying.partition in source.here or copying.partition in silent:
+                continue
+            try:
+                is_copied = await self._is_copied(source, letter)
+            except Fatal:
+                raise
+            except PenstockError:
+                # They stay letters in doubt, for the next time or for whoever redrives them, who hears of this.
+                silent.add(copying.partition)
+                continue
+            if is_copied:
+                await self._settle(letter)
+
+    def _doubtful(self, graves: Topic) -> list[tuple[Topic, MessageId, Copying]]:
+        """Letters that are not settled, and of which there may be a copy."""
+        try:
+            source = self._topic(graves.name.removesuffix(DEAD_LETTERS))
+        except TopicNotFound:
+            return []
+        return [
+            (source, MessageId(graves.name, number, offset), copying)
+            for number, partition in graves.numbered
+            for offset, copying in _copying(partition).items()
+            if copying.topic == source.record.id
+        ]
 
     async def _bury_all(self, topic: Topic) -> None:
         """What a crash, or a full disk, has left unfinished."""
@@ -333,9 +367,9 @@ class DeadLetters:
                 while partition.groups.has(group) and partition.groups.state(group).dying:
                     await self.bury(topic, number, group)
 
-    def _fate(self, source: Topic, letter: DeadLetter, redrives_max: int) -> str:
+    async def _fate(self, source: Topic, letter: DeadLetter, redrives_max: int) -> str:
         obituary = letter.obituary
-        if self._is_copied(source, letter.id):
+        if await self._is_copied(source, letter.id):
             return "already"
         if obituary.round > redrives_max:
             return "refused"
@@ -378,7 +412,7 @@ class DeadLetters:
         copying = self._copying(source, letter.id)
         if copying is None:
             number = self._partition_for(source, letter)
-            since = source.partition(number).messages.safe_offset
+            since = await self.copies.since(source, number)
             copying = Copying(SETTLED, letter.id.offset, source.record.id, number, since)
             await self._record(letter.id, copying)
         else:
@@ -389,8 +423,7 @@ class DeadLetters:
         frame = Frame.of_message(
             copy, now_us=self._clock.now_us(), producer=self._producer(letter.id), limits=self._limits
         )
-        await source.publish_frame(frame, copying.partition)
-        await source.partition(copying.partition).synced()
+        await self.copies.publish(source, copying.partition, frame)
 
     def _partition_for(self, source: Topic, letter: DeadLetter) -> int:
         """That of its key; without one, where it was."""
@@ -404,14 +437,12 @@ class DeadLetters:
         copying = _copying(self._topic(letter.topic).partition(letter.partition)).get(letter.offset)
         return copying if copying is not None and copying.topic == source.record.id else None
 
-    def _is_copied(self, source: Topic, letter: MessageId) -> bool:
+    async def _is_copied(self, source: Topic, letter: MessageId) -> bool:
         """Whether its copy is on disk."""
         copying = self._copying(source, letter)
         if copying is None:
             return False
-        log, producer = source.partition(copying.partition).messages, self._producer(letter)
-        heads = log.heads(offset=max(copying.since, log.start_offset))
-        return any(head.base_offset < log.safe_offset and head.producer == producer for head in heads)
+        return await self.copies.are_there(source, copying.partition, copying.since, self._producer(letter).id)
 
     def _producer(self, letter: MessageId) -> Producer:
         """Of the copy of this letter, and of nothing else: a dead-letter topic that is made anew has another id."""

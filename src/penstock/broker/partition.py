@@ -354,7 +354,8 @@ class Partition:
             self.deliveries.close()
 
     def _recall(self, since_us: int) -> None:
-        """From the headers of the frames appended since then: holes and producers.
+        """From the headers of the frames appended since then: holes and producers. And from those of all frames by
+        which leaders have begun: a log that others copy has one for each.
 
         No producers from what retention has left over of others: they would seem to be where they were long ago.
         """
@@ -367,6 +368,11 @@ class Partition:
             if facts.producer.id == 0 or facts.base_offset < self.messages.whole_from:
                 continue
             self._producers.recall(facts.producer, facts.span, Committed(facts.base_offset, facts.append_time))
+        for epoch, offset in self.messages.lineage:
+            # A copy may begin in the middle of an epoch, with a message.
+            first = next(self.messages.heads(offset=offset), None) if epoch and offset not in holes else None
+            if first is not None and not (facts := first.facts()).messages:
+                holes.add_range(facts.base_offset, facts.base_offset + facts.span)
 
 
 def open_logs(

@@ -39,7 +39,7 @@ class Reading:
     def __init__(self, log: Log, cache: FrameCache) -> None:
         self.log = log
         self._cache = cache
-        # Offsets without messages that crashes have left, as far as they are known: see `Partition`.
+        # Offsets without messages that crashes have left, as far as they are known, or elections: see `Partition`.
         self.holes = BitMap64()
         # Messages in other lanes or with delays that are on their way to the disk, or there but not known yet: until
         # they are, nobody may see them, nor anything behind them.
@@ -56,6 +56,10 @@ class Reading:
     def visible_offset(self) -> int:
         committed = self.log.committed_offset
         return min(self._visible, committed) if self._coming else committed
+
+    def count(self, first: int, last: int) -> int:
+        """Messages of [first, last), by what is known of holes."""
+        return last - first - self.holes.range_cardinality(first, last)
 
     def forget(self) -> None:
         """What was read; some of it may not be in the log any more. On the event loop, as everything with the cache."""

@@ -6,7 +6,7 @@ Of all partitions or of none: once the catalog says what a replay is of, a start
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from penstock.errors import AlreadyExists, InvalidInput, PenstockError
 
 # For each partition the first offset, and that behind the last one.
 Ranges = list[tuple[int, int]]
+Count = Callable[[str, Ranges], Awaitable[int]]
 
 
 class Replays:
@@ -44,13 +45,16 @@ class Replays:
         delays: bool,
         lanes: bool,
         given: Mapping[str, Any],
+        count: Count | None = None,
     ) -> int:
-        """How many messages it is of."""
+        """How many messages it is of. In a cluster, `count` asks whoever leads the partitions."""
         ranges = _ranges(self._topics.topic(topic), from_us, to_us, offsets)
         self._groups.check_held(given)
         settings = GroupSettings().changed(lanes="strict" if lanes else "none", is_replay=True, **given)
+        # Ahead of it: once it has begun, it has not failed.
+        messages = _count(self._topics.topic(topic), ranges) if count is None else await count(topic, ranges)
         await self._work.alone(self._begin(topic, group, settings, ranges, delays))
-        return sum(last - first for first, last in ranges)
+        return messages
 
     async def _begin(self, topic: str, group: str, settings: GroupSettings, ranges: Ranges, delays: bool) -> None:
         on_topic = self._topics.topic(topic)
@@ -132,6 +136,10 @@ def _range_of_offsets(topic: Topic, number: int, offsets: Mapping[int, tuple[int
     if not (is_int(first) and is_int(last)) or not start <= first <= last <= end:
         raise InvalidInput(f"partition {number} has offsets {start} to {end}, not {first} to {last}")
     return first, last
+
+
+def _count(topic: Topic, ranges: Ranges) -> int:
+    return sum(topic.partition(number).reading.count(*bounds) for number, bounds in enumerate(ranges))
 
 
 def _is_pair(value: object) -> bool:

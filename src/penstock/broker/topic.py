@@ -48,19 +48,21 @@ class Topic:
         limits: Limits,
         clock: Clock,
         room: Room,
+        is_replicated: bool = False,
     ) -> None:
         self.bell = bell
         self.room = room
         self._limits = limits
         self._clock = clock
         self._turn = 0
+        # Also while none of its partitions is led here.
+        self.is_replicated = is_replicated
         self.change(record, partitions)
 
     def change(self, record: TopicRecord, partitions: Mapping[int, Partition]) -> None:
         self.numbered = sorted(partitions.items())
         self.partitions = [partition for _, partition in self.numbered]
         self.here = dict(self.numbered)
-        self.is_replicated = any(partition.groups.is_replicated for partition in self.partitions)
         # Wherever they are.
         self.count = len(record.partitions)
         assert all(number < self.count for number in self.here)

@@ -52,7 +52,9 @@ class Topics:
         self.open: dict[str, Topic] = {}
         # Of replicated partitions: the topic, and the number in it.
         self._places: dict[str, tuple[str, int]] = {}
-        # Told of a topic whose partitions were opened, and of how many partitions one has now: 0 if it is gone.
+        # Told of a partition that another node may have led until now; of a topic whose partitions were opened; and of
+        # how many partitions one has now: 0 if it is gone.
+        self.taken_over: Callable[[Topic, int], None] = lambda topic, number: None
         self.opened: Callable[[Topic], None] = lambda topic: None
         self.changed: Callable[[str, int], None] = lambda name, partitions: None
 
@@ -126,6 +128,7 @@ class Topics:
 
     def show(self, topic: Topic, number: int, partition: Partition) -> None:
         topic.change(topic.record, {**topic.here, number: partition})
+        self.taken_over(topic, number)
         self.opened(topic)
         topic.bell.ring()
 
@@ -150,7 +153,15 @@ class Topics:
         return self._hold(record, bell, dict(enumerate(partitions)))
 
     def _hold(self, record: TopicRecord, bell: Bell, partitions: Mapping[int, Partition]) -> Topic:
-        topic = Topic(record, partitions, bell=bell, limits=self._limits, clock=self._clock, room=self._room)
+        topic = Topic(
+            record,
+            partitions,
+            bell=bell,
+            limits=self._limits,
+            clock=self._clock,
+            room=self._room,
+            is_replicated=self._is_replicated,
+        )
         self.open[record.name] = topic
         self.opened(topic)
         return topic
@@ -199,8 +210,8 @@ class Topics:
         identities: tuple[str, ...] = ()
         if partitions is not None:
             identities = self._catalog.new_partitions(name, partitions)
+        change = partial(self._catalog.change_topic, name, added=identities, partitions=partitions, settings=settings)
         if self._is_replicated:
-            change = partial(self._catalog.change_topic, name, added=identities, settings=settings)
             await self._work.on_a_thread(change)
             self.follow_catalog()
             return self.topic(name)
@@ -212,7 +223,6 @@ class Topics:
                 is_replay = topic.partitions[0].groups.state(group).end is not None
                 await partition.groups.start(group, 0, end=0 if is_replay else None)
         try:
-            change = partial(self._catalog.change_topic, name, added=identities, settings=settings)
             record = await self._work.on_a_thread(change)
         except PenstockError:
             for partition in added:

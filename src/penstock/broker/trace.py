@@ -200,7 +200,7 @@ def state_at(topic: Topic, group: str, time_us: int) -> list[StateAt]:
         end = max(min(log.offset_at(time_us + 1), partition.reading.visible_offset), state.floor)
         if state.end is not None:
             end = min(end, max(state.end, state.floor))
-        todo = BitMap64(range(state.floor, end)) - state.done
+        todo = BitMap64(range(state.floor, end)) - state.done - partition.reading.holes
         leased = BitMap64()
         for lease in state.leases.values():
             leased |= lease.offsets

@@ -15,7 +15,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.topic import Topic
 from penstock.broker.topics import Topics
 from penstock.broker.work import Work
-from penstock.errors import LogClosed, Overloaded
+from penstock.errors import ClusterError, LogClosed, Overloaded
 
 
 class Upkeep:
@@ -25,6 +25,10 @@ class Upkeep:
         self._groups = groups
         self._graveyards = graveyards
         self._work = work
+        self._maintaining: set[Partition] = set()
+        # Whoever holds it has the disk for what takes long.
+        self._tidying = asyncio.Lock()
+        self._is_asking = False
 
     def take_up(self) -> None:
         """What was under way when the broker was last closed, or crashed."""
@@ -36,7 +40,6 @@ class Upkeep:
 
     def take_up_one(self, topic: Topic, number: int) -> None:
         partition = topic.partition(number)
-        self._graveyards.letters.doubt(topic, number)
         for group in partition.groups.groups:
             if self._catalog.has_group(group):
                 self._groups.on(group, topic.name).configure_here(number)
@@ -58,13 +61,36 @@ class Upkeep:
     async def maintain(self) -> None:
         for topic in list(self._topics.open.values()):
             for number, partition in topic.numbered:
-                if self._topics.get(topic.name) is not topic:
-                    break
-                # A topic that is deleted meanwhile keeps no other from its own.
-                with suppress(LogClosed):
-                    await self._maintain(topic, number, partition)
+                # Whatever is written where too few replicas are in sync would be waited for.
+                if partition in self._maintaining or partition.too_few is not None:
+                    continue
+                self._maintaining.add(partition)
+                try:
+                    # A topic that is deleted meanwhile, or led elsewhere, keeps no other from its own.
+                    with suppress(LogClosed, ClusterError):
+                        await self._maintain(topic, number, partition)
+                finally:
+                    self._maintaining.discard(partition)
+        if not self._is_asking:
+            self._is_asking = True
+            try:
+                await self._settle_copied_elsewhere()
+            finally:
+                self._is_asking = False
+
+    async def _settle_copied_elsewhere(self) -> None:
+        """Last: other nodes may not answer for long."""
+        for name, graves in list(self._topics.open.items()):
+            if name.endswith(DEAD_LETTERS):
+                with suppress(LogClosed, ClusterError):
+                    await self._graveyards.letters.settle_copied_elsewhere(graves)
+
+    def _is_here(self, topic: Topic, number: int, partition: Partition) -> bool:
+        return self._topics.get(topic.name) is topic and topic.here.get(number) is partition
 
     async def _maintain(self, topic: Topic, number: int, partition: Partition) -> None:
+        if not self._is_here(topic, number, partition):
+            return
         graves = self._graveyards.of(topic.name)
         if graves is not None:
             # Once a copy is deleted, nobody knows any more that its letter was redriven.
@@ -73,12 +99,15 @@ class Upkeep:
         # Lanes and delays of what is deleted are known from then on from a snapshot only.
         with suppress(Overloaded, LogClosed):
             await partition.groups.snapshot_if_needed()
-        protected = array_of(partition.protected())
-        try:
-            await self._work.on_a_thread(partial(partition.maintain, topic.settings, protected, until))
-        finally:
-            # Also if it failed half-way: something may have been deleted.
-            partition.after_maintenance()
+        async with self._tidying:
+            if not self._is_here(topic, number, partition):
+                return
+            protected = array_of(partition.protected())
+            try:
+                await self._work.on_a_thread(partial(partition.maintain, topic.settings, protected, until))
+            finally:
+                # Also if it failed half-way: something may have been deleted.
+                partition.after_maintenance()
 
     async def settle(self) -> None:
         """Until nothing is under way in the background."""

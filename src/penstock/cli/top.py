@@ -156,7 +156,7 @@ def _as_json(now: Snapshot, before: Snapshot | None) -> dict[str, Any]:
             {
                 "name": info.name,
                 "partitions": len(info.partitions),
-                "messages": sum(each.end_offset - each.start_offset for each in info.partitions),
+                "messages": sum(each.messages for each in info.partitions),
                 "bytes": sum(each.bytes for each in info.partitions),
                 "scheduled": info.scheduled,
                 "rate": _topic_rate(info, now, before),

@@ -166,7 +166,7 @@ def topic_json(info: TopicInfo) -> dict[str, Any]:
                 "number": each.number,
                 "start_offset": each.start_offset,
                 "end_offset": each.end_offset,
-                "messages": each.end_offset - each.start_offset,
+                "messages": each.messages,
                 "bytes": each.bytes,
                 "archived": each.archived,
                 "whole_from": each.whole_from,
@@ -177,7 +177,7 @@ def topic_json(info: TopicInfo) -> dict[str, Any]:
 
 
 def _messages(info: TopicInfo) -> int:
-    return sum(each.end_offset - each.start_offset for each in info.partitions)
+    return sum(each.messages for each in info.partitions)
 
 
 def _size(info: TopicInfo) -> int:
@@ -216,5 +216,5 @@ def _not_archived(info: PartitionInfo) -> int:
 
 
 def _partition_cells(info: PartitionInfo) -> list[str]:
-    numbers = (info.number, info.start_offset, info.end_offset, info.end_offset - info.start_offset)
+    numbers = (info.number, info.start_offset, info.end_offset, info.messages)
     return [*map(str, numbers), shown_size(info.bytes)]

@@ -135,4 +135,23 @@ class FindLeft(Request[list[BitMap64]], frozen=True):
     leases: tuple[int, ...]
 
 
-OF_NODES = (StartGroup, AssignPartition, FindOwners, KeepAlive, FindLeft)
+class FindPublished(Request[bool], frozen=True):
+    """Whether a producer has published something to a partition that the node leads, from that offset on, which nobody
+    loses any more."""
+
+    topic: str
+    partition: int
+    since: int
+    producer: int
+
+
+class CountMessages(Request[int], frozen=True):
+    """Of [first, last) of a partition that the node leads, without offsets that hold none."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
+OF_NODES = (StartGroup, AssignPartition, FindOwners, KeepAlive, FindLeft, FindPublished, CountMessages)

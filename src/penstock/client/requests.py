@@ -40,10 +40,16 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     # From here on retention has taken nothing out. Below it, down to the start, single messages may be left of what
     # there was: delayed ones that are not due yet. A broker that is older than this says nothing of it.
     whole_from: int = 0
+    # So many of the offsets hold no message, as far as is known: a crash has left them, or an election in a cluster.
+    empty: int = 0
 
     def __post_init__(self) -> None:
         if self.whole_from < self.start_offset:
             msgspec.structs.force_setattr(self, "whole_from", self.start_offset)
+
+    @property
+    def messages(self) -> int:
+        return self.end_offset - self.start_offset - self.empty
 
 
 class TopicInfo(msgspec.Struct, frozen=True):

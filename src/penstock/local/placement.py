@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from pyroaring import BitMap64
 
 from penstock.broker.broker import Broker
+from penstock.broker.copies import has_published
 from penstock.client.placement import (
     AssignPartition,
     ClusterInfo,
     Coordinator,
+    CountMessages,
     DescribeCluster,
     FindCoordinator,
     FindLeft,
     FindOwners,
     FindPlacement,
+    FindPublished,
     KeepAlive,
     Owner,
     Placement,
@@ -71,6 +74,18 @@ def _is_alive(broker: Broker, group: str, consumer: str) -> bool:
 @handles(FindLeft)
 async def find_left(site: Site, request: FindLeft) -> list[BitMap64]:
     return left_of(site.broker, request.group, request.topic, request.partition, request.leases)
+
+
+@handles(FindPublished)
+async def find_published(site: Site, request: FindPublished) -> bool:
+    partition = site.broker.topic(request.topic).partition(request.partition)
+    return has_published(partition, request.since, request.producer)
+
+
+@handles(CountMessages)
+async def count_messages(site: Site, request: CountMessages) -> int:
+    partition = site.broker.topic(request.topic).partition(request.partition)
+    return partition.reading.count(request.first, request.last)
 
 
 def left_of(broker: Broker, group: str, topic: str, partition: int, leases: Sequence[int]) -> list[BitMap64]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.broker.names import check_new_topic
+from penstock.broker.partition import Partition
 from penstock.broker.settings import PARTITIONS_DEFAULT, check_partitions, make_settings
 from penstock.broker.topic import Topic
 from penstock.client.requests import (
@@ -87,19 +88,16 @@ def _info(topic: Topic, numbers: Sequence[int] | None = None) -> TopicInfo:
     partitions = wanted(topic, numbers)
     return TopicInfo(
         name=topic.name,
-        partitions=tuple(
-            PartitionInfo(
-                number,
-                partition.messages.start_offset,
-                partition.reading.visible_offset,
-                partition.messages.size,
-                topic.record.archived_until(number),
-                partition.messages.whole_from,
-            )
-            for number, partition in partitions
-        ),
+        partitions=tuple(_partition(topic, number, partition) for number, partition in partitions),
         settings=msgspec.structs.asdict(topic.settings),
         created_us=topic.record.created_us,
         scheduled=sum(len(partition.groups.delays.pending) for _, partition in partitions),
         id=topic.record.id,
     )
+
+
+def _partition(topic: Topic, number: int, partition: Partition) -> PartitionInfo:
+    log, end = partition.messages, partition.reading.visible_offset
+    start = log.start_offset
+    empty = end - start - partition.reading.count(start, end)
+    return PartitionInfo(number, start, end, log.size, topic.record.archived_until(number), log.whole_from, empty)

@@ -13,6 +13,8 @@ from grpc import StatusCode
 from cluster_nodes import LocalCluster
 from grpc_served import failure, listed, pb, polled, publish, stub_of
 from penstock.client.placement import FindPlacement
+from penstock.errors import ConnectionLost
+from penstock.server.forwarding.way import Way
 from penstock.server.grpc.table import SERVICES
 
 HOUR_US = 3_600_000_000
@@ -80,6 +82,42 @@ def test_publishing_and_reading(through: Callable[[Work], None]) -> None:
         assert (await q.WhyMessage(pb.WhyMessageRequest(id=one.id, group="why"))).answer
 
     through(work)
+
+
+def test_a_batch_whose_answer_is_lost_on_the_way_is_stored_once(
+    through: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_frame, lost = Way.publish_frame, 0
+
+    async def lose(way: Way, *given: Any) -> Any:
+        nonlocal lost
+        answer = await publish_frame(way, *given)
+        if lost < 3:
+            lost += 1
+            raise ConnectionLost("the leader was killed before it could answer")
+        return answer
+
+    async def work(q: Any, topic: str) -> None:
+        monkeypatch.setattr(Way, "publish_frame", lose)
+        messages = [pb.NewMessage(value=b"%d" % number, key=b"%d" % number) for number in range(20)]
+        batch = await q.PublishBatch(pb.PublishBatchRequest(topic=topic, messages=messages))
+        stream = q.PublishStream()
+        for number in range(5):
+            one = pb.NewMessage(value=b"streamed %d" % number)
+            await stream.write(pb.PublishBatchRequest(topic=topic, partition=1, messages=[one]))
+        await stream.done_writing()
+        streamed = [answer.offsets[0] for answer in await listed(stream)]
+        found = await listed(q.Read(pb.ReadRequest(topic=topic)))
+        at = {(message.partition, message.offset): message.value for message in found}
+        assert len(at) == 25
+        assert [at[place] for place in zip(batch.partitions, batch.offsets, strict=True)] == [
+            message.value for message in messages
+        ]
+        assert [at[1, offset] for offset in streamed] == [b"streamed %d" % number for number in range(5)]
+        assert streamed == sorted(streamed)
+
+    through(work)
+    assert lost == 3
 
 
 def test_polling_and_answering(through: Callable[[Work], None]) -> None:

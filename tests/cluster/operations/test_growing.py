@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import penstock
 from cluster_nodes import LocalCluster
+from penstock.broker.catalog import Catalog
+from penstock.client.requests import ChangeTopic, TopicInfo
+from penstock.cluster.catalog import ClusterCatalog
+from penstock.net.connecting import transport_to
 
 
 @pytest.mark.parametrize("assignment", ["sticky", "shared"])
@@ -51,3 +57,36 @@ def test_a_new_group_begins_in_all_partitions_where_its_settings_say(cluster: Lo
             got: set[str] = set()
             while got != sent:
                 got |= {message.id for message in consumer.poll(100, wait="100ms")}
+
+
+def test_two_nodes_that_grow_a_topic_at_the_same_time_do_it_once(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create("orders", 2)
+    draft, grown = ClusterCatalog.draft, ChangeTopic("orders", 4, {})
+    seen: list[int] = []
+
+    async def ask(node: str) -> TopicInfo:
+        transport = await transport_to(f"penstock://{cluster.nodes[node].native}")
+        try:
+            return await transport.call(grown)
+        finally:
+            await transport.close()
+
+    async def heard(catalog: ClusterCatalog) -> None:
+        await catalog._view.refresh()
+        await asyncio.sleep(0)
+
+    def late(catalog: ClusterCatalog) -> Catalog:
+        """On a thread: this one has counted the partitions, and another node grows the topic before it goes on."""
+        if not seen:
+            seen.append(len(catalog.topic("orders").partitions))
+            cluster.run(ask("b"))
+            cluster.run(heard(catalog))
+            assert len(catalog.topic("orders").partitions) == 4
+        return draft(catalog)
+
+    monkeypatch.setattr(ClusterCatalog, "draft", late)
+    assert len(cluster.run(ask("a")).partitions) == 4
+    assert seen == [2]
+    assert sum(each.topic == "orders" for each in cluster.report().partitions) == 4

@@ -11,6 +11,7 @@ import pytest
 import penstock
 from cluster_nodes import LocalCluster, found
 from penstock.client.cluster_requests import CancelMoves, Move, Reassign, Rebalance
+from penstock.client.requests import ChangeTopic, DescribeTopic
 from penstock.errors import InvalidInput, NodeNotFound, PartitionNotFound, TopicNotFound
 from penstock.limits import KIB
 
@@ -173,3 +174,52 @@ def test_two_who_move_the_same_at_the_same_time_do_not_spoil_it(cluster: LocalCl
     cluster.run(both())
     report = cluster.until(lambda report: not any(each.target for each in report.partitions))
     assert all(set(each.replicas) in ({"a", "b"}, {"b", "c"}) for each in report.partitions)
+
+
+def settings_of(cluster: LocalCluster, topic: str) -> tuple[int | None, int | None]:
+    settings = cluster.call(DescribeTopic(topic)).settings
+    return settings["replicas"], settings["min_isr"]
+
+
+def test_the_setting_follows_when_a_topic_is_moved_to_more_or_fewer_nodes(cluster: LocalCluster) -> None:
+    cluster.create("orders", 2, replicas=1)
+    with penstock.connect(cluster.address) as q, q.consumer("g", "orders", start="earliest", max_retries=0) as consumer:
+        q.publish("orders", "bad", partition=0)
+        consumer.poll(1, wait="5s")[0].reject("bad")
+    cluster.until(lambda report: any(each.topic == "orders.dlq" for each in report.partitions))
+    cluster.call(Reassign("orders", None, ("a", "b", "c")))
+    # Those that are there may still be published to while only one is in sync, and so may new ones.
+    assert settings_of(cluster, "orders") == settings_of(cluster, "orders.dlq") == (3, 1)
+    cluster.call(ChangeTopic("orders", 3, {}))
+    report = cluster.until(lambda report: all(len(each.replicas) == 3 for each in report.partitions))
+    assert {each.min_isr for each in report.partitions} == {1}
+    cluster.call(Reassign("orders", None, ("a", "b")))
+    assert settings_of(cluster, "orders") == (2, 1)
+    report = cluster.until(lambda report: all(len(each.replicas) == 2 for each in report.partitions))
+    cluster.call(ChangeTopic("orders", 4, {"min_isr": 2}))
+    report = cluster.until(lambda report: sum(each.topic == "orders" for each in report.partitions) == 4)
+    assert {(len(each.replicas), each.min_isr) for each in report.partitions if each.topic == "orders"} == {(2, 2)}
+
+
+def test_the_setting_stays_while_partitions_of_a_topic_differ_and_goes_back_with_a_move(cluster: LocalCluster) -> None:
+    cluster.create("orders", 2)
+    cluster.call(Reassign("orders", 0, ("a", "b")))
+    assert settings_of(cluster, "orders") == (None, None)
+    cluster.call(Reassign("orders", 1, ("b", "c")))
+    assert settings_of(cluster, "orders") == (2, 2)
+    cluster.until(lambda report: not any(each.target for each in report.partitions))
+    cluster.start("d")
+    with penstock.connect(cluster.address) as q:
+        for number in range(2):
+            q.publish("orders", bytes(900 * KIB), partition=number)
+    # It would take a while.
+    cluster.call(Reassign("orders", None, ("a", "b", "d"), throttle=64 * KIB))
+    assert settings_of(cluster, "orders") == (3, 2)
+    cluster.call(CancelMoves("orders", None))
+    assert settings_of(cluster, "orders") == (2, 2)
+
+
+def test_a_partition_is_on_no_more_nodes_than_a_topic_may_ask_for(cluster: LocalCluster) -> None:
+    cluster.create("orders", 1)
+    with pytest.raises(InvalidInput, match="at most 9 replicas, not 10"):
+        cluster.call(Reassign("orders", None, tuple(f"n{number}" for number in range(10))))

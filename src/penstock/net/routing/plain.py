@@ -1,4 +1,4 @@
-"""Frames without an identity, of producers who do not wait for answers: sent once, unless it is known that they did
+"""Frames of producers who do not wait for answers: one without an identity is sent once, unless it is known that it did
 not arrive.
 
 Those of a partition keep their order. One that the wrong node has refused is sent again ahead of all that come after
@@ -14,7 +14,7 @@ from penstock.client.transport import Stored
 from penstock.errors import PenstockError
 from penstock.frame import Frame
 from penstock.net.routing.atlas import Atlas
-from penstock.net.routing.failures import is_behind, is_misplaced
+from penstock.net.routing.failures import is_behind, is_misplaced, is_unknown
 from penstock.net.routing.leading import Leading
 
 
@@ -39,6 +39,7 @@ class Plain:
         lane = self._lanes[topic, partition]
         lane.sent += 1
         number, refused = lane.sent, None
+        is_repeatable = bool(frame.producer.id)
         if not lane.queued:
             try:
                 placed = await self._atlas.placed(topic, partition, None)
@@ -49,7 +50,7 @@ class Plain:
                     lane.stored = max(lane.stored, number)
                     return stored
             except PenstockError as error:
-                if not (is_misplaced(error) or is_behind(error)):
+                if not (is_misplaced(error) or is_behind(error) or (is_repeatable and is_unknown(error))):
                     raise
                 refused = error
         lane.queued += 1
@@ -61,7 +62,7 @@ class Plain:
                     topic,
                     partition,
                     lambda transport: transport.publish_frame(topic, partition, frame, acks),
-                    is_repeatable=False,
+                    is_repeatable=is_repeatable,
                 )
                 lane.stored = max(lane.stored, number)
                 return stored

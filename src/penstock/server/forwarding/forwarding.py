@@ -36,6 +36,8 @@ from penstock.net.connection import Place
 from penstock.net.routing.pace import Attempts, Pace
 from penstock.net.routing.transport import RoutedTransport
 from penstock.server.forwarding.catching_up import CatchingUp
+from penstock.server.forwarding.copies import RoutedCopies
+from penstock.server.forwarding.identities import Identities
 from penstock.server.forwarding.polls import Polls, Wanted
 from penstock.server.forwarding.standing import Standing
 from penstock.server.forwarding.way import Lines, Way
@@ -84,6 +86,9 @@ class Forwarding(RoutedTransport):
         self._catching_up = CatchingUp(here.refresh)
         self._standing = Standing(self, self._joined)
         self._polls = Polls(self, here.site.now_us, self.answer)
+        self._identities = Identities(self._plain.publish)
+        # For the dead letters of this node's broker.
+        self.copies = RoutedCopies(self._leading)
 
     def _made(self, node: NodeInfo) -> Way:
         if node.id == self._here.name:
@@ -141,8 +146,14 @@ class Forwarding(RoutedTransport):
         return await self._catching_up.found(lambda: publish(topic, message, partition, acks))
 
     async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
-        publish_frame = super().publish_frame
-        return await self._catching_up.found(lambda: publish_frame(topic, partition, frame, acks))
+        """One without an identity gets one, and keeps its place among those of its partition."""
+        if frame.producer.id:
+            publish_frame = super().publish_frame
+            return await self._catching_up.found(lambda: publish_frame(topic, partition, frame, acks))
+        self._check()
+        stored = await self._catching_up.found(lambda: self._identities.publish(topic, partition, frame, acks))
+        self._atlas.note(topic, stored.partitions)
+        return stored
 
     # --- consuming ---------------------------------------------------------------------------------------
 

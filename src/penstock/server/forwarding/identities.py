@@ -1,0 +1,48 @@
+"""Identities for frames that come without one: with it a frame is found where it was stored, and so can be sent again.
+
+A producer counts what it sends, and what comes after a gap is refused. Many callers are behind a door, and the frame of
+one must not fail because that of another did. So an identity has one frame under way at a time, and as many are made as
+are needed at once: leaders remember each of them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+
+from penstock.client.transport import Stored
+from penstock.errors import SequenceGap
+from penstock.frame import Frame, Producer, identified
+
+Publish = Callable[[str, int, Frame, str], Awaitable[Stored]]
+# A frame has them up to 2³¹, and comes nowhere near the difference with what it holds.
+_SEQUENCE_MAX = 1 << 30
+
+
+class Identities:
+    """Belongs to one event loop."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+        # By topic and partition, those that have nothing under way.
+        self._free: defaultdict[tuple[str, int], list[Producer]] = defaultdict(list)
+
+    async def publish(self, topic: str, partition: int, frame: Frame, acks: str) -> Stored:
+        free = self._free[topic, partition]
+        producer = free.pop() if free else _new()
+        try:
+            stored = await self._publish(topic, partition, identified(frame, producer), acks)
+        except SequenceGap:
+            # Something of it was lost with its leader. So this one is not stored anywhere, under that name.
+            producer = _new()
+            stored = await self._publish(topic, partition, identified(frame, producer), acks)
+        # If it fails, nobody knows what this producer has sent, and it is not used again.
+        following = producer._replace(sequence=producer.sequence + frame.count)
+        if following.sequence < _SEQUENCE_MAX:
+            free.append(following)
+        return stored
+
+
+def _new() -> Producer:
+    return Producer(secrets.randbits(62) + 1, 0, 0)
