@@ -127,6 +127,59 @@ def test_what_others_change_while_a_change_is_decided_is_not_overwritten() -> No
     on_catalog(work)
 
 
+def test_a_change_that_changes_nothing_is_none() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(2)
+        commits = len(here.commits)
+        assert await asyncio.to_thread(lambda: here.catalog.change_topic("orders", partitions=2)) == topic
+        assert len(here.commits) == commits
+
+    on_catalog(work)
+
+
+def test_partitions_that_others_added_since_are_not_added_once_more() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(1)
+        added = here.catalog.new_partitions("orders", 2)
+        grown = replace(topic, partitions=(*topic.partitions, "ee"))
+        here.etcd.commit({}, [Put(KEYS.topics + "orders", msgspec.json.encode(grown))], [])
+        await here.view.refresh()
+        await asyncio.sleep(0)
+        with pytest.raises(StaleMetadata, match="orders has got other partitions at the same time, and has 2 now"):
+            await asyncio.to_thread(lambda: here.catalog.change_topic("orders", added=added, partitions=2))
+        assert here.catalog.topic("orders") == grown
+
+    on_catalog(work)
+
+
+@pytest.mark.parametrize(
+    ("said", "replicas", "min_isr", "shown"),
+    [
+        ((None, None), 3, 2, (None, None)),
+        ((None, None), 3, None, (None, None)),
+        ((None, None), 2, 2, (2, 2)),
+        ((None, None), 2, 1, (2, None)),
+        ((None, 1), 3, 1, (None, 1)),
+        ((2, None), 3, 1, (3, 1)),
+        ((2, None), 3, None, (3, None)),
+        ((3, 2), 2, 2, (2, 2)),
+    ],
+)
+def test_settings_say_how_many_replicas_there_are_if_they_would_not_mean_it_otherwise(
+    said: tuple[int | None, int | None], replicas: int, min_isr: int | None, shown: tuple[int | None, int | None]
+) -> None:
+    async def work(here: Here) -> None:
+        settings = TopicSettings(replicas=said[0], min_isr=said[1], cleanup="compact")
+        await asyncio.to_thread(here.catalog.create_topic, "orders", 1, settings)
+        commits = len(here.commits)
+        await asyncio.to_thread(here.catalog.put_replicas, "orders", replicas, min_isr, 4)
+        now = here.catalog.topic("orders").settings
+        assert (now.replicas, now.min_isr, now.cleanup) == (*shown, "compact")
+        assert (len(here.commits) == commits) == (shown == said)
+
+    on_catalog(work)
+
+
 def test_another_min_isr_reaches_every_partition_of_the_topic_and_nothing_else_of_their_records_changes() -> None:
     async def work(here: Here) -> None:
         topic = await here.create(3)

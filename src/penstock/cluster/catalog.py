@@ -21,7 +21,8 @@ from penstock.cluster.core.record import PartitionRecord, decode, encode
 from penstock.cluster.etcd.store import ABSENT, Lost, Put, Store
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.keys import Keys
-from penstock.cluster.placing import check_min_isr, min_isr_of
+from penstock.cluster.placing import check_min_isr, min_isr_of, replicas_of
+from penstock.cluster.unclaimed import written
 from penstock.errors import LogCorrupt, OutcomeUnknown, StaleMetadata
 
 Record = TopicRecord | GroupRecord | ScheduleRecord
@@ -32,8 +33,6 @@ R = TypeVar("R", TopicRecord, GroupRecord, ScheduleRecord)
 Place = Callable[[TopicRecord, Mapping[str, int]], Mapping[str, PartitionRecord]]
 # etcd takes 128 keys at once, and the topic's own goes along.
 _AT_ONCE = 100
-# Until a watch tells of what was committed, mostly some milliseconds.
-_WATCH_S = 1.0
 # Records of partitions that their leaders change again and again are caught in between.
 _TRIES = 20
 
@@ -145,10 +144,27 @@ class ClusterCatalog(Catalog):
         held = self._held
         return _Draft(held.contents, self._clock, self._new_id, partial(self._put_changes, held))
 
+    def put_replicas(self, name: str, replicas: int, min_isr: int | None, nodes: int) -> None:
+        """On a thread. So many the partitions of a topic have, all of them, and such a `min_isr`, or different ones:
+        its settings say so, unless they mean the same in a cluster of so many nodes."""
+        draft = self.draft()
+        settings = draft.topic(name).settings
+        is_said = replicas_of(settings, nodes) == replicas
+        is_same = min_isr is None or min_isr_of(settings, replicas) == min_isr
+        changed = replace(
+            settings,
+            replicas=settings.replicas if is_said else replicas,
+            min_isr=settings.min_isr if is_same else min_isr,
+        )
+        if changed != settings:
+            draft.change_topic(name, settings=changed)
+
     def _put_changes(self, held: _Held, contents: Contents) -> None:
         before, after = self._keyed(held.contents), self._keyed(contents)
         puts = {key: record for key, record in after.items() if before.get(key) != record}
         gone = [key for key in before if key not in after]
+        if not puts and not gone:
+            return
         guards = {key: held.revisions.get(key, ABSENT) for key in (*puts, *gone)}
         asyncio.run_coroutine_threadsafe(self._commit(puts, gone, before, guards), self._loop).result()
 
@@ -170,21 +186,40 @@ class ClusterCatalog(Catalog):
             if isinstance(record, TopicRecord):
                 partitions.update(self._new_partitions(record, before.get(key)))
                 await self._put_min_isr(record, before.get(key), {key: guards[key]})
-        # A topic is there with its partitions, or not at all: those of a large one come first.
+        # A topic is there with its partitions, or not at all: those of a large one come first, and are nobody's until
+        # the topic is there. If it never is, the controller deletes them (`unclaimed`).
         items = [(self._keys.partition(identity), encode(record)) for identity, record in partitions.items()]
+        unclaimed = self._keys.unclaimed + self._new_id().hex()
+        claim: dict[str, int] = {}
+        if len(items) > _AT_ONCE:
+            claim = await self._write_down(unclaimed, partitions)
         while len(items) > _AT_ONCE:
             some, items = items[:_AT_ONCE], items[_AT_ONCE:]
-            await self._committed({key: ABSENT for key, _ in some}, [Put(*item) for item in some], [])
-        deletes, rest = [*gone, *self._old_partitions(gone, before)], list[str]()
+            await self._committed({**claim, **{key: ABSENT for key, _ in some}}, [Put(*item) for item in some], [])
+        deletes = [*gone, *self._old_partitions(gone, before)]
         deletes, rest = deletes[:_AT_ONCE], deletes[_AT_ONCE:]
+        left = [Put(unclaimed, written(map(self._keys.name, rest)))] if rest else []
         await self._committed(
-            {**guards, **{key: ABSENT for key, _ in items}},
-            [*(Put(key, msgspec.json.encode(record)) for key, record in puts.items()), *(Put(*item) for item in items)],
-            deletes,
+            {**guards, **claim, **{key: ABSENT for key, _ in items}},
+            [
+                *(Put(key, msgspec.json.encode(record)) for key, record in puts.items()),
+                *(Put(*item) for item in items),
+                *left,
+            ],
+            [*deletes, *claim],
         )
         while rest:
             some_keys, rest = rest[:_AT_ONCE], rest[_AT_ONCE:]
-            await self._committed({}, [], some_keys)
+            await self._committed({}, [], some_keys if rest else [*some_keys, unclaimed])
+
+    async def _write_down(self, unclaimed: str, partitions: Mapping[str, PartitionRecord]) -> dict[str, int]:
+        """What holds for as long as the controller has not given them up."""
+        value = written(partitions)
+        await self._committed({unclaimed: ABSENT}, [Put(unclaimed, value)], [])
+        item = self._view.get(unclaimed)
+        if item is None or item.value != value:
+            raise StaleMetadata("this took so long that it was given up for dead; try again")
+        return {unclaimed: item.revision}
 
     def _new_partitions(self, record: TopicRecord, before: Record | None) -> Mapping[str, PartitionRecord]:
         known = before.partitions if isinstance(before, TopicRecord) else ()
@@ -242,12 +277,7 @@ class ClusterCatalog(Catalog):
                 await self._view.refresh()
                 self._refresh()
                 raise _stale(guards)
-            try:
-                async with asyncio.timeout(_WATCH_S):
-                    await self._view.reached(outcome.revision)
-            except TimeoutError:
-                # The watch may be deaf. To read everything for each change would be too much.
-                await self._view.refresh()
+            await self._view.shows(outcome.revision)
         self._refresh()
 
     def _is_carried_out(self, puts: list[Put], deletes: list[str]) -> bool:
@@ -259,5 +289,6 @@ class ClusterCatalog(Catalog):
 
 
 def _stale(guards: Mapping[str, int]) -> StaleMetadata:
-    names = ", ".join(sorted(key.rpartition("/")[2] for key in guards))
+    named = [key for key in guards if "/catalog/" in key] or list(guards)
+    names = ", ".join(sorted(key.rpartition("/")[2] for key in named))
     return StaleMetadata(f"somebody else has changed {names} at the same time; try again")

@@ -9,7 +9,7 @@ with its term; one that was replaced, and does not know it yet, is not heard.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from penstock.broker.assignor import Part
 from penstock.broker.catalog import Catalog
@@ -51,7 +51,12 @@ class ClusterConsumers(Consumers):
     def coordinated(self) -> list[str]:
         return list(self._groups)
 
-    def begin(self, group: str, settings: GroupSettings, owners: Iterable[Owner], term: int) -> None:
+    @staticmethod
+    def term_of(owners: Iterable[Owner]) -> int:
+        """The latest in which any of them was decided."""
+        return max((owner.generation >> _TERM_SHIFT for owner in owners), default=0)
+
+    def begin(self, group: str, settings: GroupSettings, owners: Collection[Owner], term: int) -> None:
         """This node coordinates the group from now on: who has what, by those who lead the partitions."""
         members = Members(mode=settings.assignment)
         now = self._clock.now_us()
@@ -62,9 +67,9 @@ class ClusterConsumers(Consumers):
         ]
         partitions = {name: topic.count for name, topic in self._topics.items()}
         self._groups[group] = members
-        members.generation = term << _TERM_SHIFT
+        # Behind all that was decided before: it may be the same node again, in the same term.
+        members.generation = max([term << _TERM_SHIFT, *(owner.generation for owner in owners)])
         changes = members.restore(known, partitions, now, settings.session_us)
-        members.generation = max(members.generation, term << _TERM_SHIFT)
         self._write(group, changes)
 
     def _restored(self, group: str, settings: GroupSettings) -> Members:

@@ -24,6 +24,7 @@ from penstock.cluster.keys import Keys
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions, Placed
 from penstock.cluster.tally import Tally
+from penstock.cluster.unclaimed import Unclaimed
 from penstock.errors import EtcdError, PenstockError
 
 log = logging.getLogger("penstock.cluster")
@@ -51,6 +52,7 @@ class Controller:
         partitions: Partitions,
         session: Callable[[], Session | None],
         tally: Tally,
+        unclaimed: Unclaimed,
     ) -> None:
         self._me = me
         self._store = store
@@ -60,6 +62,7 @@ class Controller:
         self._partitions = partitions
         self._session = session
         self._tally = tally
+        self._unclaimed = unclaimed
         self._stirred = asyncio.Event()
         # All epochs together, and since when they are the same.
         self._epochs = 0
@@ -143,6 +146,7 @@ class Controller:
         for at in range(0, len(wanted), _AT_ONCE):
             await asyncio.gather(*[self._put(*each) for each in wanted[at : at + _AT_ONCE]])
         await self._lift_throttle()
+        await self._unclaimed.clear()
 
     async def _lift_throttle(self) -> None:
         """It is there for moves, and goes with the last one: forgotten, it would slow down whatever is moved next."""

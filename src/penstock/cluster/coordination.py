@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -20,16 +20,28 @@ from penstock.broker.catalog import GroupRecord
 from penstock.broker.members import Change
 from penstock.broker.names import check_name
 from penstock.client.cluster_requests import FindGroups
-from penstock.client.placement import AssignPartition, Coordinator, FindOwners, Owner, StartGroup
+from penstock.client.placement import AssignPartition, Coordinator, CountMessages, FindOwners, Owner, StartGroup
 from penstock.client.transport import Transport
 from penstock.cluster.consumers import ClusterConsumers
-from penstock.errors import ClusterError, ConnectionLost, GroupNotFound, NotCoordinator, NotFound, PenstockError
+from penstock.cluster.tasks import start
+from penstock.errors import (
+    ClusterError,
+    ConnectionLost,
+    GroupNotFound,
+    LogFollows,
+    NotCoordinator,
+    NotFound,
+    Overloaded,
+    PenstockError,
+)
 
 log = logging.getLogger("penstock.cluster")
 
 _RETRY_S, _RETRY_S_MAX = 0.05, 1.0
 # Until whoever leads a partition is found, for somebody who waits.
 PATIENCE_S = 20.0
+# What whoever leads a partition, or did a moment ago, may answer, and another time does not.
+_PASSING = (ClusterError, ConnectionLost, LogFollows, Overloaded)
 
 
 class Surroundings(Protocol):
@@ -51,7 +63,11 @@ class Surroundings(Protocol):
 
     def transport(self, node: str) -> Transport: ...
 
-    async def refresh(self) -> None: ...
+    async def refreshed(self) -> bool:
+        """Everything that is in etcd is known then; False if it can't be read."""
+
+    def broke(self, error: PenstockError) -> None:
+        """The node can't go on."""
 
 
 class Coordination:
@@ -93,11 +109,14 @@ class Coordination:
         for group in self._consumers.coordinated:
             if self.of(group).node != self._node.name:
                 log.info("%s looks after group %s from now on", self.of(group).node, group)
-                self._consumers.forget(group)
-                for key in [key for key in self._untold if key[0] == group]:
-                    del self._untold[key]
-                for begun in [begun for begun in self._begun if begun[0] == group]:
-                    del self._begun[begun]
+                self._forget(group)
+
+    def _forget(self, group: str) -> None:
+        self._consumers.forget(group)
+        for key in [key for key in self._untold if key[0] == group]:
+            del self._untold[key]
+        for begun in [begun for begun in self._begun if begun[0] == group]:
+            del self._begun[begun]
 
     # --- members -----------------------------------------------------------------------------------------
 
@@ -118,13 +137,23 @@ class Coordination:
             if not self._consumers.is_subscribed(group, name):
                 await self._started(group, name)
         async with self._beginning.setdefault(group, asyncio.Lock()):
-            term = self._check(group)
+            self._check(group)
             if not self._consumers.has(group):
-                self._consumers.begin(group, record.settings, await self._owners(group), term)
-                self._check(group)
+                owners = await self._owners(group)
+                await self._must_be_as_late_as(owners, group)
+                # By the nodes of now: a change of them meanwhile was told to the groups that were there, not to this.
+                self._consumers.begin(group, record.settings, owners, self._check(group))
         session_us = record.settings.session_us if session_us is None else session_us
         self._consumers.join(group, record.settings, consumer, names, session_us)
         return record
+
+    async def _must_be_as_late_as(self, owners: list[Owner], group: str) -> None:
+        """Whoever has decided before may have known later nodes, by which this one may not be the coordinator."""
+        if self._consumers.term_of(owners) > self._check(group):
+            if not await self._node.refreshed():
+                raise NotCoordinator(f"who looks after {group} can't be known while etcd does not answer", group=group)
+            # At the next turn of the loop the term is that of the nodes which are known now.
+            await asyncio.sleep(0)
 
     def leave(self, group: str, consumer: str) -> None:
         self._check(group)
@@ -133,6 +162,13 @@ class Coordination:
 
     async def begin(self, group: str, topic: str) -> None:
         await self._started(group, topic)
+
+    async def count(self, topic: str, ranges: Sequence[tuple[int, int]]) -> int:
+        counts = [
+            self._at(topic, number, partial(CountMessages, topic, number, first, last))
+            for number, (first, last) in enumerate(ranges)
+        ]
+        return sum(await asyncio.gather(*counts))
 
     async def _owners(self, group: str) -> list[Owner]:
         """By all who lead anything. Of one that can't be asked, its partitions are given away anew."""
@@ -158,21 +194,21 @@ class Coordination:
         count, identity = on_topic.count, on_topic.record.id
         is_earlier = group in await self._at(topic, 0, lambda: FindGroups(topic, 0))
 
-        def start(number: int, is_earlier: bool) -> StartGroup:
+        def start_in(number: int, is_earlier: bool) -> StartGroup:
             # As it is by then: it may have been deleted, and made anew.
             return StartGroup(group, topic, (number,), is_earlier, self._broker.group_record(group).created_us)
 
         await asyncio.gather(
-            *[self._at(topic, number, partial(start, number, is_earlier)) for number in range(1, count)]
+            *[self._at(topic, number, partial(start_in, number, is_earlier)) for number in range(1, count)]
         )
-        await self._at(topic, 0, partial(start, 0, False))
+        await self._at(topic, 0, partial(start_in, 0, False))
         self._begun[group, identity] = max(count, self._begun.get((group, identity), 0))
 
     def _grown(self, topic: str) -> None:
         for group in self._consumers.coordinated:
             key = group, topic
             if self._is_behind(*key) and key not in self._growing:
-                self._growing[key] = self._loop.create_task(self._catch_up(*key))
+                self._growing[key] = start(self._catch_up(*key), self._node.broke)
 
     def _is_behind(self, group: str, topic: str) -> bool:
         on_topic = self._broker.replicated.get(topic)
@@ -184,8 +220,9 @@ class Coordination:
             while self._consumers.has(group) and self._is_behind(group, topic):
                 try:
                     await self._started(group, topic)
-                except (ClusterError, ConnectionLost, NotFound) as error:
-                    log.debug("%s can't begin in new partitions of %s: %s", group, topic, error.message)
+                except PenstockError as error:
+                    level = logging.DEBUG if isinstance(error, (*_PASSING, NotFound)) else logging.WARNING
+                    log.log(level, "%s can't begin in new partitions of %s: %s", group, topic, error.message)
                     await asyncio.sleep(_RETRY_S_MAX)
         finally:
             del self._growing[group, topic]
@@ -197,7 +234,7 @@ class Coordination:
             request = make()
             try:
                 return await self._ask(topic, number, request)
-            except (ClusterError, ConnectionLost, GroupNotFound):
+            except (*_PASSING, GroupNotFound):
                 if self._loop.time() + pause > until:
                     raise
             await asyncio.sleep(pause)
@@ -220,7 +257,7 @@ class Coordination:
             group, part.topic, part.number, change.new, change.generation, change.reason, is_lasting
         )
         if key not in self._telling:
-            self._telling[key] = self._loop.create_task(self._tell(key))
+            self._telling[key] = start(self._tell(key), self._node.broke)
 
     async def _tell(self, key: tuple[str, str, int]) -> None:
         pause = _RETRY_S
@@ -230,21 +267,24 @@ class Coordination:
                     if self._is_behind(*key[:2]):
                         await self._started(*key[:2])
                     is_heard = await self._ask(key[1], key[2], told)
+                    if self._untold.get(key) is told:
+                        del self._untold[key]
+                        if not is_heard:
+                            log.warning("another coordinator of group %s has been heard before this one", key[0])
+                            # Members join again, here in a later term or elsewhere.
+                            self._forget(key[0])
+                            await self._node.refreshed()
+                    pause = _RETRY_S
+                    continue
                 except NotFound as error:
                     if key[1] not in self._broker.replicated.open:
                         self._untold.pop(key, None)
                         return
                     log.debug("%s: %s", key, error.message)
-                except (ClusterError, ConnectionLost) as error:
-                    log.debug("%s: %s", key, error.message)
-                else:
-                    if not is_heard:
-                        log.warning("another coordinator of group %s has been heard before this one", key[0])
-                        await self._node.refresh()
-                    if self._untold.get(key) is told:
-                        del self._untold[key]
-                    pause = _RETRY_S
-                    continue
+                except PenstockError as error:
+                    # Told again as long as it is the last word, whatever it is: nobody else would tell it.
+                    level = logging.DEBUG if isinstance(error, _PASSING) else logging.WARNING
+                    log.log(level, "%s: %s", key, error.message)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _RETRY_S_MAX)
         finally:
@@ -290,7 +330,7 @@ class Coordination:
     async def _known(self, group: str, created_us: int = 0) -> None:
         """Made a moment ago, maybe: by the node that asks."""
         if not self._is_known(group, created_us):
-            await self._node.refresh()
+            await self._node.refreshed()
             # What is in the catalog is taken up at the next turn of the loop.
             await asyncio.sleep(0)
             if created_us and not self._is_known(group, created_us):

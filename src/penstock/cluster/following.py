@@ -16,6 +16,7 @@ from penstock.cluster.core.events import Unanswered
 from penstock.cluster.core.messages import Fetch
 from penstock.cluster.hosted import Frames, Hosted
 from penstock.cluster.tally import Tally
+from penstock.cluster.tasks import Broke, start
 from penstock.cluster.words import Answers, Fetches, Replicate, decoded
 from penstock.errors import PenstockError, ProtocolError
 from penstock.net.connection import Connection, Place
@@ -39,6 +40,7 @@ class Follows:
         me: Replicate,
         clock: Clock,
         tally: Tally,
+        broke: Broke,
     ) -> None:
         self._leader = leader
         self._place = place
@@ -53,7 +55,7 @@ class Follows:
         self._correlation = 0
         self._flushing: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
-        self._running = self._loop.create_task(self._run())
+        self._running = start(self._run(), broke)
 
     def ask(self, identity: str, fetch: Fetch) -> None:
         self._asked[identity] = self._unsent[identity] = fetch
@@ -74,26 +76,24 @@ class Follows:
     async def _run(self) -> None:
         pause = _PAUSE_S
         while True:
-            place = self._place(self._leader)
             try:
-                if place is None:
-                    # Not alive, as far as is known here.
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _PAUSE_S_MAX)
-                    continue
-                connection = await Connection.to(place, self._clock)
+                place = self._place(self._leader)
+                # Without one it is not alive, as far as is known here.
+                if place is not None:
+                    await self._fetch_at(place)
+                    pause = _PAUSE_S
             except PenstockError as error:
-                log.debug("%s can't be reached: %s", self._leader, error.message)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _PAUSE_S_MAX)
-                continue
-            try:
-                await self._fetch_by(connection)
-                pause = _PAUSE_S
-            finally:
-                self._connection = None
-                await connection.close()
-            await asyncio.sleep(_PAUSE_S)
+                log.debug("%s can't be fetched from: %s", self._leader, error.message)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_S_MAX)
+
+    async def _fetch_at(self, place: Place) -> None:
+        connection = await Connection.to(place, self._clock)
+        try:
+            await self._fetch_by(connection)
+        finally:
+            self._connection = None
+            await connection.close()
 
     async def _fetch_by(self, connection: Connection) -> None:
         self._correlation = connection.open_stream(Kind.REPLICATE, self._me, partial(self._delivered, connection))
@@ -152,12 +152,14 @@ class Following:
         me: Replicate,
         clock: Clock,
         tally: Tally,
+        broke: Broke,
     ) -> None:
         self._place = place
         self._hosted = hosted
         self._me = me
         self._clock = clock
         self._tally = tally
+        self._broke = broke
         self._leaders: dict[str, Follows] = {}
         self._asks: dict[str, str] = {}
 
@@ -167,7 +169,9 @@ class Following:
             self._leaders[before].forget(hosted.identity)
         self._asks[hosted.identity] = leader
         if leader not in self._leaders:
-            self._leaders[leader] = Follows(leader, self._place, self._hosted, self._me, self._clock, self._tally)
+            self._leaders[leader] = Follows(
+                leader, self._place, self._hosted, self._me, self._clock, self._tally, self._broke
+            )
         self._leaders[leader].ask(hosted.identity, fetch)
 
     def forget(self, identity: str) -> None:

@@ -7,6 +7,7 @@
 <prefix>/draining/<node>       a node that is to lead nothing, alive or not: stays until an operator takes it back
 <prefix>/throttle              how fast replicas that are moved may catch up: gone when no move is under way
 <prefix>/partitions/<id>       a partition's record: who leads, who is in sync
+<prefix>/unclaimed/<id>        ids of partitions that have records and no topic: of one being made, or deleted
 <prefix>/catalog/topics/…      topics, groups and schedules, each under its name
 """
 
@@ -40,6 +41,7 @@ class Keys:
         self.draining = self.prefix + "draining/"
         self.throttle = self.prefix + "throttle"
         self.partitions = self.prefix + "partitions/"
+        self.unclaimed = self.prefix + "unclaimed/"
         self.topics = self.prefix + "catalog/topics/"
         self.groups = self.prefix + "catalog/groups/"
         self.schedules = self.prefix + "catalog/schedules/"

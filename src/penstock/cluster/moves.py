@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 
 from penstock.broker.names import DEAD_LETTERS
+from penstock.broker.settings import REPLICAS_MAX
 from penstock.client.cluster_requests import CancelMoves, DrainNode, Move, Plan, Reassign, Rebalance, UndrainNode
 from penstock.cluster.balancing import balanced, replaced
 from penstock.cluster.core import election
@@ -23,7 +24,10 @@ from penstock.cluster.node import Node
 from penstock.cluster.placing import check_enough
 from penstock.cluster.records import Records, listed, source_of
 from penstock.cluster.throttle import RATE_MIN, Setting
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, StaleMetadata
+
+# Of a topic that somebody else changes at the same time.
+_TRIES = 20
 
 log = logging.getLogger("penstock.cluster")
 
@@ -49,7 +53,9 @@ class Moves:
                 )
             turn = 0 if request.partition is not None else record.number % len(request.nodes)
             wanted[identity] = request.nodes[turn:] + request.nodes[:turn]
-        return await self._move(wanted, throttle)
+        moves = await self._move(wanted, throttle)
+        await self._put_replicas(request.topic)
+        return moves
 
     async def cancel(self, request: CancelMoves) -> list[Move]:
         await self._records.refresh()
@@ -57,7 +63,9 @@ class Moves:
         moving = {identity: record.replicas for identity, record in partitions.items() if record.target}
         if not moving:
             raise InvalidInput(f"nothing of {request.topic} is being moved", topic=request.topic)
-        return await self._move(moving, None, takes_along=False)
+        moves = await self._move(moving, None, takes_along=False)
+        await self._put_replicas(request.topic)
+        return moves
 
     async def rebalance(self, request: Rebalance) -> Plan:
         throttle = _throttle(request.throttle)
@@ -135,6 +143,30 @@ class Moves:
             log.info("partition %d of %s moves to %s", move.number, move.topic, ", ".join(move.target))
         return moves
 
+    async def _put_replicas(self, topic: str) -> None:
+        """Once all partitions of a topic are on as many nodes, or are to be, so will be those that it gets later. The
+        same of its dead letters."""
+        for name in (topic, topic + DEAD_LETTERS):
+            for _ in range(_TRIES):
+                if not self._node.catalog.has_topic(name):
+                    break
+                records = self._records.named(name, None).values()
+                replicas = {len(record.target or record.replicas) for record in records}
+                min_isrs = {record.min_isr for record in records}
+                if len(replicas) != 1:
+                    break
+                least = min_isrs.pop() if len(min_isrs) == 1 else None
+                nodes = len(self._node.members.known - self._node.members.draining)
+                put = partial(self._node.catalog.put_replicas, name, replicas.pop(), least, nodes)
+                try:
+                    await self._node.on_a_thread(put)
+                    break
+                except StaleMetadata:
+                    # Decided anew: it may have got more partitions.
+                    continue
+            else:
+                raise StaleMetadata(f"{name} is changed all the time; try again", topic=name)
+
     def _check(self, wanted: dict[str, tuple[str, ...]]) -> None:
         for identity, target in wanted.items():
             election.reassign(self._records.record(identity), target, self._node.members.live)
@@ -180,6 +212,8 @@ class Moves:
     def _check_nodes(self, nodes: Sequence[str]) -> None:
         if not nodes or len(set(nodes)) < len(nodes):
             raise InvalidInput(f"replicas are on different nodes, and on one at least, not on {listed(nodes)}")
+        if len(nodes) > REPLICAS_MAX:
+            raise InvalidInput(f"a partition has at most {REPLICAS_MAX} replicas, not {len(nodes)}", nodes=list(nodes))
         for node in nodes:
             if node not in self._node.members.live:
                 raise self._records.unknown(node)

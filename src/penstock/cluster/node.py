@@ -43,15 +43,20 @@ from penstock.cluster.placing import Placing
 from penstock.cluster.presence import Presence
 from penstock.cluster.registration import Broker, own_disk
 from penstock.cluster.tally import Tally
+from penstock.cluster.tasks import start
 from penstock.cluster.throttle import Setting
+from penstock.cluster.unclaimed import Unclaimed
 from penstock.cluster.words import Replicate
 from penstock.errors import (
+    DiskFull,
     EtcdError,
     EtcdReplaced,
     EtcdUnavailable,
     Fatal,
     LogClosed,
+    OutcomeUnknown,
     PenstockError,
+    SessionLost,
 )
 from penstock.net.address import place_of
 from penstock.net.connection import Place
@@ -70,6 +75,10 @@ _RETRY_S = 0.25
 class _Cluster(msgspec.Struct, frozen=True):
     id: str
     secret: str
+
+
+async def _raised(error: EtcdError) -> None:
+    raise error
 
 
 class Node:
@@ -101,6 +110,7 @@ class Node:
             self.partitions,
             lambda: self.presence.session,
             self.tally,
+            Unclaimed(store, self.view, self.keys, self.now_us),
         )
         self.hosted: dict[str, Hosted] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -120,9 +130,11 @@ class Node:
         self.secret = ""
         self._disk = ""
         self._tasks: list[asyncio.Task[None]] = []
+        self._keeping: asyncio.Task[None] | None = None
         self._rereading: asyncio.Task[None] | None = None
         self.failure: PenstockError | None = None
         self._broke: Callable[[PenstockError], None] = lambda error: None
+        self._unreachable: Callable[[EtcdError], Awaitable[None]] = _raised
         self._tls: ssl.SSLContext
         self._is_closed = False
         # Told of nodes that came or went, for whoever looks after groups.
@@ -141,11 +153,14 @@ class Node:
         ttl_s: int = TTL_S,
         broke: Callable[[PenstockError], None] = lambda error: None,
         tls: ssl.SSLContext | None = None,
+        unreachable: Callable[[EtcdError], Awaitable[None]] = _raised,
     ) -> Node:
         """`files` are locked; `open_queue` opens the broker over them. `tls` is for nodes whose doors have it; without
-        one, those are trusted whom the system trusts."""
+        one, those are trusted whom the system trusts. `unreachable` is told that etcd does not answer, while the node
+        opens or joins: when it returns, that is tried again."""
         node = cls(name, store, files, clock, cluster=cluster, ttl_s=ttl_s)
         node._broke = broke
+        node._unreachable = unreachable
         node._tls = tls or ssl.create_default_context()
         try:
             await node._open(open_queue)
@@ -155,14 +170,14 @@ class Node:
         return node
 
     async def _open(self, open_queue: Callable[[ClusterCatalog], Awaitable[Queue]]) -> None:
-        await self._found()
+        await self._patiently(self._found)
         loop = self._loop
         disk = await loop.run_in_executor(None, own_disk, self._files, self.name, self.id, random_id())
         self._disk = disk.id
         self._inventory = await loop.run_in_executor(None, Inventory, self._files)
         me = Replicate(self.name, disk.id, self.incarnation)
-        self.following = Following(self.place, self.hosted, me, self._clock, self.tally)
-        await self.view.start()
+        self.following = Following(self.place, self.hosted, me, self._clock, self.tally, self.broke)
+        await self._patiently(self.view.start)
         self.queue = await open_queue(self.catalog)
         self.catalog.changed = self._catalog_changed
         self._catalog_changed()
@@ -175,6 +190,16 @@ class Node:
         if self.failure is not None:
             raise self.failure
         await self._sweep()
+
+    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
+        """What may be tried again while etcd is away."""
+        while True:
+            try:
+                return await work()
+            except (EtcdUnavailable, OutcomeUnknown, SessionLost) as error:
+                if error.details.get("is_of_tls"):
+                    raise
+                await self._unreachable(error)
 
     async def _found(self) -> None:
         """The cluster, or makes it: who comes first gives it its id and its secret."""
@@ -199,15 +224,15 @@ class Node:
             self._clock.now_us(),
             has_tls,
         )
-        await self.presence.announce(broker)
+        await self._patiently(lambda: self.presence.announce(broker))
+        self._keeping = start(self.presence.keep(broker, self.broke), self.broke)
         for work in (
-            self.presence.keep(broker, self.broke),
             self._tick(),
             self.controller.run(),
             self._watch(),
             self._tidy(),
         ):
-            self._tasks.append(self._loop.create_task(work))
+            self._tasks.append(start(work, self.broke))
 
     async def _watch(self) -> None:
         try:
@@ -224,7 +249,7 @@ class Node:
         if hosted is not None:
             hosted.step(RecordSeen(revision, record))
         elif record is not None and record.hosts(self.name) and identity not in self._opening and not self._is_closed:
-            self._opening[identity] = self._loop.create_task(self._host(identity))
+            self._opening[identity] = start(self._host(identity), self.broke)
 
     async def _host(self, identity: str) -> None:
         try:
@@ -232,6 +257,11 @@ class Node:
             if dropping is not None:
                 await asyncio.wait([dropping])
             logs = await self.on_a_thread(partial(self._open_copy, identity))
+        except DiskFull as error:
+            # Everything else goes on.
+            log.warning("partition %s can't be opened yet: %s", identity, error.message)
+            self._loop.call_later(TICK_S, self._host_again, identity)
+            return
         except PenstockError as error:
             log.error("partition %s can't be opened: %s", identity, error.message)
             self.broke(error)
@@ -249,6 +279,11 @@ class Node:
             hosted.step(RecordSeen(placed.revision, placed.record))
         else:
             self.drop(hosted)
+
+    def _host_again(self, identity: str) -> None:
+        placed = self.partitions.get(identity)
+        if placed is not None:
+            self._partition_changed(identity, placed, placed.revision)
 
     def _open_copy(self, identity: str) -> Logs:
         """On a thread."""
@@ -279,7 +314,11 @@ class Node:
                 # Most likely its topic was deleted; but if etcd was set back to a backup, this may be all there is.
                 log.warning("%s is the directory of no partition there is; it is left alone", identity)
             elif identity not in self.hosted and not placed.record.hosts(self.name):
-                await self.on_a_thread(partial(self._remove_copy, identity))
+                try:
+                    await self.on_a_thread(partial(self._remove_copy, identity))
+                except DiskFull as error:
+                    log.warning("%s was moved away, and is removed at the next start: %s", identity, error.message)
+                    continue
                 log.info("the copy of partition %s is removed: it was moved away", identity)
 
     def _members_changed(self) -> None:
@@ -398,7 +437,7 @@ class Node:
 
     def reread(self) -> None:
         if self._rereading is None or self._rereading.done():
-            self._rereading = self._loop.create_task(self._reread())
+            self._rereading = start(self._reread(), self.broke)
 
     async def _reread(self) -> None:
         try:
@@ -422,10 +461,12 @@ class Node:
 
         self._loop.call_later(max(0, at_us - self.now_us()) / 1e6, tick)
 
-    async def lead(self, hosted: Hosted) -> Partition:
+    async def lead(self, hosted: Hosted) -> Partition | None:
         found = self.queue.replicated.place_of(hosted.identity)
         while found is None:
-            # The record of a partition comes ahead of its topic's.
+            if hosted.is_closed or not hosted.is_leader:
+                return None
+            # The record of a partition may come ahead of its topic's, which may never come.
             await asyncio.sleep(_RETRY_S / 10)
             found = self.queue.replicated.place_of(hosted.identity)
         self.tally.leaderships += 1
@@ -441,7 +482,7 @@ class Node:
             self.queue.replicated.show(topic, number, hosted.partition)
             self._to_take_up.add(hosted.identity)
             if self._taking_up is None or self._taking_up.done():
-                self._taking_up = self._loop.create_task(self._take_up())
+                self._taking_up = start(self._take_up(), self.broke)
             log.info("leads partition %d of %s at epoch %d", number, topic.name, hosted.epoch)
 
     async def _take_up(self) -> None:
@@ -474,16 +515,22 @@ class Node:
         """The record says that no replica is here any more: moved away, or its topic was deleted."""
         if self.hosted.pop(hosted.identity, None) is not None:
             self.following.forget(hosted.identity)
-            self._dropping[hosted.identity] = self._loop.create_task(self._drop(hosted))
+            self._dropping[hosted.identity] = start(self._drop(hosted), self.broke)
 
     async def _drop(self, hosted: Hosted) -> None:
         try:
             await hosted.close()
-            if not await self._is_surely_not_here(hosted.identity):
-                log.info("the copy of partition %s is wanted again", hosted.identity)
+            while await self._is_surely_not_here(hosted.identity):
+                try:
+                    await self.on_a_thread(partial(self._remove_copy, hosted.identity))
+                except DiskFull as error:
+                    # Even this takes a little.
+                    log.warning("the copy of partition %s can't be removed yet: %s", hosted.identity, error.message)
+                    await asyncio.sleep(_RETRY_S)
+                    continue
+                log.info("the copy of partition %s is removed", hosted.identity)
                 return
-            await self.on_a_thread(partial(self._remove_copy, hosted.identity))
-            log.info("the copy of partition %s is removed", hosted.identity)
+            log.info("the copy of partition %s is wanted again", hosted.identity)
         except PenstockError as error:
             self.broke(error)
         finally:
@@ -523,6 +570,16 @@ class Node:
         if self.presence.session is not None:
             await hand_over(self.name, self._store, self.keys, self.members, self.partitions)
 
+    async def leave(self) -> None:
+        """Ends the session: others are elected at once for what is led here, and not served any more."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        try:
+            await self.presence.close()
+        except Exception:
+            log.exception("the session in etcd can't be given back; it runs out by itself")
+
     async def close(self) -> None:
         """Of what was opened; the broker itself and etcd are closed by whoever opened them."""
         self._is_closed = True
@@ -531,13 +588,14 @@ class Node:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        if hasattr(self, "following"):
-            await self.following.close()
+        # Before the replicas: whatever those wait for, nobody else has to.
+        await self.leave()
         await self._settled()
         for hosted in list(self.hosted.values()):
             await hosted.close()
         self.hosted.clear()
+        if hasattr(self, "following"):
+            await self.following.close()
         if self._dropping:
             await asyncio.wait(self._dropping.values())
         await self.view.close()
-        await self.presence.close()

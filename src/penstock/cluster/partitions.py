@@ -34,8 +34,8 @@ class Partitions:
         identity = self._keys.name(known.key)
         if known.now is None:
             self._known.pop(identity, None)
-            # It was deleted at some revision behind the last one it had.
-            self.changed(identity, None, (known.before.revision if known.before else 0) + 1)
+            # Its leader may know of a change of its own that this view has not heard of, and is told nothing older.
+            self.changed(identity, None, self._view.known_at(known.key))
             return
         try:
             placed = Placed(known.now.revision, decode(known.now.value))

@@ -109,5 +109,6 @@ class Presence:
                 pass
 
     async def close(self) -> None:
-        if self.session is not None:
-            await self.session.close()
+        session, self.session = self.session, None
+        if session is not None:
+            await session.close()

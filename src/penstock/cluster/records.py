@@ -93,9 +93,12 @@ class Records:
                 outcome = await self._store.commit({key: placed.revision}, [Put(key, encode(wanted)), *also])
             except OutcomeUnknown:
                 await self._node.view.refresh()
+                now = self._node.partitions.get(identity)
+                if now is not None and _is_carried_out(placed.record, wanted, now.record):
+                    return True
                 continue
             if isinstance(outcome, Won):
-                await self._node.view.reached(outcome.revision)
+                await self._node.view.shows(outcome.revision)
                 return True
             await self._node.view.refresh()
         raise StaleMetadata("the record of a partition changes all the time; try again", partition=identity)
@@ -117,6 +120,19 @@ class Records:
             if self._node.view.get(key) is not None:
                 raise
         await self._node.view.refresh()
+
+
+def _is_carried_out(before: PartitionRecord, wanted: PartitionRecord, now: PartitionRecord) -> bool:
+    """Whether a change was, whose outcome nobody has told. Whoever was elected by it may have changed the record since;
+    but an epoch is that of one election."""
+    if now == wanted:
+        return True
+    is_election = wanted.epoch > before.epoch
+    return is_election and (now.epoch, now.incarnation, now.unclean) == (
+        wanted.epoch,
+        wanted.incarnation,
+        wanted.unclean,
+    )
 
 
 def source_of(topic: str) -> str | None:

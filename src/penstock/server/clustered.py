@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from socket import gethostname
 
@@ -187,8 +186,17 @@ class Clustered:
         return known[1]
 
     async def refresh(self) -> None:
-        with suppress(EtcdUnavailable):
+        await self.refreshed()
+
+    async def refreshed(self) -> bool:
+        try:
             await self.node.view.refresh()
+        except EtcdUnavailable:
+            return False
+        return True
+
+    def broke(self, error: PenstockError) -> None:
+        self.node.broke(error)
 
     async def start_group(self, request: StartGroup) -> None:
         await self.coordination.start_group(request)
@@ -211,7 +219,12 @@ class Clustered:
         await self._store.close()
 
 
-async def open_clustered(config: Config, counts: Counts, broke: Callable[[PenstockError], None]) -> Clustered:
+async def open_clustered(
+    config: Config,
+    counts: Counts,
+    broke: Callable[[PenstockError], None],
+    unreachable: Callable[[PenstockError], Awaitable[None]],
+) -> Clustered:
     assert config.cluster is not None
     assert config.node_id is not None
     settings = EtcdSettings(
@@ -254,6 +267,7 @@ async def open_clustered(config: Config, counts: Counts, broke: Callable[[Pensto
             ttl_s=int(config.session_ttl),
             broke=broke,
             tls=tls,
+            unreachable=unreachable,
         )
     except BaseException:
         if files is not None:
@@ -278,5 +292,6 @@ async def open_clustered(config: Config, counts: Counts, broke: Callable[[Pensto
     node.queue.coordination = clustered.coordination
     node.nodes_changed = clustered.coordination.nodes_changed
     clustered.forwarding = Forwarding(clustered)
+    node.queue.dead_letters.copies = clustered.forwarding.copies
     counts.of_cluster = partial(of_cluster, node)
     return clustered

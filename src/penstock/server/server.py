@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 DRAIN_S = 10.0
+# Between one look for etcd and the next, before there was any.
+ETCD_S = 3.0
 
 
 class Ready(NamedTuple):
@@ -42,6 +44,10 @@ class Ready(NamedTuple):
     native: Address | None
     http: Address | None
     grpc: Address | None
+
+
+class _Stopped(Exception):
+    """Before it was ready."""
 
 
 class Door(Protocol):
@@ -68,8 +74,24 @@ class Server:
         self._failure = self._failure or error
         self._end.set()
 
+    async def _wait_for_etcd(self, error: PenstockError) -> None:
+        """A node that is started while etcd is away joins when it is back."""
+        log.warning("waiting for etcd: %s", error.message, extra={"code": error.code})
+        try:
+            async with asyncio.timeout(ETCD_S):
+                await self._end.wait()
+        except TimeoutError:
+            return
+        raise _Stopped
+
     async def run(self, ready: Callable[[Ready], None] = lambda ready: None) -> None:
         """Until it is stopped. Raises what ended it, if that was not somebody's wish."""
+        with suppress(_Stopped):
+            await self._run(ready)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run(self, ready: Callable[[Ready], None]) -> None:
         config, counts = self._config, Counts()
         # Before anything is opened: whoever asks for traces shall not find out later that there are none.
         spans = None
@@ -86,7 +108,7 @@ class Server:
         else:
             from penstock.server.clustered import open_clustered
 
-            clustered = await open_clustered(config, counts, self._broke)
+            clustered = await open_clustered(config, counts, self._broke, self._wait_for_etcd)
             site = clustered.site
         try:
             gate = Gate(site, config.access, secret=None if clustered is None else clustered.node.secret)
@@ -116,13 +138,15 @@ class Server:
         finally:
             if clustered is not None:
                 clustered.node.feeding.end()
-            await self._close_doors()
+            if clustered is not None and self._failure is not None:
+                # Others are to lead what was led here, however long somebody waits at a door for an answer.
+                await asyncio.gather(clustered.node.leave(), self._close_doors())
+            else:
+                await self._close_doors()
             await self._close_telemetry()
             if clustered is not None:
                 await clustered.close()
             await self._closed(site)
-        if self._failure is not None:
-            raise self._failure
 
     async def _open_native(
         self, site: LocalTransport, gate: Gate, counts: Counts, tls: Tls | None, clustered: Clustered | None

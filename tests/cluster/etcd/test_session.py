@@ -31,6 +31,7 @@ class Slow:
         self._time = time
         self.takes_us = takes_us
         self.fails: Exception | None = None
+        self.revoking: Exception = EtcdUnavailable("away")
         self.kept = 0
 
     async def grant(self, ttl_s: int) -> Granted:
@@ -45,7 +46,7 @@ class Slow:
         return 6
 
     async def revoke(self, lease: int) -> None:
-        raise EtcdUnavailable("away")
+        raise self.revoking
 
 
 def test_a_session_is_valid_from_when_it_was_asked_for_and_not_from_the_answer() -> None:
@@ -129,6 +130,21 @@ def test_a_session_that_etcd_refuses_to_keep_says_why() -> None:
         assert session.failure is leases.fails
         assert not session.is_valid()
         await session.close()
+
+    on_etcd(work)
+
+
+@pytest.mark.parametrize("error", [EtcdUnavailable("away"), EtcdRefused("permission denied")])
+def test_a_session_that_can_not_be_given_back_ends_here_all_the_same(error: Exception) -> None:
+    async def work(etcd: FakeEtcd, time: ManualTime) -> None:
+        leases = Slow(time, 0)
+        opening = asyncio.create_task(Session.open(leases, time, 6))
+        await time.pass_us(0)
+        session = await opening
+        leases.revoking = error
+        await session.close()
+        assert session.lost.is_set()
+        assert not session.is_valid()
 
     on_etcd(work)
 

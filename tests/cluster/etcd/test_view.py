@@ -10,6 +10,7 @@ from contextlib import aclosing
 import pytest
 
 from etcd_support import run
+from penstock.cluster.etcd import view
 from penstock.cluster.etcd.session import Session
 from penstock.cluster.etcd.store import ABSENT, Changes, Item, Lost, Put, Snapshot, Store, Won
 from penstock.cluster.etcd.view import RECONCILE_US, Known, View
@@ -429,6 +430,33 @@ def test_a_callback_that_fails_ends_the_view() -> None:
         for task in (failing, waiting):
             with pytest.raises(ZeroDivisionError):
                 await task
+
+    on_view(work)
+
+
+def test_a_callback_that_fails_during_a_read_that_somebody_asked_for_ends_the_view_too() -> None:
+    async def work(here: Here) -> None:
+        await here.view.start()
+        here.etcd.deaf = True
+        here.view.on_change("/v/bad", lambda known: 1 / 0)
+        failing = asyncio.create_task(here.view.failure())
+        here.put("/v/bad", b"1")
+        with pytest.raises(ZeroDivisionError):
+            await here.view.refresh()
+        with pytest.raises(ZeroDivisionError):
+            await failing
+
+    on_view(work)
+
+
+def test_what_a_deaf_watch_does_not_tell_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "_WATCH_S", 0)
+
+    async def work(here: Here) -> None:
+        await here.view.start()
+        here.etcd.deaf = True
+        await here.view.shows(here.put("/v/a", b"1"))
+        assert here.values() == {"/v/a": b"1"}
 
     on_view(work)
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from penstock.cluster.etcd.answers import Fault, TokenAnswer, decode, encode, fault_of
-from penstock.cluster.etcd.http import AnswerLost, Connection, NotSent, Reply, TooMuch
+from penstock.cluster.etcd.http import AnswerLost, Connection, NotSent, Reply, TlsRefused, TooMuch
 from penstock.cluster.etcd.members import Member, Seen
 from penstock.cluster.etcd.settings import EtcdSettings
 from penstock.errors import EtcdUnavailable, OutcomeUnknown
@@ -51,7 +51,7 @@ class Gateway:
 
     async def ask(self, path: str, request: dict[str, Any], kind: type[T], *, within_s: float | None = None) -> T:
         body = encode(request)
-        said = []
+        said: list[tuple[str, Exception]] = []
         for member in self._in_turn():
             try:
                 async with self._slot():
@@ -59,29 +59,29 @@ class Gateway:
             except TooMuch as error:
                 raise Larger(str(error)) from error
             except (NotSent, AnswerLost) as error:
-                said.append(f"{member.name}: {error}")
+                said.append((member.name, error))
             except _Refused as error:
                 if error.fault.is_of_size:
                     raise Larger(error.fault.words) from error
                 if error.fault.is_certain:
                     raise error.fault.error(error.where) from error
-                said.append(f"{member.name}: {error}")
+                said.append((member.name, error))
         raise self._unavailable(said)
 
     async def tell(self, path: str, request: dict[str, Any], kind: type[T]) -> T:
         body = encode(request)
-        said = []
+        said: list[tuple[str, Exception]] = []
         for member in self._in_turn():
             async with self._slot():
                 try:
                     connection = await self._connected(member)
                 except NotSent as error:
-                    said.append(f"{member.name}: {error}")
+                    said.append((member.name, error))
                     continue
                 try:
                     return decode((await self._exchange(member, connection, path, body)).body, kind)
                 except NotSent as error:
-                    said.append(f"{member.name}: {error}")
+                    said.append((member.name, error))
                 except AnswerLost as error:
                     raise OutcomeUnknown(
                         f"a change was sent to etcd at {member.name}, and the answer was lost: {error}",
@@ -100,18 +100,18 @@ class Gateway:
     async def stream(self, path: str, request: dict[str, Any]) -> AsyncGenerator[Connection]:
         """A connection of its own, of which the lines are the answer."""
         body = encode(request)
-        said = []
+        said: list[tuple[str, Exception]] = []
         for member in self._in_turn():
             try:
                 connection = await self._connected(member, fresh=True)
             except NotSent as error:
-                said.append(f"{member.name}: {error}")
+                said.append((member.name, error))
                 continue
             try:
                 await self._begin(member, connection, path, body)
             except (NotSent, AnswerLost) as error:
                 connection.close()
-                said.append(f"{member.name}: {error}")
+                said.append((member.name, error))
                 continue
             except BaseException:
                 connection.close()
@@ -246,5 +246,7 @@ class Gateway:
     def _headers(self) -> dict[str, str]:
         return {"Authorization": self._token} if self._token else {}
 
-    def _unavailable(self, said: list[str]) -> EtcdUnavailable:
-        return EtcdUnavailable(f"etcd does not answer ({'; '.join(said)})", members=said)
+    def _unavailable(self, said: list[tuple[str, Exception]]) -> EtcdUnavailable:
+        told = [f"{name}: {error}" for name, error in said]
+        is_of_tls = all(isinstance(error, TlsRefused) for _, error in said)
+        return EtcdUnavailable(f"etcd does not answer ({'; '.join(told)})", members=told, is_of_tls=is_of_tls)

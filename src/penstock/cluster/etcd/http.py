@@ -26,6 +26,10 @@ class NotSent(Exception):
     """Nothing has left this process."""
 
 
+class TlsRefused(NotSent):
+    """By this side or by the other, as TLS is set up. It does not pass by itself."""
+
+
 class AnswerLost(Exception):
     """The request was sent, at least in part."""
 
@@ -78,11 +82,11 @@ class Connection:
                 endpoint.host, endpoint.port, ssl=context if endpoint.tls else None
             )
         except ssl.SSLCertVerificationError as error:
-            raise NotSent(f"its certificate is not trusted ({error.verify_message})") from error
+            raise TlsRefused(f"its certificate is not trusted ({error.verify_message})") from error
         except ssl.SSLError as error:
-            raise NotSent(f"TLS can't be agreed on ({error.reason})") from error
+            raise TlsRefused(f"TLS can't be agreed on ({error.reason})") from error
         except OSError as error:
-            raise NotSent(error.strerror or str(error)) from error
+            raise NotSent(error.strerror or str(error) or "it was closed while it was being made") from error
         raw = writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:

@@ -15,10 +15,13 @@ etcd may let go of a lease early, and a deposed member may confirm one that is g
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import NamedTuple, Protocol, Self
 
 from penstock.clock import BootClock
-from penstock.errors import EtcdUnavailable, InternalError, InvalidInput, PenstockError, SessionLost
+from penstock.errors import EtcdRefused, EtcdUnavailable, InternalError, InvalidInput, PenstockError, SessionLost
+
+log = logging.getLogger("penstock.cluster")
 
 # etcd raises a shorter one to its own least, which is 2 s with its default election time-out.
 TTL_S_MAX = 3_600
@@ -85,13 +88,13 @@ class Session:
         return self._time.now_us() < self._valid_until_us
 
     async def close(self) -> None:
-        """Gives the lease back, and what is bound to it goes. Without etcd, it goes when the TTL is over."""
+        """Gives the lease back, and what is bound to it goes. If etcd takes it not, that is when the TTL is over."""
         self._keeping.cancel()
         await asyncio.wait([self._keeping])
         try:
             await self._leases.revoke(self.lease)
-        except EtcdUnavailable:
-            pass
+        except (EtcdUnavailable, EtcdRefused) as error:
+            log.debug("lease %x is not given back: %s", self.lease, error.message)
         if not self._keeping.cancelled():
             self._keeping.result()
 

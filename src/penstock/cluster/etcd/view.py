@@ -30,6 +30,8 @@ from penstock.errors import EtcdReplaced, EtcdUnavailable, WatchBehind
 RECONCILE_US = 10_000_000
 _RETRY_US = 500_000
 _GRACE_US = 1_000_000
+# Until a watch tells of what was committed, mostly some milliseconds.
+_WATCH_S = 1.0
 
 
 class Known(NamedTuple):
@@ -72,6 +74,12 @@ class View:
     def get(self, key: str) -> Item | None:
         return self._items.get(key)
 
+    def known_at(self, key: str) -> int:
+        """The revision up to which this key is known at least. While it is being told that it was deleted: the one of
+        that, or of the read that found so."""
+        item = self._items.get(key)
+        return max(item.revision if item else 0, self._deleted.get(key, 0), self._read)
+
     def on_change(self, prefix: str, callback: Callback) -> None:
         """Called for each key with that prefix, after all that changed with it is in the view. It must not wait."""
         self._callbacks.append((prefix, callback))
@@ -109,6 +117,14 @@ class View:
                 raise EtcdUnavailable("the view on etcd was closed here")
             self._moved.clear()
             await self._moved.wait()
+
+    async def shows(self, revision: int) -> None:
+        """The same, and the watch may be deaf: then everything is read. To do that each time would be too much."""
+        try:
+            async with asyncio.timeout(_WATCH_S):
+                await self.reached(revision)
+        except TimeoutError:
+            await self.refresh()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -160,7 +176,7 @@ class View:
         async with aclosing(self._store.watch(self.prefix, self.revision + 1)) as watch:
             async for told in watch:
                 self._owed.difference_update(change.key for change in told.changes)
-                self._apply([change for change in told.changes if change.revision > self._known_at(change.key)])
+                self._apply([change for change in told.changes if change.revision > self.known_at(change.key)])
                 self._move(told.revision)
 
     async def _caught_up(self) -> None:
@@ -169,11 +185,6 @@ class View:
                 return await self.refresh()
             except EtcdUnavailable:
                 await self._time.sleep_us(_RETRY_US)
-
-    def _known_at(self, key: str) -> int:
-        """The revision up to which this key is known at least."""
-        item = self._items.get(key)
-        return max(item.revision if item else 0, self._deleted.get(key, 0), self._read)
 
     def _reconciled(self, found: Snapshot) -> list[str]:
         """The keys of which something was not known yet."""
@@ -209,20 +220,29 @@ class View:
                 self._items[key] = item
                 self._deleted.pop(key, None)
             told[key] = Known(key, before, item)
-        for known in told.values():
-            if known.before != known.now:
-                for prefix, callback in self._callbacks:
-                    if known.key.startswith(prefix):
-                        callback(known)
+        try:
+            for known in told.values():
+                if known.before != known.now:
+                    for prefix, callback in self._callbacks:
+                        if known.key.startswith(prefix):
+                            callback(known)
+        except Exception as error:
+            # Nobody is told again of what was to be told now, whoever asked for this read.
+            self._fail(error)
+            raise
 
     def _move(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
         self._moved.set()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        assert self._failed is not None
-        if not task.cancelled() and not self._failed.done():
+        if not task.cancelled():
             error = task.exception()
             assert error is not None, "what a view does has no end of its own"
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        assert self._failed is not None
+        if not self._failed.done():
             self._failed.set_exception(error)
             self._moved.set()

@@ -1,0 +1,213 @@
+"""Who looks after a group, and what becomes of what it decides: with leaders that are asked by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etcd_support import run
+from penstock.broker.settings import GroupSettings
+from penstock.client.cluster_requests import FindGroups
+from penstock.client.placement import AssignPartition, FindOwners, Owner, StartGroup
+from penstock.cluster.consumers import ClusterConsumers
+from penstock.cluster.coordination import Coordination
+from penstock.errors import InternalError, LogFollows, NotCoordinator, Overloaded, PenstockError
+from penstock.testing import ManualClock
+
+TERM = 7
+
+
+class Cluster:
+    """This node and the only other one, which leads the only partition there is."""
+
+    name = "me"
+
+    def __init__(self) -> None:
+        self.now_term = TERM
+        self.alive = ["me"]
+        self.owners: list[Owner] = []
+        self.while_owners_are_asked: Callable[[], None] = lambda: None
+        # What the leader answers to assignments, one after the other; then it takes them.
+        self.answers: list[Exception | bool] = []
+        self.told: asyncio.Queue[AssignPartition] = asyncio.Queue()
+        self.can_refresh = True
+        self.while_refreshed: Callable[[], None] = lambda: None
+        self.broken: asyncio.Queue[PenstockError] = asyncio.Queue()
+        topic = SimpleNamespace(count=1, numbered=[], record=SimpleNamespace(id="t1", partitions=("p",)))
+        topics: dict[str, Any] = {"t": topic}
+        record = SimpleNamespace(settings=GroupSettings(), created_us=1)
+
+        async def ensure_group(name: str, **given: Any) -> Any:
+            return record
+
+        broker: Any = SimpleNamespace(
+            checked_topics=list,
+            ensure_group=ensure_group,
+            topic=topics.__getitem__,
+            group_record=lambda name: record,
+            replicated=SimpleNamespace(get=topics.get, open=topics),
+        )
+        catalog: Any = SimpleNamespace(group=lambda name: record)
+        self.consumers = ClusterConsumers(topics, ManualClock(), catalog)
+        self.coordination = Coordination(self, broker, self.consumers)
+
+    def term(self) -> int:
+        return self.now_term
+
+    def candidates(self) -> list[str]:
+        return self.alive
+
+    def nodes(self) -> list[str]:
+        return ["leader"]
+
+    def leader(self, topic: str, partition: int) -> str:
+        return "leader"
+
+    def transport(self, node: str) -> Any:
+        return SimpleNamespace(call=self._call)
+
+    async def refreshed(self) -> bool:
+        self.while_refreshed()
+        return self.can_refresh
+
+    def broke(self, error: PenstockError) -> None:
+        self.broken.put_nowait(error)
+
+    async def _call(self, request: Any) -> Any:
+        await asyncio.sleep(0)
+        match request:
+            case FindGroups():
+                return []
+            case StartGroup():
+                return None
+            case FindOwners():
+                self.while_owners_are_asked()
+                return self.owners
+            case AssignPartition():
+                answer = self.answers.pop(0) if self.answers else True
+                if isinstance(answer, Exception):
+                    raise answer
+                self.told.put_nowait(request)
+                return answer
+
+    async def join(self) -> None:
+        await self.coordination.join("g", "m1", ["t"], 1_000_000, {})
+
+    def change_nodes(self, *alive: str) -> None:
+        """As the node tells it."""
+        self.alive, self.now_term = list(alive), self.now_term + 1
+        self.coordination.nodes_changed()
+
+
+def on_cluster(work: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        try:
+            await work(cluster)
+        finally:
+            await cluster.coordination.close()
+        assert cluster.broken.empty()
+
+    run(main)
+
+
+@pytest.mark.parametrize("answer", [LogFollows("it steps down"), Overloaded("busy"), InternalError("a bug there")])
+def test_a_leader_is_told_again_until_it_has_heard(answer: PenstockError) -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.answers = [answer]
+        await cluster.join()
+        told = await cluster.told.get()
+        assert (told.member, told.partition) == ("m1", 0)
+
+    on_cluster(work)
+
+
+def test_a_node_that_ceases_to_be_the_coordinator_while_it_asks_for_owners_begins_nothing() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.while_owners_are_asked = lambda: cluster.change_nodes("other")
+        with pytest.raises(NotCoordinator):
+            await cluster.join()
+        assert cluster.consumers.coordinated == []
+        assert cluster.told.empty()
+
+    on_cluster(work)
+
+
+def test_a_node_that_stays_the_coordinator_while_it_asks_for_owners_begins_in_the_term_of_then() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.while_owners_are_asked = lambda: cluster.change_nodes("me")
+        await cluster.join()
+        assert (await cluster.told.get()).generation >> 24 == TERM + 1
+
+    on_cluster(work)
+
+
+def test_a_coordinator_that_is_not_heard_forgets_the_group_and_its_members_join_in_a_later_term() -> None:
+    async def work(cluster: Cluster) -> None:
+        has_looked = asyncio.Event()
+
+        def look() -> None:
+            cluster.now_term = TERM + 3
+            has_looked.set()
+
+        cluster.while_refreshed = look
+        cluster.answers = [False]
+        await cluster.join()
+        assert (await cluster.told.get()).generation >> 24 == TERM
+        await has_looked.wait()
+        with pytest.raises(NotCoordinator):
+            cluster.consumers.heartbeat("g", "m1")
+        await cluster.join()
+        told = await cluster.told.get()
+        assert (told.member, told.generation >> 24) == ("m1", TERM + 3)
+
+    on_cluster(work)
+
+
+def test_a_coordinator_that_begins_again_in_the_same_term_goes_on_behind_what_it_has_decided() -> None:
+    async def work(cluster: Cluster) -> None:
+        # Nobody has it any more, and so it is not restored.
+        cluster.owners = [Owner("t", 0, None, (TERM << 24) + 9, False)]
+        await cluster.join()
+        assert (await cluster.told.get()).generation == (TERM << 24) + 10
+
+    on_cluster(work)
+
+
+def test_who_knows_older_nodes_than_whoever_decided_looks_at_etcd_before_it_begins() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.owners = [Owner("t", 0, "m1", (TERM + 1) << 24, True)]
+        cluster.while_refreshed = lambda: cluster.change_nodes("other")
+        with pytest.raises(NotCoordinator, match="other looks after"):
+            await cluster.join()
+        assert cluster.consumers.coordinated == []
+
+    on_cluster(work)
+
+
+def test_who_can_not_look_at_etcd_does_not_take_over_from_who_knew_later_nodes() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.owners = [Owner("t", 0, None, (TERM + 1) << 24, False)]
+        cluster.can_refresh = False
+        with pytest.raises(NotCoordinator, match="etcd does not answer"):
+            await cluster.join()
+        assert cluster.consumers.coordinated == []
+        # It knows as much by then, and is still the coordinator.
+        cluster.can_refresh = True
+        await cluster.join()
+        assert (await cluster.told.get()).generation > (TERM + 1) << 24
+
+    on_cluster(work)
+
+
+def test_a_bug_in_what_tells_leaders_is_not_silent() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.answers = [ZeroDivisionError("a bug")]
+        await cluster.join()
+        assert isinstance((await cluster.broken.get()).__cause__, ZeroDivisionError)
+
+    on_cluster(work)
