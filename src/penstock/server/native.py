@@ -13,6 +13,7 @@ from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
 from penstock.server.metrics import Counts
 from penstock.server.session import Session
+from penstock.server.vigil import Vigil
 
 log = logging.getLogger("penstock.native")
 
@@ -54,6 +55,7 @@ class NativeDoor:
         # Who published last, and how often without anybody else in between.
         self._publisher: Session | None = None
         self._in_a_row = 0
+        self.vigil = Vigil(self.loop, site.limits.awake_us)
         self._server: asyncio.Server | None = None
         self._rounds: asyncio.Task[None] | None = None
 
@@ -100,7 +102,10 @@ class NativeDoor:
         if session is not self._publisher:
             self._publisher, self._in_a_row = session, 0
         self._in_a_row += 1
-        return self._in_a_row > ALONE_AFTER
+        if self._in_a_row <= ALONE_AFTER:
+            return False
+        self.vigil.heard()
+        return True
 
     def left(self, session: Session) -> None:
         """On purpose: its consumers do not come back."""

@@ -241,6 +241,7 @@ class Session(asyncio.Protocol):
                 storing.add_done_callback(partial(self._published, packet, size, began, word.partition, partitions))
                 return
             self._send_stored(packet.correlation, word.partition, partitions, storing)
+            self._door.vigil.answered()
             # Behind the answer: nobody waits for it.
             self._door.loop.call_soon(self._done, packet, size, began, outcome)
             return
