@@ -141,6 +141,20 @@ def test_stamping_leaves_the_producers_bytes_alone() -> None:
     assert Frame(stamped).batch().values() == [b"a"]
 
 
+@pytest.mark.parametrize("codec", CODECS.values())
+def test_a_frame_that_gets_an_identity_is_the_one_that_its_producer_would_have_made(codec: int) -> None:
+    batch = Batch.from_messages([Message(b"x" * 500, key=b"k", priority=1), Message(None)], 1)
+    producer = Producer(1 << 62, 3, 9)
+    plain = Frame.of(batch, codec=codec)
+    before = bytes(plain.data)
+    named = frame_module.identified(plain, producer)
+    assert bytes(named.data) == bytes(Frame.of(batch, codec=codec, producer=producer).data)
+    assert Frame.accept(bytes(named.data)).producer == producer
+    assert bytes(plain.data) == before
+    with pytest.raises(InvalidInput):
+        frame_module.identified(plain, Producer(1 << 63, 0, 0))
+
+
 def test_a_batch_of_one_costs_few_bytes_around_its_value() -> None:
     frame = Frame.of_message(Message(b"x" * 104), now_us=1)
     assert len(frame.data) - HEADER_BYTES - 104 == 16

@@ -27,7 +27,7 @@ export const linkTo = (kind, name, ...more) =>
   h("a", { href: ["#", kind, encodeURIComponent(name), ...more].join("/") }, name);
 
 function topicTable(topics, meter) {
-  const held = (topic) => total(topic.partitions.map((part) => part.end_offset - part.start_offset));
+  const held = (topic) => total(topic.partitions.map((part) => part.end_offset - part.start_offset - part.empty));
   return table(
     "Topics",
     [

@@ -32,7 +32,7 @@ export async function read([name, tab = ""], signal, world) {
 }
 
 export function draw(world, { topic, more }, [name, tab = ""]) {
-  const held = total(topic.partitions.map((part) => part.end_offset - part.start_offset));
+  const held = total(topic.partitions.map((part) => part.end_offset - part.start_offset - part.empty));
   return [
     h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Overview"), " / topic"),
     h("h1", {}, name),
@@ -78,7 +78,7 @@ function drawPartitions({ meter }, topic) {
       },
       { name: "First offset", number: true, cell: (p) => count(p.start_offset) },
       { name: "Next offset", number: true, cell: (p) => count(p.end_offset) },
-      { name: "Messages", number: true, cell: (p) => count(p.end_offset - p.start_offset) },
+      { name: "Messages", number: true, cell: (p) => count(p.end_offset - p.start_offset - p.empty) },
       { name: "Size", number: true, cell: (p) => size(p.bytes) },
       { name: "Rate", number: true, cell: (p) => rate(meter.partition(topic.name, p.number)) },
       { name: "Compared", cell: (p) => bar(meter.partition(topic.name, p.number) ?? 0, most) },
