@@ -27,6 +27,7 @@ import penstock
 from harness import Figure, Run, at_least, info
 from penstock.clock import SystemClock
 from penstock.limits import MIB
+from penstock.spark import in_background
 from penstock.spark.schema import schema_of
 from serving import PARTITIONS, Broker, broker, values
 
@@ -82,7 +83,8 @@ class MemoryReader(DataSourceReader):
         )
 
 
-def session() -> SparkSession:
+def session(*, behind: bool = False) -> SparkSession:
+    """`behind` everything else on this machine, as pipelines run (`penstock.spark.in_background`)."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Spark's workers import this script's neighbours, too.
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent)
@@ -97,7 +99,7 @@ def session() -> SparkSession:
     builder = SparkSession.builder.master("local[2]").appName("penstock benchmark")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = in_background(builder.getOrCreate()) if behind else builder.getOrCreate()
     spark.dataSource.register(Memory)
     return spark
 

@@ -1,6 +1,7 @@
 """What does Penstock add to a micro-batch of Spark's, and does a scan disturb those who publish?
 
-Spark with two cores (`local[2]`), a broker process on the same machine, everything on disk before it is told:
+Spark with two cores (`local[2]`), behind everything else as pipelines run (`penstock.spark.in_background`), a broker
+process on the same machine, everything on disk before it is told:
 
     micro-batch     one message is published to a topic that a streaming query copies to another one; how long Spark
                     says that batch took, beside the batches of an empty rate source that goes nowhere
@@ -109,7 +110,7 @@ def disturbed(run: Run, spark: SparkSession, q: Client, running: Broker) -> Iter
 
 
 def measure(run: Run) -> Iterator[Figure]:
-    spark = session()
+    spark = session(behind=True)
     try:
         with broker(run) as running, penstock.connect(running.address) as q:
             batches = run.pick(20, 4)

@@ -9,6 +9,7 @@ batch         a batch query, with filters; stream a streaming one, with offsets 
 planning      stretches of the log, cut into tasks; reading is one task; losses what is not there any more
 sink          writing, with sink_columns, sink_rows and sink_task
 telling       errors on their way through Spark
+background    Spark behind everything else on the same machine
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.spark.background import in_background
     from penstock.spark.source import PenstockDataSource
 
-__all__ = ["PenstockDataSource"]
+__all__ = ["PenstockDataSource", "in_background"]
 
 
 def __getattr__(name: str) -> Any:
     """When it is asked for: a pipeline's file can be checked without pyspark."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from penstock.spark import source
+    from penstock.spark import background, source
 
-    return getattr(source, name)
+    return getattr(background if name == "in_background" else source, name)

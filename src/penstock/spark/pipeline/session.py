@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import SparkMissing
+from penstock.spark.background import in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +75,7 @@ def open_session(
         for setting, value in settings.items():
             builder = builder.config(setting, value)
         try:
-            return builder.getOrCreate()
+            return in_background(builder.getOrCreate())
         except PySparkRuntimeError as error:
             raise SparkMissing(_why_not_started(log, settings)) from error
 
