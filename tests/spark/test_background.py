@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import get_native_id
 
@@ -11,8 +13,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark import in_background
+from penstock.spark.background import NICENESS, _threads
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a policy for each thread")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only there has each thread a priority of its own")
+
+
+@pytest.fixture(autouse=True)
+def as_before(spark: SparkSession) -> Iterator[None]:
+    """The session is that of all tests."""
+    yield
+    for thread in _threads(spark.sparkContext._gateway.proc.pid):  # type: ignore[union-attr]
+        with suppress(ProcessLookupError, PermissionError):
+            os.setpriority(os.PRIO_PROCESS, thread, 0)
 
 
 def of_java(spark: SparkSession) -> set[int]:
@@ -20,7 +32,7 @@ def of_java(spark: SparkSession) -> set[int]:
     found = set()
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
-            found.add(os.sched_getscheduler(int(task.name)))
+            found.add(os.getpriority(os.PRIO_PROCESS, int(task.name)))
         except ProcessLookupError:
             continue
     return found
@@ -28,22 +40,22 @@ def of_java(spark: SparkSession) -> set[int]:
 
 def of_workers(spark: SparkSession) -> set[int]:
     def told(_: object) -> list[int]:
-        return [os.sched_getscheduler(0)]
+        return [os.getpriority(os.PRIO_PROCESS, 0)]
 
     return set(spark.sparkContext.parallelize(range(4), 4).mapPartitions(told).collect())
 
 
-def test_java_gets_what_nobody_else_wants_and_we_stay_as_we_are(spark: SparkSession) -> None:
-    before = os.sched_getscheduler(get_native_id())
+def test_java_has_a_lower_priority_and_we_keep_ours(spark: SparkSession) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, get_native_id())
     assert in_background(spark) is spark
-    assert of_java(spark) == {os.SCHED_IDLE}
-    assert os.sched_getscheduler(get_native_id()) == before != os.SCHED_IDLE
+    assert of_java(spark) == {NICENESS}
+    assert os.getpriority(os.PRIO_PROCESS, get_native_id()) == before < NICENESS
 
 
-def test_so_do_its_workers_whether_they_ran_before_or_start_now(spark: SparkSession) -> None:
+def test_so_have_its_workers_whether_they_ran_before_or_start_now(spark: SparkSession) -> None:
     assert of_workers(spark)
     in_background(spark)
-    assert of_workers(spark) == {os.SCHED_IDLE}
+    assert of_workers(spark) == {NICENESS}
 
 
 def test_a_session_of_another_process_is_left_as_it_is() -> None:

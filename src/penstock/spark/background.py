@@ -3,11 +3,11 @@
     spark = in_background(SparkSession.builder.master("local[*]").getOrCreate())
 
 A pipeline keeps all cores busy for as long as it runs, and a broker beside it needs one for a moment, often. The kernel
-sees to that if it knows which is which: Spark gets what nobody else wants (SCHED_IDLE), which on an idle machine is
-everything. A lower priority alone (nice) would make it get less, but the others would still wait for their turn.
+sees to that if it knows which is which: Spark gets what nobody else wants, which on an idle machine is everything, and
+on a busy one still enough to get on.
 
-Java was started by this process and is another one; each of its threads has a policy, and what a thread starts (more
-threads, the Python workers) has that of the thread. So all that run now are changed, and nothing of this process is.
+Java was started by this process and is another one; each of its threads has a priority, and what a thread starts (more
+threads, the Python workers) has that of the thread. So all that run now are lowered, and nothing of this process is.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Of 19. The scheduler gives it about a tenth of what one of the usual priority gets, if both want the same core. With
+# SCHED_IDLE others would wait even less, and a pipeline beside busy processes would stand still.
+NICENESS = 10
+
 
 def in_background(spark: SparkSession) -> SparkSession:
     """The same session. One whose Java this process did not start (Spark Connect, a shell), or of another master than
     a local one, or on another system than Linux, is left as it is."""
     if sys.platform == "linux" and (pid := _java(spark)) is not None:
-        _step_back(pid)
+        _lower(pid)
     return spark
 
 
@@ -39,12 +43,13 @@ def _java(spark: SparkSession) -> int | None:
     return None if process is None else process.pid
 
 
-def _step_back(pid: int) -> None:
-    """Twice: a thread that was started while the first round went on may have come from one not yet changed."""
+def _lower(pid: int) -> None:
+    """Twice: a thread that was started while the first round went on may have come from one not yet lowered."""
     for _ in range(2):
         for thread in _threads(pid):
             with suppress(ProcessLookupError):
-                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+                if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:
+                    os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
 
 
 def _threads(pid: int) -> Iterator[int]:
