@@ -31,14 +31,13 @@ class _Passing(BootTime):
 
 
 class LoneNode:
-    """`node` is there from `open` on; `broken` has what ended it; `has_queue` says whether its broker was opened."""
+    """`node` is there from `open` on; `broken` has what ended it."""
 
     node: Node
 
     def __init__(self) -> None:
         self.etcd = FakeEtcd(cast(ManualTime, _Passing()))
         self.broken: asyncio.Queue[PenstockError] = asyncio.Queue()
-        self.has_queue = False
         self._executor = ThreadPoolExecutor(2)
 
     async def open(self, **options: Any) -> None:
@@ -46,7 +45,6 @@ class LoneNode:
         files.lock()
 
         async def open_queue(catalog: ClusterCatalog) -> Queue:
-            self.has_queue = True
             consumers = partial(ClusterConsumers, catalog=catalog)
             return await Queue.open(files, clock=clock, executor=self._executor, catalog=catalog, consumers=consumers)
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Client
 
 ADDRESS = "penstock://127.0.0.1:7420"
-# Somebody sits before it, and is told soon that etcd is away; programs wait for longer.
-ETCD_S = 2.0
 
 _Server = Annotated[
     str | None,
@@ -50,11 +48,10 @@ class Broker(Bundle):
         return self._connected() if self.data is None else self._opened(self.data, create)
 
     def _connected(self) -> Client:
-        from penstock.net import connect
-        from penstock.net.routing.pace import Pace
+        import penstock
 
         try:
-            return connect(self.address, key=self.key, pace=Pace(etcd_s=ETCD_S))
+            return penstock.connect(self.address, key=self.key)
         except ConnectionLost as error:
             import ssl
 

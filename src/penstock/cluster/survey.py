@@ -60,7 +60,6 @@ class Survey:
             tuple(partitions),
             silent,
             node.feeding.throttle.rate,
-            node.is_cut_off,
         )
 
     async def replicas(

@@ -16,7 +16,6 @@ from penstock.limits import Limits
 from penstock.net.address import place_of, places_of
 from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
-from penstock.net.routing.pace import Pace
 from penstock.net.routing.transport import RoutedTransport
 
 _Found = RemoteTransport | RoutedTransport
@@ -24,14 +23,11 @@ _Found = RemoteTransport | RoutedTransport
 _ANSWER_S = 1.0
 
 
-def connect(
-    address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None, pace: Pace | None = None
-) -> blocking.Client:
-    """`pace` is for a cluster."""
+def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> blocking.Client:
     places = places_of(address, key=key, tls=tls)
     portal = Portal()
     try:
-        transport = portal.run(_connected(places, serves_threads=True, pace=pace))
+        transport = portal.run(_connected(places, serves_threads=True))
         return blocking.Client(Client(transport, place=_shown(places)), portal, at_once=transport)
     except BaseException:
         portal.stop()
@@ -43,12 +39,12 @@ async def connect_async(address: str, *, key: str | None = None, tls: ssl.SSLCon
     return Client(await _connected(places, serves_threads=False), place=_shown(places))
 
 
-async def transport_to(address: str, *, key: str | None = None, pace: Pace | None = None) -> _Found:
+async def transport_to(address: str, *, key: str | None = None) -> _Found:
     """For requests that no method of a client is for."""
-    return await _connected(places_of(address, key=key), serves_threads=False, pace=pace)
+    return await _connected(places_of(address, key=key), serves_threads=False)
 
 
-async def _connected(places: Sequence[Place], *, serves_threads: bool, pace: Pace | None = None) -> _Found:
+async def _connected(places: Sequence[Place], *, serves_threads: bool) -> _Found:
     """To the broker that answers first; if it is a node of a cluster, to all of that."""
     transport = await _first(places)
     if not transport.cluster:
@@ -57,7 +53,7 @@ async def _connected(places: Sequence[Place], *, serves_threads: bool, pace: Pac
         return transport
     await transport.close()
     make = partial(_to_node, places[0], transport.limits, serves_threads)
-    return await RoutedTransport.to([NodeInfo("", _address(place)) for place in places], make, pace)
+    return await RoutedTransport.to([NodeInfo("", _address(place)) for place in places], make)
 
 
 async def _first(places: Sequence[Place]) -> RemoteTransport:

@@ -7,7 +7,7 @@ anything before all of it is answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from penstock.client.placement import Placed
@@ -36,20 +36,13 @@ class Scattering:
         self._pace = pace
 
     async def ask(
-        self,
-        topic: str,
-        make: Make[R],
-        *,
-        is_repeatable: bool,
-        nothing: Callable[[PenstockError], R] | None = None,
-        numbers: Collection[int] | None = None,
+        self, topic: str, make: Make[R], *, is_repeatable: bool, nothing: Callable[[PenstockError], R] | None = None
     ) -> list[Part[R]]:
-        """Of all partitions, or only of those. `nothing` is what an error stands for that says that there is nothing;
-        it may raise it."""
+        """`nothing` is what an error stands for that says that there is nothing; it may raise it."""
         attempts = Attempts(self._pace)
         parts: list[Part[R]] = []
         await self._atlas.refresh_patiently(attempts, topic)
-        left = set(self._atlas.numbers(topic) if numbers is None else numbers)
+        left = set(self._atlas.numbers(topic))
         while True:
             last = await self._round(topic, left, parts, make, is_repeatable, nothing)
             if not left:
@@ -72,7 +65,7 @@ class Scattering:
         last: PenstockError | None = None
         asked: dict[str, list[Placed]] = {}
         for number in sorted(left):
-            # TopicNotFound if it is gone, PartitionNotFound if there is no such.
+            # TopicNotFound if it is gone.
             placed = await self._atlas.placed(topic, number, None)
             if placed.leader:
                 asked.setdefault(placed.leader, []).append(placed)

@@ -169,9 +169,7 @@ class RoutedTransport:
 
         is_repeatable = isinstance(answer, Ack | Extend)
         try:
-            await self._leading.ask(
-                receipt.topic, receipt.partition, tell, is_repeatable=is_repeatable, awaits_replicas=True
-            )
+            await self._leading.ask(receipt.topic, receipt.partition, tell, is_repeatable=is_repeatable)
         except LeadershipLost as error:
             raise ConnectionLost(error.message, **error.details) from error
 
