@@ -129,3 +129,16 @@ def test_one_of_whose_past_a_leader_has_lost_something_goes_on_by_another_name()
         assert [producer.sequence for producer in leader.came] == [0, 1, 0, 1]
 
     asyncio.run(work())
+
+
+def test_names_that_are_none_leave_nothing_behind() -> None:
+    async def work() -> None:
+        leader = Leader()
+        identities = Identities(leader.publish)
+        for number in range(3):
+            leader.fails.append(InvalidMessage("no such topic"))
+            with pytest.raises(InvalidMessage):
+                await identities.publish(f"none-{number}", 0, frame_of(b"x"), ALL)
+        assert not identities._free
+
+    asyncio.run(work())

@@ -8,7 +8,6 @@ are needed at once: leaders remember each of them.
 from __future__ import annotations
 
 import secrets
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from penstock.client.transport import Stored
@@ -25,11 +24,12 @@ class Identities:
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
-        # By topic and partition, those that have nothing under way.
-        self._free: defaultdict[tuple[str, int], list[Producer]] = defaultdict(list)
+        # By topic and partition, those that have nothing under way. Only of partitions that have stored something: names
+        # come from outside.
+        self._free: dict[tuple[str, int], list[Producer]] = {}
 
     async def publish(self, topic: str, partition: int, frame: Frame, acks: str) -> Stored:
-        free = self._free[topic, partition]
+        free = self._free.get((topic, partition))
         producer = free.pop() if free else _new()
         try:
             stored = await self._publish(topic, partition, identified(frame, producer), acks)
@@ -40,7 +40,7 @@ class Identities:
         # If it fails, nobody knows what this producer has sent, and it is not used again.
         following = producer._replace(sequence=producer.sequence + frame.count)
         if following.sequence < _SEQUENCE_MAX:
-            free.append(following)
+            self._free.setdefault((topic, partition), []).append(following)
         return stored
 
 
