@@ -24,8 +24,8 @@ class Identities:
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
-        # By topic and partition, those that have nothing under way. Only of partitions that have stored something: names
-        # come from outside.
+        # By topic and partition, those that have nothing under way. Only of partitions that have stored something:
+        # names come from outside.
         self._free: dict[tuple[str, int], list[Producer]] = {}
 
     async def publish(self, topic: str, partition: int, frame: Frame, acks: str) -> Stored:
