@@ -93,6 +93,27 @@ def on_catalog(work: Callable[[Here], Awaitable[None]]) -> None:
     run(main)
 
 
+def test_partitions_are_placed_with_all_nodes_in_view_that_have_joined_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.cluster.etcd.view._WATCH_S", 0)
+
+    async def work(here: Here) -> None:
+        in_view = []
+
+        def place(record: TopicRecord, added: Mapping[str, int]) -> dict[str, PartitionRecord]:
+            in_view.append(here.view.get(KEYS.broker("c")))
+            return here._place(record, added)
+
+        here.catalog._place = place
+        # The watch does not tell of it.
+        here.etcd.deaf = True
+        here.etcd.commit({}, [Put(KEYS.broker("c"), b"{}")], [])
+        await here.create(1)
+        (joined,) = in_view
+        assert joined is not None
+
+    on_catalog(work)
+
+
 def test_what_others_make_while_a_change_is_decided_stays() -> None:
     async def work(here: Here) -> None:
         await here.create(1)

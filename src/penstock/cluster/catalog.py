@@ -184,7 +184,7 @@ class ClusterCatalog(Catalog):
         partitions: dict[str, PartitionRecord] = {}
         for key, record in puts.items():
             if isinstance(record, TopicRecord):
-                partitions.update(self._new_partitions(record, before.get(key)))
+                partitions.update(await self._new_partitions(record, before.get(key)))
                 await self._put_min_isr(record, before.get(key), {key: guards[key]})
         # A topic is there with its partitions, or not at all: those of a large one come first, and are nobody's until
         # the topic is there. If it never is, the controller deletes them (`unclaimed`).
@@ -221,10 +221,14 @@ class ClusterCatalog(Catalog):
             raise StaleMetadata("this took so long that it was given up for dead; try again")
         return {unclaimed: item.revision}
 
-    def _new_partitions(self, record: TopicRecord, before: Record | None) -> Mapping[str, PartitionRecord]:
+    async def _new_partitions(self, record: TopicRecord, before: Record | None) -> Mapping[str, PartitionRecord]:
         known = before.partitions if isinstance(before, TopicRecord) else ()
         added = {identity: number for number, identity in enumerate(record.partitions) if identity not in known}
-        return self._place(record, added) if added else {}
+        if not added:
+            return {}
+        # They get replicas on a node that has joined just now, too, though the watch may not have told of it here.
+        await self._view.knows(self._keys.brokers)
+        return self._place(record, added)
 
     async def _put_min_isr(self, record: TopicRecord, before: Record | None, guards: dict[str, int]) -> None:
         """To the records of its partitions, ahead of the topic's own: whoever was interrupted, and asks for the same

@@ -461,6 +461,23 @@ def test_what_a_deaf_watch_does_not_tell_is_read(monkeypatch: pytest.MonkeyPatch
     on_view(work)
 
 
+def test_what_was_put_below_a_prefix_is_known_whatever_the_watch_has_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "_WATCH_S", 0)
+
+    async def work(here: Here) -> None:
+        await here.view.start()
+        await here.view.knows("/v/brokers/")
+        here.etcd.deaf = True
+        here.put("/v/a", b"1")
+        await here.view.knows("/v/brokers/")
+        assert here.values() == {}
+        here.put("/v/brokers/b", b"2")
+        await here.view.knows("/v/brokers/")
+        assert here.values() == {"/v/a": b"1", "/v/brokers/b": b"2"}
+
+    on_view(work)
+
+
 def test_waiting_for_the_failure_of_a_view_ends_when_it_is_closed() -> None:
     async def work(here: Here) -> None:
         await here.view.start()

@@ -126,6 +126,12 @@ class View:
         except TimeoutError:
             await self.refresh()
 
+    async def knows(self, prefix: str) -> None:
+        """All that was put below it before the call is known after it; what was deleted may not be. Cheaper than a full
+        read."""
+        found = await self._store.get(prefix)
+        await self.shows(max((item.revision for item in found.items.values()), default=0))
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
