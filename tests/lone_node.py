@@ -31,13 +31,14 @@ class _Passing(BootTime):
 
 
 class LoneNode:
-    """`node` is there from `open` on; `broken` has what ended it."""
+    """`node` is there from `open` on; `broken` has what ended it; `has_queue` says whether its broker was opened."""
 
     node: Node
 
     def __init__(self) -> None:
         self.etcd = FakeEtcd(cast(ManualTime, _Passing()))
         self.broken: asyncio.Queue[PenstockError] = asyncio.Queue()
+        self.has_queue = False
         self._executor = ThreadPoolExecutor(2)
 
     async def open(self, **options: Any) -> None:
@@ -45,6 +46,7 @@ class LoneNode:
         files.lock()
 
         async def open_queue(catalog: ClusterCatalog) -> Queue:
+            self.has_queue = True
             consumers = partial(ClusterConsumers, catalog=catalog)
             return await Queue.open(files, clock=clock, executor=self._executor, catalog=catalog, consumers=consumers)
 

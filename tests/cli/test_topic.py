@@ -150,11 +150,11 @@ def test_the_address_comes_from_the_option_the_environment_or_the_default(
 ) -> None:
     asked = []
 
-    def connect(address: str, key: str | None) -> None:
+    def connect(address: str, key: str | None, pace: object) -> None:
         asked.append((address, key))
         raise penstock.errors.ConnectionLost("nobody")
 
-    monkeypatch.setattr("penstock.connect", connect)
+    monkeypatch.setattr("penstock.net.connect", connect)
     run("topic", "list")
     monkeypatch.setenv("PENSTOCK_SERVER", "elsewhere")
     monkeypatch.setenv("PENSTOCK_KEY", "secret")

@@ -10,9 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from penstock.client.client import Client
 from penstock.client.lane import EPOCH_MAX
+from penstock.client.requests import TopicInfo
 from penstock.client.sending import Sending
 from penstock.client.transport import Stored
 from penstock.codec import LZ4, NONE, ZSTD
@@ -263,6 +265,20 @@ def test_a_producer_hears_of_new_partitions(queue: VirtualQueue) -> None:
         producer.send(b"b").result(30)
         assert producer.send(b"c", key="k").result(30).partition == partition_of(b"k", 5)
         assert producer.send(b"d", partition=4).result(30).partition == 4
+
+
+def test_a_broker_that_does_not_tell_how_many_partitions_there_are_is_asked_for_them(run_client: Any) -> None:
+    class Older(Between):
+        async def call(self, request: Any) -> Any:
+            reply = await self.inner.call(request)
+            return structs.replace(reply, count=0) if isinstance(reply, TopicInfo) else reply
+
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 3)
+        async with client.producer("orders") as producer:
+            assert (await (await producer.send(b"a", partition=2))).partition == 2
+
+    run_client(work, through=lambda transport: Older(transport))
 
 
 def test_messages_without_a_key_are_spread_parcel_by_parcel(queue: VirtualQueue) -> None:

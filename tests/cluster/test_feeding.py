@@ -1,4 +1,4 @@
-"""Whom a node takes for lost: those that fetched from it, and whose connection has ended."""
+"""Whom a node feeds: those that are registered. Whom it takes for lost: those whose connection has ended."""
 
 from __future__ import annotations
 
@@ -6,46 +6,81 @@ import asyncio
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 
+from penstock.cluster.core.events import Registered
+from penstock.cluster.core.messages import Fetch
 from penstock.cluster.feeding import Feed, Feeding
 from penstock.cluster.tally import Tally
-from penstock.cluster.words import Replicate
+from penstock.cluster.words import Answers, Fetches, Replicate
+from penstock.errors import ProtocolError
 
 
-class Silent:
-    """A stream that nothing is sent by."""
-
-    is_open = True
+class Line:
+    """A stream to another node, and what was sent by it."""
 
     def __init__(self) -> None:
+        self.is_open = True
         self.writable = asyncio.Event()
+        self.writable.set()
+        self.sent: asyncio.Queue[Answers] = asyncio.Queue()
 
     def deliver(self, correlation: int, word: object, payload: Sequence[memoryview]) -> None:
-        raise AssertionError("nothing was asked for")
+        assert isinstance(word, Answers)
+        self.sent.put_nowait(word)
+
+    def abort(self) -> None:
+        self.is_open = False
 
 
 class Watched:
     def __init__(self) -> None:
-        self.feeding = Feeding({}, lambda: 0, lambda error: None, Tally())
+        self.live: dict[str, Registered] = {}
+        self.feeding = Feeding({}, lambda: self.live, lambda: 7, lambda error: None, Tally())
         self.feeding.changed = self._changed
+        self.feeding.reread = self._reread
+        self.rereads = 0
         self.changes: list[dict[str, str]] = []
         self._has_changed = asyncio.Event()
+
+    def _reread(self) -> None:
+        self.rereads += 1
+
+    def register(self, node: str, incarnation: str) -> None:
+        self.live = {**self.live, node: Registered("disk", incarnation)}
+        self.feeding.members_changed()
 
     def _changed(self) -> None:
         self.changes.append(dict(self.feeding.lost))
         self._has_changed.set()
 
-    def open(self, node: str, incarnation: str) -> Feed:
-        return self.feeding.open(Silent(), 1, msgspec.msgpack.encode(Replicate(node, "disk", incarnation)))
+    def open(self, node: str, incarnation: str, line: Line | None = None) -> Feed:
+        header = msgspec.msgpack.encode(Replicate(node, "disk", incarnation))
+        return self.feeding.open(line or Line(), 1, header)
+
+    async def is_answered(self, feed: Feed, line: Line) -> bool:
+        """Whether a fetch of a partition that is not here is answered at all."""
+        feed.fetched(fetch_of(feed.peer))
+        running = asyncio.create_task(feed.run())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running.cancel()
+        return not line.sent.empty()
 
     async def next_change(self) -> None:
         self._has_changed.clear()
         await self._has_changed.wait()
 
 
+def fetch_of(peer: Replicate) -> bytes:
+    fetch = Fetch(peer.node, peer.disk, peer.incarnation, 1, 1, (0, 0), (0, 0))
+    return msgspec.msgpack.encode(Fetches([("p", fetch)]))
+
+
 def test_a_node_is_lost_when_its_connection_ends_and_back_a_while_after_it_has_another() -> None:
     async def main() -> None:
         watched = Watched()
+        watched.register("b", "first")
         watched.open("b", "first").close()
         assert watched.changes == [{"b": "first"}]
 
@@ -61,7 +96,9 @@ def test_a_node_is_lost_when_its_connection_ends_and_back_a_while_after_it_has_a
 def test_a_node_that_has_opened_another_connection_is_not_lost_with_the_old_one() -> None:
     async def main() -> None:
         watched = Watched()
+        watched.register("b", "first")
         old = watched.open("b", "first")
+        watched.register("b", "second")
         watched.open("b", "second")
 
         old.close()
@@ -74,6 +111,7 @@ def test_a_node_that_has_opened_another_connection_is_not_lost_with_the_old_one(
 def test_nobody_is_lost_because_the_doors_are_closed_here() -> None:
     async def main() -> None:
         watched = Watched()
+        watched.register("b", "first")
         feed = watched.open("b", "first")
         watched.feeding.end()
 
@@ -81,5 +119,83 @@ def test_nobody_is_lost_because_the_doors_are_closed_here() -> None:
 
         assert watched.changes == []
         assert watched.feeding.lost == {}
+
+    asyncio.run(main())
+
+
+def test_a_process_that_only_says_it_is_a_node_neither_is_fed_nor_takes_the_place_of_that_node() -> None:
+    async def main() -> None:
+        watched, real, other = Watched(), Line(), Line()
+        watched.register("b", "real")
+        feed = watched.open("b", "real", real)
+
+        stranger = watched.open("b", "other", other)
+
+        assert not await watched.is_answered(stranger, other)
+        assert watched.feeding.heard_us == {}
+        assert watched.rereads == 1, "the view may be behind"
+        stranger.close()
+        assert watched.changes == []
+        assert real.is_open
+        assert await watched.is_answered(feed, real)
+
+    asyncio.run(main())
+
+
+def test_a_process_that_the_view_shows_later_gets_answers_to_what_it_asked_before() -> None:
+    async def main() -> None:
+        watched, old, new = Watched(), Line(), Line()
+        watched.register("b", "old")
+        watched.open("b", "old", old)
+        feed = watched.open("b", "new", new)
+        assert not await watched.is_answered(feed, new)
+
+        watched.register("b", "new")
+
+        assert not old.is_open
+        assert watched.feeding.heard_us == {"b": 7}
+        running = asyncio.create_task(feed.run())
+        (answer,) = (await new.sent.get()).answers
+        assert (answer.partition, answer.reply.incarnation) == ("p", "new")
+        running.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_replaced_is_closed_so_that_whoever_is_behind_it_finds_out() -> None:
+    async def main() -> None:
+        for is_registered in (True, False):
+            watched, first, second = Watched(), Line(), Line()
+            if is_registered:
+                watched.register("b", "only")
+            watched.open("b", "only", first)
+
+            watched.open("b", "only", second)
+
+            assert (first.is_open, second.is_open) == (False, True)
+
+    asyncio.run(main())
+
+
+def test_a_fetch_by_a_stream_that_nobody_would_answer_closes_it() -> None:
+    async def main() -> None:
+        watched, line = Watched(), Line()
+        watched.register("b", "first")
+        feed = watched.open("b", "first", line)
+        feed.close()
+
+        feed.fetched(msgspec.msgpack.encode(Fetches([])))
+
+        assert not line.is_open
+
+    asyncio.run(main())
+
+
+def test_a_fetch_in_the_name_of_another_process_is_refused() -> None:
+    async def main() -> None:
+        watched = Watched()
+        watched.register("b", "first")
+        with pytest.raises(ProtocolError, match="stream of another process"):
+            watched.open("b", "first").fetched(fetch_of(Replicate("b", "disk", "second")))
 
     asyncio.run(main())

@@ -9,9 +9,13 @@ import pytest
 
 from etcd_support import run
 from lone_node import LoneNode, on_node
-from penstock.cluster.core.events import Unanswered
+from penstock.broker.settings import TopicSettings
+from penstock.cluster.core.election import first
+from penstock.cluster.core.events import Registered, Unanswered
+from penstock.cluster.core.record import encode
+from penstock.cluster.etcd.store import Put
 from penstock.cluster.hosted import Hosted
-from penstock.errors import EtcdError, EtcdUnavailable, EtcdVersionRefused, Fatal
+from penstock.errors import EtcdError, EtcdUnavailable, EtcdVersionRefused, Fatal, SessionLost
 
 ORPHAN = "00" * 16
 
@@ -192,5 +196,38 @@ def test_who_is_not_told_to_wait_hears_that_etcd_is_away() -> None:
         with pytest.raises(EtcdUnavailable):
             await lone.open()
         assert len(asyncio.all_tasks()) == 1
+
+    run(main)
+
+
+def test_a_node_without_etcd_refuses_changes_and_is_ready_only_while_it_serves_what_it_leads() -> None:
+    async def main() -> None:
+        lone = LoneNode()
+        await lone.open(ttl_s=1)
+        node = lone.node
+        with pytest.raises(SessionLost, match="not joined"):
+            node.check_ready()
+        await lone.join()
+        # Its follower never comes, so only the session lets it serve.
+        live = {**node.members.live, "b": Registered("disk-b", "process-b")}
+        record = first("t", 0, ("a", "b"), 1, live)
+        lone.etcd.commit({}, [Put(node.keys.partition(ORPHAN), encode(record))], [])
+        await lone.until(lambda: ORPHAN in node.hosted and node.hosted[ORPHAN].serves_until_us > node.now_us())
+        node.check_ready()
+        node.check_etcd()
+
+        lone.etcd.down = True
+        await lone.until(lambda: node.is_cut_off)
+        with pytest.raises(EtcdUnavailable, match="node a has not reached etcd"):
+            await asyncio.to_thread(node.catalog.create_topic, "t", 1, TopicSettings())
+        await lone.until(lambda: node.hosted[ORPHAN].serves_until_us <= node.now_us())
+        with pytest.raises(SessionLost, match="serves nothing"):
+            node.check_ready()
+
+        lone.etcd.down = False
+        await lone.until(lambda: not node.is_cut_off)
+        node.check_ready()
+        node.check_etcd()
+        await lone.close()
 
     run(main)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,15 @@ from penstock.storage.commit import Committed
 PAST_US_MAX = 10_000_000
 
 
+class TooFew(NamedTuple):
+    """Replicas of a partition in sync, and how many have to be before its new leader serves it. `is_awaited`: as many
+    nodes are up, and about to be."""
+
+    in_sync: int
+    min_isr: int
+    is_awaited: bool
+
+
 class Topic:
     """Invariant: `numbered` are partitions of the record, ascending: all of them, or in a cluster those led here."""
 
@@ -49,7 +59,9 @@ class Topic:
         clock: Clock,
         room: Room,
         is_replicated: bool = False,
+        too_few: Callable[[str], TooFew | None] = lambda identity: None,
     ) -> None:
+        """`too_few` tells, of a partition by its id, what keeps this node from serving it, if that is so."""
         self.bell = bell
         self.room = room
         self._limits = limits
@@ -57,6 +69,7 @@ class Topic:
         self._turn = 0
         # Also while none of its partitions is led here.
         self.is_replicated = is_replicated
+        self._too_few = too_few
         self.change(record, partitions)
 
     def change(self, record: TopicRecord, partitions: Mapping[int, Partition]) -> None:
@@ -94,8 +107,25 @@ class Topic:
 
     def _not_here(self, number: object) -> PenstockError:
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < self.count:
-            return NotLeader(f"partition {number} of {self.name} is led by another node", topic=self.name)
+            too_few = self._too_few(self.record.partitions[number])
+            if too_few is not None:
+                return self._not_begun(number, too_few)
+            what = f"this node does not lead partition {number} of {self.name}, or not any more"
+            return NotLeader(what, topic=self.name, partition=number)
         return PartitionNotFound(f"{self.name} has partitions 0 to {self.count - 1}, not {number!r}", topic=self.name)
+
+    def _not_begun(self, number: int, too_few: TooFew) -> PenstockError:
+        in_sync, min_isr, is_awaited = too_few
+        error = NotLeader if is_awaited else NotEnoughReplicas
+        return error(
+            f"partition {number} of {self.name} has a new leader, and {in_sync} of the {min_isr} replicas in sync that "
+            "its min_isr demands: nothing is stored or read, whatever acks, before so many have what the leader begins "
+            f"with. {'They are catching up' if is_awaited else 'Try again when more nodes are up'}",
+            topic=self.name,
+            partition=number,
+            in_sync=in_sync,
+            min_isr=min_isr,
+        )
 
     def has_nothing(self, group: str, now_us: int) -> bool:
         """A lease would surely find nothing here."""

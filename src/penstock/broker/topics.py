@@ -12,7 +12,7 @@ from penstock.broker.names import DEAD_LETTERS, check_name
 from penstock.broker.partition import Partition
 from penstock.broker.room import Room
 from penstock.broker.settings import TopicSettings
-from penstock.broker.topic import Topic
+from penstock.broker.topic import TooFew, Topic
 from penstock.broker.work import Work
 from penstock.clock import Clock
 from penstock.errors import (
@@ -57,6 +57,9 @@ class Topics:
         self.taken_over: Callable[[Topic, int], None] = lambda topic, number: None
         self.opened: Callable[[Topic], None] = lambda topic: None
         self.changed: Callable[[str, int], None] = lambda name, partitions: None
+        # Of a replicated partition that is led here, by its id, and can't be shown as yet because too few replicas are
+        # in sync for that.
+        self.too_few: Callable[[str], TooFew | None] = lambda identity: None
 
     @property
     def records(self) -> list[TopicRecord]:
@@ -161,6 +164,7 @@ class Topics:
             clock=self._clock,
             room=self._room,
             is_replicated=self._is_replicated,
+            too_few=lambda identity: self.too_few(identity),
         )
         self.open[record.name] = topic
         self.opened(topic)

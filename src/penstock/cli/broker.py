@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Client
 
 ADDRESS = "penstock://127.0.0.1:7420"
+# Somebody sits before it, and is told soon that etcd is away; programs wait for longer.
+ETCD_S = 2.0
 
 _Server = Annotated[
     str | None,
@@ -48,10 +50,11 @@ class Broker(Bundle):
         return self._connected() if self.data is None else self._opened(self.data, create)
 
     def _connected(self) -> Client:
-        import penstock
+        from penstock.net import connect
+        from penstock.net.routing.pace import Pace
 
         try:
-            return penstock.connect(self.address, key=self.key)
+            return connect(self.address, key=self.key, pace=Pace(etcd_s=ETCD_S))
         except ConnectionLost as error:
             import ssl
 

@@ -38,7 +38,7 @@ Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC…", help="Of
 @app.command("status")
 @bundled
 def status(site: Site, output: OutputOption = Output.TABLE) -> None:
-    """Whether all is well. Exit code 1 if not: a node is gone, or a partition lacks a leader or replicas."""
+    """Whether all is well. Exit code 1 if not: a node or etcd is gone, or a partition lacks a leader or replicas."""
     print_status(_survey(site), output)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 import typer
 
-from penstock.cli.broker import ADDRESS
+from penstock.cli.broker import ADDRESS, ETCD_S
 from penstock.cli.bundles import Bundle
 
 if TYPE_CHECKING:
@@ -46,9 +46,10 @@ class Site(Bundle):
     def open(self) -> Iterator[Call]:
         """Requests are asked of whichever node answers."""
         from penstock.net.connecting import transport_to
+        from penstock.net.routing.pace import Pace
 
         with asyncio.Runner() as runner:
-            transport = runner.run(transport_to(self._address, key=self._key))
+            transport = runner.run(transport_to(self._address, key=self._key, pace=Pace(etcd_s=ETCD_S)))
             try:
 
                 def call(request: Request[Any]) -> Any:

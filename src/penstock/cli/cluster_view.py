@@ -172,6 +172,8 @@ def wrong_with(report: ClusterReport) -> dict[str, list[str]]:
     }
     if not report.controller:
         found["without_controller"] = ["the cluster"]
+    if report.is_cut_off:
+        found["cut_off_from_etcd"] = [report.node]
     return {what: whom for what, whom in found.items() if whom}
 
 
@@ -185,6 +187,7 @@ def print_status(report: ClusterReport, output: Output) -> None:
             {
                 "cluster": report.id,
                 "is_well": not wrong,
+                "is_cut_off_from_etcd": report.is_cut_off,
                 "controller": report.controller or None,
                 "nodes": [node.id for node in alive],
                 "draining": [node.id for node in report.nodes if node.is_draining],
@@ -220,7 +223,7 @@ def _print_status(
     nodes = f"{len(alive)} alive: {', '.join(node.id for node in alive)}"
     fields = [
         ("cluster", report.id),
-        ("state", "something is wrong" if wrong else "all is well"),
+        ("state", _state(report, wrong)),
         ("nodes", nodes + (f"; draining: {', '.join(draining)}" if draining else "")),
         ("controller", report.controller or "none"),
         ("topics", f"{report.topics}, with {counted(len(report.partitions), 'partition')}"),
@@ -236,6 +239,14 @@ def _print_status(
         print_table(out, columns, rows[:_ROWS_MAX])
         if len(rows) > _ROWS_MAX:
             out.print(f"and {len(rows) - _ROWS_MAX} more")
+
+
+def _state(report: ClusterReport, wrong: dict[str, list[str]]) -> str:
+    if report.is_cut_off:
+        return (
+            f"etcd can't be reached (says {report.node}): nothing can be changed, and a node that fails is not replaced"
+        )
+    return "something is wrong" if wrong else "all is well"
 
 
 def _some(whom: list[str]) -> str:

@@ -70,6 +70,11 @@ class Bound:
     def __str__(self) -> str:
         return rfc3339(self.time_us) if self.time_us is not None else str(self._by_partition or self._else)
 
+    @property
+    def partitions(self) -> Sequence[int]:
+        """Those that it names."""
+        return list(self._by_partition)
+
     def offsets(self, ends: Sequence[tuple[int, int]]) -> list[int]:
         unknown = [number for number in self._by_partition if number not in range(len(ends))]
         if unknown:

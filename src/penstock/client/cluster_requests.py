@@ -72,7 +72,7 @@ class PartitionReport(msgspec.Struct, frozen=True):
 
 class ClusterReport(msgspec.Struct, frozen=True):
     """As `node` knows it. `silent` are nodes that did not say what they lead; `throttle` is in bytes a second, 0 for
-    none."""
+    none. `is_cut_off` if `node` has not reached etcd for some seconds: then all of it is as of before."""
 
     id: str
     node: str
@@ -83,6 +83,7 @@ class ClusterReport(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionReport, ...]
     silent: tuple[str, ...] = ()
     throttle: int = 0
+    is_cut_off: bool = False
 
 
 class SurveyCluster(Request[ClusterReport], frozen=True):

@@ -23,13 +23,15 @@ class NodeInfo(msgspec.Struct, frozen=True):
 
 
 class ClusterInfo(msgspec.Struct, frozen=True):
-    """`nodes` are those that are alive, by what the answering `node` knows at `revision`; larger ones are later."""
+    """`nodes` are those that are alive, by what the answering `node` knows at `revision`; larger ones are later.
+    `is_cut_off` if it has not reached etcd for some seconds."""
 
     id: str = ""
     node: str = ""
     revision: int = 0
     controller: str = ""
     nodes: tuple[NodeInfo, ...] = ()
+    is_cut_off: bool = False
 
 
 class DescribeCluster(Request[ClusterInfo], frozen=True):

@@ -134,11 +134,14 @@ class Producer:
         if self._is_closed:
             raise LogClosed(f"the producer for {self.topic} is closed")
         if self._outbox is None or self._sender is None:
-            info = await self._transport.call(DescribeTopic(self.topic))
+            # Of none of its partitions: it may do without those that nobody leads.
+            info = await self._transport.call(DescribeTopic(self.topic, ()))
+            if not info.count:
+                info = await self._transport.call(DescribeTopic(self.topic))
             # Somebody else may have started it meanwhile.
             if self._outbox is None or self._sender is None:
                 self._max_delay_us = info.settings["max_delay_us"]
-                self._start(len(info.partitions))
+                self._start(info.count or len(info.partitions))
         assert self._outbox is not None
         assert self._sender is not None
         return self._outbox, self._sender

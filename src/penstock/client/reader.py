@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock.client.bounds import Bound, Offsets, chosen, numbers_of, stretches_of, within
+from penstock.client.bounds import Bound, End, Offsets, chosen, numbers_of, stretches_of, within
 from penstock.client.requests import FindOffsets
 from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, between, log_schema
 from penstock.client.transport import Transport
@@ -125,13 +125,26 @@ class Reader:
 
     async def _found(self, bound: Bound, ends: list[tuple[int, int]]) -> list[int]:
         if bound.time_us is not None:
-            return within(ends, await self._transport.call(FindOffsets(self.topic, bound.time_us)))
+            return within(ends, await self._at(bound.time_us))
         return bound.offsets(ends)
 
     async def _log_ends(self) -> list[tuple[int, int]]:
         """By partition. Those that are added while this is asked are left out."""
-        first, last = [await self._transport.call(FindOffsets(self.topic, at)) for at in ("earliest", "latest")]
+        first, last = await self._at("earliest"), await self._at("latest")
         return list(zip(first, last, strict=False))
+
+    async def _at(self, at: End | int) -> list[int]:
+        """By partition. Only those are asked for that it is about, since others may have no leader: they have a 0."""
+        if self._partitions is None:
+            return await self._transport.call(FindOffsets(self.topic, at))
+        named = [*self._partitions, *self._start.partitions, *self._end.partitions]
+        if not named or not all(type(number) is int and 0 <= number < 1 << 31 for number in named):
+            # Nothing is to be read, or nothing of that kind is there; how many there are says which.
+            return await self._transport.call(FindOffsets(self.topic, at))
+        wanted = tuple(sorted(set(named)))
+        found = await self._transport.call(FindOffsets(self.topic, at, wanted))
+        by_number = dict(zip(wanted, found, strict=True))
+        return [by_number.get(number, 0) for number in range(wanted[-1] + 1)]
 
     async def stretches(self) -> AsyncIterator[Some]:
         """Some messages of one partition at a time, as they come from the broker."""

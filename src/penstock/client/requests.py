@@ -61,6 +61,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
     scheduled: int
     # Made with the topic: one that was deleted and made again has another. Empty if the broker is older than ids.
     id: str = ""
+    # Partitions there are, whoever leads them. 0 if the broker is older than this.
+    count: int = 0
 
 
 class CreateTopic(Request[TopicInfo], frozen=True):
@@ -80,6 +82,8 @@ class DeleteTopic(Request[None], frozen=True):
 
 
 class DescribeTopic(Request[TopicInfo], frozen=True):
+    """Of none of its partitions (an empty tuple): any node of a cluster knows its settings, and how many it has."""
+
     name: str
     partitions: tuple[int, ...] | None = None
 

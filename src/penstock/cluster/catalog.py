@@ -92,6 +92,8 @@ class ClusterCatalog(Catalog):
         self._loop = asyncio.get_running_loop()
         # Told on the loop when something is different.
         self.changed: Callable[[], None] = lambda: None
+        # Raises, ahead of a change, what keeps it from being made.
+        self.check: Callable[[], None] = lambda: None
         self._records: dict[str, Record] = {}
         self._revisions: dict[str, int] = {}
         self._is_stale = False
@@ -181,6 +183,7 @@ class ClusterCatalog(Catalog):
     async def _commit(
         self, puts: dict[str, Record], gone: list[str], before: dict[str, Record], guards: dict[str, int]
     ) -> None:
+        self.check()
         partitions: dict[str, PartitionRecord] = {}
         for key, record in puts.items():
             if isinstance(record, TopicRecord):

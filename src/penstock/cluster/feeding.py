@@ -3,6 +3,9 @@
 A feed is one stream to one other node. Answers wait here until the stream has room, and only then are their frames read
 from the log: however many partitions have something to send, what is in memory is what the network is just taking.
 To replicas of partitions that are being moved, and have not caught up, they go at the rate of the throttle, if any.
+
+A node is fed as the process that is registered in etcd under its name. A stream of any other waits: if the view here is
+behind, it will show that process soon; if it never does, that was not the node.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from penstock.cluster.core.messages import Data, Part, Reply
+from penstock.cluster.core.events import Registered
+from penstock.cluster.core.messages import Data, Fetch, Part, Reply
 from penstock.cluster.hosted import SENT_BYTES_MAX, Hosted
 from penstock.cluster.tally import Tally
 from penstock.cluster.throttle import Throttle
 from penstock.cluster.words import Answer, Answers, Fetches, Replicate, Sent, decoded
-from penstock.errors import Fatal, PenstockError
+from penstock.errors import Fatal, PenstockError, ProtocolError
 from penstock.limits import MIB
 
 log = logging.getLogger("penstock.cluster")
@@ -40,10 +44,14 @@ class Stream(Protocol):
 
     def deliver(self, correlation: int, word: object, payload: Sequence[memoryview]) -> None: ...
 
+    def abort(self) -> None: ...
+
 
 class Feed:
     def __init__(self, stream: Stream, correlation: int, peer: Replicate, feeding: Feeding) -> None:
         self.peer = peer
+        # What it has asked while it was not known yet, by partition.
+        self.early: dict[str, Fetch] = {}
         self._stream = stream
         self._correlation = correlation
         self._feeding = feeding
@@ -61,10 +69,14 @@ class Feed:
         self._has_some.set()
 
     def fetched(self, header: bytes) -> None:
-        self._feeding.fetched(self.peer.node, header)
+        self._feeding.fetched(self, header)
 
     def close(self) -> None:
         self._feeding.closed(self)
+
+    def abort(self) -> None:
+        """Whoever is behind it, and still wants something, finds out and comes again."""
+        self._stream.abort()
 
     async def run(self) -> None:
         """Until it is cancelled, with the connection."""
@@ -123,39 +135,71 @@ class Feeding:
     def __init__(
         self,
         hosted: Mapping[str, Hosted],
+        live: Callable[[], Mapping[str, Registered]],
         now_us: Callable[[], int],
         broke: Callable[[PenstockError], None],
         tally: Tally,
     ) -> None:
         self._hosted = hosted
+        self._live = live
         self._now_us = now_us
         self._broke = broke
         self.tally = tally
         self.throttle = Throttle(now_us)
         # By node: the last one it has opened.
         self._feeds: dict[str, Feed] = {}
+        # Of processes that are not registered as the node they say they are, or not yet.
+        self._strangers: dict[Replicate, Feed] = {}
         # When each was last heard to still wait for answers.
         self.heard_us: dict[str, int] = {}
         # By node: incarnations that have fetched from here, and whose connection was lost since.
         self.lost: dict[str, str] = {}
         # Told when one is lost, or is back.
         self.changed: Callable[[], None] = lambda: None
+        # Asked for when the view here may be behind.
+        self.reread: Callable[[], None] = lambda: None
         self._is_ending = False
 
     def open(self, stream: Stream, correlation: int, header: bytes) -> Feed:
-        """The last one that a node has opened is the one that counts."""
+        """The last one that a process has opened is the one that counts."""
         feed = Feed(stream, correlation, decoded(header, Replicate), self)
+        if self._is_registered(feed.peer):
+            self._take(feed)
+        else:
+            log.info("%s has to wait with its fetches: it is not registered as that process yet", feed.peer.node)
+            before = self._strangers.get(feed.peer)
+            self._strangers[feed.peer] = feed
+            if before is not None:
+                before.abort()
+        return feed
+
+    def _is_registered(self, peer: Replicate) -> bool:
+        return self._live().get(peer.node) == Registered(peer.disk, peer.incarnation)
+
+    def _take(self, feed: Feed) -> None:
+        before = self._feeds.get(feed.peer.node)
         self._feeds[feed.peer.node] = feed
+        if before is not None:
+            before.abort()
         log.info("%s fetches from here", feed.peer.node)
         if feed.peer.node in self.lost:
             asyncio.get_running_loop().call_later(_BACK_S, self._is_back, feed)
-        return feed
+
+    def members_changed(self) -> None:
+        for peer, feed in list(self._strangers.items()):
+            if self._is_registered(peer):
+                del self._strangers[peer]
+                self._take(feed)
+                early, feed.early = feed.early, {}
+                self._fetched(feed, list(early.items()))
 
     def _is_back(self, feed: Feed) -> None:
         if self._feeds.get(feed.peer.node) is feed and self.lost.pop(feed.peer.node, None) is not None:
             self.changed()
 
     def closed(self, feed: Feed) -> None:
+        if self._strangers.get(feed.peer) is feed:
+            del self._strangers[feed.peer]
         if self._feeds.get(feed.peer.node) is feed:
             del self._feeds[feed.peer.node]
             log.info("%s does not fetch from here any more", feed.peer.node)
@@ -167,9 +211,22 @@ class Feeding:
         """The doors are being closed: from now on it is not others that are lost."""
         self._is_ending = True
 
-    def fetched(self, node: str, header: bytes) -> None:
+    def fetched(self, feed: Feed, header: bytes) -> None:
         fetches = decoded(header, Fetches).fetches
-        self.heard_us[node] = self._now_us()
+        for _, fetch in fetches:
+            if Replicate(fetch.node, fetch.disk, fetch.incarnation) != feed.peer:
+                raise ProtocolError(f"a fetch of {fetch.node} comes by the stream of another process")
+        if self._feeds.get(feed.peer.node) is feed:
+            self._fetched(feed, fetches)
+        elif self._strangers.get(feed.peer) is feed:
+            feed.early.update(fetches)
+            self.reread()
+        else:
+            # Nobody would answer.
+            feed.abort()
+
+    def _fetched(self, feed: Feed, fetches: Sequence[tuple[str, Fetch]]) -> None:
+        self.heard_us[feed.peer.node] = self._now_us()
         for identity, fetch in fetches:
             hosted = self._hosted.get(identity)
             if hosted is not None:
@@ -221,7 +278,7 @@ class Feeding:
                 sent.append(Sent(own.log_id, sum(map(len, some)), own.whole_from))
                 frames += some
         except PenstockError as error:
-            log.error("%s can't be read for %s: %s", identity, reply.to, error.message)
+            log.error("%s can't be read for %s: %s", hosted.shown, reply.to, error.message)
             if isinstance(error, Fatal):
                 self._broke(error)
             return Answer(identity, fenced, (None, None)), []

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.broker.partition import Partition
+from penstock.broker.topic import TooFew
 from penstock.cluster.core.effects import (
     Ask,
     Begin,
@@ -132,6 +133,11 @@ class Hosted:
         return self.replica.record
 
     @property
+    def shown(self) -> str:
+        """Its name, for people."""
+        return self.identity if self.record is None else f"{self.record.topic}:{self.record.number}"
+
+    @property
     def is_leader(self) -> bool:
         return isinstance(self.replica.role, Leader)
 
@@ -170,8 +176,20 @@ class Hosted:
         """Writers who want it on all replicas are refused while too few are in sync."""
         role = self.replica.role
         if isinstance(role, Leader):
-            in_sync, min_isr = still_in_sync(self._host.now_us(), role), role.ballot.record.min_isr
-            partition.too_few = (in_sync, min_isr) if in_sync < min_isr else None
+            partition.too_few = self._too_few(role)
+
+    def _too_few(self, leader: Leader) -> tuple[int, int] | None:
+        in_sync, min_isr = still_in_sync(self._host.now_us(), leader), leader.ballot.record.min_isr
+        return (in_sync, min_isr) if in_sync < min_isr else None
+
+    def too_few_to_begin(self) -> TooFew | None:
+        """If that keeps this node from serving what it leads: the frame that begins the epoch is not committed."""
+        role = self.replica.role
+        if not isinstance(role, Leader) or role.is_open or (too_few := self._too_few(role)) is None:
+            return None
+        in_sync, min_isr = too_few
+        up = sum(node in role.site.tick.live for node in role.ballot.record.hosting)
+        return TooFew(in_sync, min_isr, is_awaited=up >= min_isr)
 
     def wrote(self, number: int) -> None:
         """The leader's own appends are on disk so far."""
@@ -228,7 +246,11 @@ class Hosted:
             for each in self.logs:
                 each.hold_back(each.start_offset, anew=True)
         await self._once_there_is_room(begin, lambda: self.is_leader and self.epoch == epoch)
-        self.step(Begun(epoch, (_first_of(self.logs[0], epoch), _first_of(self.logs[1], epoch))))
+        first = _first_of(self.logs[MESSAGES], epoch)
+        if self.partition is not None and first is not None:
+            # It was open before, and knows only of the holes that there were then.
+            self.partition.reading.holes.add(first)
+        self.step(Begun(epoch, (first, _first_of(self.logs[1], epoch))))
         await self._host.on_a_thread(sync)
         for number in LOGS:
             self.wrote(number)
@@ -240,7 +262,7 @@ class Hosted:
                 await self._host.on_a_thread(work)
                 return
             except DiskFull as error:
-                log.warning("%s has to wait for room on the disk: %s", self.identity, error.message)
+                log.warning("%s has to wait for room on the disk: %s", self.shown, error.message)
                 await asyncio.sleep(_AGAIN_S)
 
     def _follow(self, effect: Follow) -> None:
@@ -343,7 +365,7 @@ class Hosted:
                 await self._host.on_a_thread(partial(own.delete_prefix, start))
         except DiskFull as error:
             # Even this takes a little. What else there is to do does not wait for it.
-            log.warning("%s can't be trimmed: %s; trying again", self.identity, error.message)
+            log.warning("%s can't be trimmed: %s; trying again", self.shown, error.message)
             asyncio.get_running_loop().call_later(_AGAIN_S, self._job, partial(self._trimmed, number))
 
     def _store(self, effect: Store) -> None:
@@ -373,7 +395,7 @@ class Hosted:
                 end = await self._host.on_a_thread(store)
             except (LogDiverged, InvalidFrame, DiskFull) as error:
                 # The leader is asked again, when room may have been made, or another one leads.
-                log.warning("%s can't be copied: %s; asking again", self.identity, error.message)
+                log.warning("%s can't be copied: %s; asking again", self.shown, error.message)
                 await asyncio.sleep(_AGAIN_S)
                 end = own.end_offset
             lineage = tuple((epoch.epoch, epoch.first_offset) for epoch in own.lineage)

@@ -1,6 +1,7 @@
 """The names of things in etcd, all below one prefix for a cluster.
 
 <prefix>/cluster               the cluster's id, and the secret by which its nodes know each other
+<prefix>/claims/<node>         whose a node's name is, before it is there for others, too: bound to its session
 <prefix>/brokers/<node>        a live node: bound to its session
 <prefix>/controller            the node that elects leaders: bound to its session
 <prefix>/nodes/<node>          a node that has ever joined, alive or not
@@ -35,6 +36,7 @@ class Keys:
     def __init__(self, cluster: str = "default") -> None:
         self.prefix = f"/penstock/{check_node(cluster)}/"
         self.cluster = self.prefix + "cluster"
+        self.claims = self.prefix + "claims/"
         self.brokers = self.prefix + "brokers/"
         self.controller = self.prefix + "controller"
         self.nodes = self.prefix + "nodes/"
@@ -45,6 +47,9 @@ class Keys:
         self.topics = self.prefix + "catalog/topics/"
         self.groups = self.prefix + "catalog/groups/"
         self.schedules = self.prefix + "catalog/schedules/"
+
+    def claim(self, node: str) -> str:
+        return self.claims + node
 
     def broker(self, node: str) -> str:
         return self.brokers + node

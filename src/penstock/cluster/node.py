@@ -2,8 +2,8 @@
 
     etcd ── view ──► members, partitions, catalog ──► replicas here (`hosted`) ◄── feeding, following ──► other nodes
 
-Opened in two steps: `open` reads what there is and opens the replicas; `join` makes the node known, once its doors are
-open and others can reach it.
+Opened in two steps: `open` reads what there is, claims the node's name, and opens the replicas; `join` makes the node
+known, once its doors are open and others can reach it. Before the name is its own, it hosts and fetches nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.broker.broker import Broker as Queue
 from penstock.broker.partition import Partition
+from penstock.broker.topic import TooFew
 from penstock.client.placement import NodeInfo
 from penstock.clock import Clock
 from penstock.cluster.catalog import ClusterCatalog
@@ -59,7 +60,7 @@ from penstock.errors import (
     SessionLost,
 )
 from penstock.net.address import place_of
-from penstock.net.connection import Place
+from penstock.net.connection import Connection, Place
 from penstock.storage.files import Files, random_id
 
 log = logging.getLogger("penstock.cluster")
@@ -70,6 +71,7 @@ TICK_S = 1.0
 _TICK_S_MIN = 0.02
 TIDY_S = 60.0
 _RETRY_S = 0.25
+_ANSWER_S = 1.0
 
 
 class _Cluster(msgspec.Struct, frozen=True):
@@ -100,7 +102,9 @@ class Node:
         placing = Placing(self.members, self.partitions)
         self.catalog = ClusterCatalog(self.view, store, self.keys, placing.place, clock=clock, new_id=random_id)
         self.tally = Tally()
-        self.presence = Presence(self.name, store, self.view, self.keys, self.members, ttl_s, self.tally)
+        self.presence = Presence(
+            self.name, store, self.view, self.keys, self.members, ttl_s, self.tally, self._namesake_answers
+        )
         self.controller = Controller(
             Chosen(self.name, self.incarnation),
             store,
@@ -120,8 +124,9 @@ class Node:
         self._taking_up: asyncio.Task[None] | None = None
         # When each was made: one that was deleted may be there again.
         self._groups: dict[str, int] = {}
-        self.feeding = Feeding(self.hosted, self.now_us, self.broke, self.tally)
+        self.feeding = Feeding(self.hosted, lambda: self.members.live, self.now_us, self.broke, self.tally)
         self.feeding.changed = self._feeds_changed
+        self.feeding.reread = self.reread
         self.view.on_change(self.keys.throttle, self._throttled)
         self.following: Following
         self.queue: Queue
@@ -178,7 +183,9 @@ class Node:
         me = Replicate(self.name, disk.id, self.incarnation)
         self.following = Following(self.place, self.hosted, me, self._clock, self.tally, self.broke)
         await self._patiently(self.view.start)
+        await self._patiently(lambda: self.presence.claim(disk.id))
         self.queue = await open_queue(self.catalog)
+        self.queue.replicated.too_few = self._too_few_to_begin
         self.catalog.changed = self._catalog_changed
         self._catalog_changed()
         self.partitions.changed = self._partition_changed
@@ -226,6 +233,7 @@ class Node:
         )
         await self._patiently(lambda: self.presence.announce(broker))
         self._keeping = start(self.presence.keep(broker, self.broke), self.broke)
+        self.catalog.check = self.check_etcd
         for work in (
             self._tick(),
             self.controller.run(),
@@ -328,6 +336,8 @@ class Node:
         now = self._surroundings()
         for hosted in list(self.hosted.values()):
             hosted.step(now)
+        # Behind them: replicas know by now whose fetches these are.
+        self.feeding.members_changed()
 
     def _note_term(self) -> None:
         self.members.term = self.view.revision
@@ -375,6 +385,27 @@ class Node:
     def session_left_s(self) -> float:
         """For how long the session is surely valid; 0 if it is not."""
         return max(0, self.presence.valid_until_us - self.now_us()) / 1e6
+
+    @property
+    def is_cut_off(self) -> bool:
+        """From etcd, for longer than its session is surely valid."""
+        return self._keeping is not None and not self.session_left_s()
+
+    def check_etcd(self) -> None:
+        """Ahead of a change: nobody waits for what is known to fail."""
+        if self.is_cut_off:
+            raise EtcdUnavailable(
+                f"node {self.name} has not reached etcd for some seconds: nothing can be changed until it does",
+                node=self.name,
+            )
+
+    def check_ready(self) -> None:
+        """Without etcd it is, as long as it serves something of what it leads: nobody else would."""
+        if self._keeping is None:
+            raise SessionLost("the node has not joined its cluster yet")
+        led = [hosted for hosted in self.hosted.values() if hosted.is_leader]
+        if self.is_cut_off and led and not any(hosted.serves_until_us > self.now_us() for hosted in led):
+            raise SessionLost("the node reaches neither etcd nor enough followers, and serves nothing of what it leads")
 
     async def _tidy(self) -> None:
         """Of partitions that are led here the broker sees to that."""
@@ -485,6 +516,11 @@ class Node:
                 self._taking_up = start(self._take_up(), self.broke)
             log.info("leads partition %d of %s at epoch %d", number, topic.name, hosted.epoch)
 
+    def _too_few_to_begin(self, identity: str) -> TooFew | None:
+        """Of what is surely led here."""
+        hosted = self.hosted.get(identity)
+        return None if hosted is None or not self.session_left_s() else hosted.too_few_to_begin()
+
     async def _take_up(self) -> None:
         """What was left undone where others led before. By a catalog that is surely as new as what they did: a group
         that is not in it was deleted."""
@@ -562,6 +598,18 @@ class Node:
             return None
         place = place_of(broker.native, key=self.secret, tls=self._tls if broker.tls else None)
         return place._replace(client=f"node {self.name}")
+
+    async def _namesake_answers(self) -> bool:
+        try:
+            place = self.place(self.name)
+            if place is None:
+                return False
+            async with asyncio.timeout(_ANSWER_S):
+                connection = await Connection.to(place, self._clock)
+        except (PenstockError, TimeoutError):
+            return False
+        await connection.close()
+        return True
 
     # --- the end -----------------------------------------------------------------------------------------
 

@@ -47,21 +47,27 @@ class Operations:
         return await self._survey.report(request.topics)
 
     async def reassign(self, request: Reassign) -> list[Move]:
+        self._node.check_etcd()
         return await self._moves.reassign(request)
 
     async def cancel(self, request: CancelMoves) -> list[Move]:
+        self._node.check_etcd()
         return await self._moves.cancel(request)
 
     async def rebalance(self, request: Rebalance) -> Plan:
+        self._node.check_etcd()
         return await self._moves.rebalance(request)
 
     async def elect(self, request: ElectLeaders) -> list[Elected]:
+        self._node.check_etcd()
         return await self._elections.elect(request)
 
     async def drain(self, request: DrainNode) -> list[Move]:
+        self._node.check_etcd()
         return await self._moves.drain(request)
 
     async def undrain(self, request: UndrainNode) -> None:
+        self._node.check_etcd()
         await self._moves.undrain(request)
 
     def replicas(self, request: DescribeReplicas) -> list[ReplicaReport]:

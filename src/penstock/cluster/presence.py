@@ -1,10 +1,16 @@
-"""That a node is there: its entry among the brokers, bound to its session, made anew whenever one of them is gone."""
+"""That a node is there: its claim to its name, and its entry among the brokers.
+
+    claim      before it opens anything: nobody else has the name
+    announce   once its doors are open: others know of it, and let it fetch
+
+Both are bound to one session, and made anew whenever one of them is gone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -13,7 +19,7 @@ from penstock.cluster.etcd.store import ABSENT, Put, Store, Won
 from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
 from penstock.cluster.members import Members
-from penstock.cluster.registration import Broker
+from penstock.cluster.registration import Broker, Claim
 from penstock.cluster.tally import Tally
 from penstock.errors import AlreadyExists, EtcdUnavailable, OutcomeUnknown, PenstockError, SessionLost
 
@@ -27,9 +33,20 @@ _GRACE_S = 2.0
 
 class Presence:
     def __init__(
-        self, name: str, store: Store, view: View, keys: Keys, members: Members, ttl_s: int, tally: Tally
+        self,
+        name: str,
+        store: Store,
+        view: View,
+        keys: Keys,
+        members: Members,
+        ttl_s: int,
+        tally: Tally,
+        answers: Callable[[], Awaitable[bool]],
     ) -> None:
+        """`answers` asks the node that is registered under the name whether it is alive."""
+        # While the node is announced.
         self.session: Session | None = None
+        self._claimed: Session | None = None
         self._name = name
         self._store = store
         self._view = view
@@ -37,6 +54,7 @@ class Presence:
         self._members = members
         self._ttl_s = ttl_s
         self._tally = tally
+        self._answers = answers
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -44,39 +62,56 @@ class Presence:
         """By the machine's boot time; 0 without a session."""
         return 0 if self.session is None else self.session.valid_until_us()
 
-    async def announce(self, broker: Broker) -> None:
+    async def claim(self, disk: str) -> None:
         """AlreadyExists if another node has the name."""
-        key = self._keys.broker(self._name)
         session = await self._store.session(self._ttl_s)
+        await self._win(session, disk, [])
+        self._claimed = session
+
+    async def announce(self, broker: Broker) -> None:
+        """AlreadyExists if another node has the name by now."""
+        session, self._claimed = self._claimed, None
+        if session is None or session.lost.is_set():
+            session = await self._store.session(self._ttl_s)
+        puts = [Put(self._keys.broker(self._name), msgspec.json.encode(broker), session)]
+        if self._name not in self._members.known:
+            puts.append(Put(self._keys.nodes + self._name, b"{}"))
+        await self._win(session, broker.disk, puts)
+        self.session = session
+        await self._view.refresh()
+        log.info("node %s has joined", self._name)
+
+    async def _win(self, session: Session, disk: str, puts: list[Put]) -> None:
+        """The name for that disk, and what goes with it. The session ends if that fails."""
+        keys = (self._keys.claim(self._name), self._keys.broker(self._name))
+        puts = [Put(keys[0], msgspec.json.encode(Claim(disk)), session), *puts]
         give_up = self._loop.time() + self._ttl_s + _GRACE_S
         try:
             while True:
                 await self._view.refresh()
-                item = self._view.get(key)
-                if item is not None:
-                    other = msgspec.json.decode(item.value, type=Broker)
-                    if other.disk != broker.disk:
-                        # Dead, if it is this node's past with a disk that is gone: its session runs out by itself.
-                        if self._loop.time() < give_up:
-                            await asyncio.sleep(_RETRY_S)
-                            continue
-                        raise AlreadyExists(
-                            f"there is a node {self._name} already, at {other.native}, with another data directory",
-                            node=self._name,
-                        )
+                found = {key: self._view.get(key) for key in keys}
                 # One of the same data directory was here before, and is dead: the directory is locked.
-                puts = [Put(key, msgspec.json.encode(broker), session)]
-                if self._name not in self._members.known:
-                    puts.append(Put(self._keys.nodes + self._name, b"{}"))
-                guard = ABSENT if item is None else item.revision
-                if isinstance(await self._store.commit({key: guard}, puts), Won):
-                    break
+                if any(item and msgspec.json.decode(item.value, type=Claim).disk != disk for item in found.values()):
+                    # Dead, if it is this node's past with a disk that is gone: its session runs out by itself.
+                    if self._loop.time() >= give_up or await self._answers():
+                        raise self._taken()
+                    await asyncio.sleep(_RETRY_S)
+                    continue
+                guards = {key: item.revision if item else ABSENT for key, item in found.items()}
+                if isinstance(await self._store.commit(guards, puts), Won):
+                    return
         except BaseException:
             await session.close()
             raise
-        self.session = session
-        await self._view.refresh()
-        log.info("node %s has joined", self._name)
+
+    def _taken(self) -> AlreadyExists:
+        other = self._members.brokers.get(self._name)
+        where = "" if other is None else f", at {other.native}"
+        return AlreadyExists(
+            f"there is a node {self._name} already{where}, with another data directory: give this one another id, or "
+            "end that one first",
+            node=self._name,
+        )
 
     async def keep(self, broker: Broker, broke: Callable[[PenstockError], None]) -> None:
         while True:
@@ -109,6 +144,7 @@ class Presence:
                 pass
 
     async def close(self) -> None:
-        session, self.session = self.session, None
-        if session is not None:
-            await session.close()
+        sessions, self.session, self._claimed = (self.session, self._claimed), None, None
+        for session in sessions:
+            if session is not None:
+                await session.close()

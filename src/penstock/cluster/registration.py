@@ -30,6 +30,12 @@ class Disk(msgspec.Struct, frozen=True):
     cluster: str
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """To a node's name, in etcd: by the disk of the node that has it."""
+
+    disk: str
+
+
 class Broker(msgspec.Struct, frozen=True):
     """A live node, in etcd."""
 

@@ -60,6 +60,7 @@ class Survey:
             tuple(partitions),
             silent,
             node.feeding.throttle.rate,
+            node.is_cut_off,
         )
 
     async def replicas(

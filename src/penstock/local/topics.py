@@ -93,6 +93,7 @@ def _info(topic: Topic, numbers: Sequence[int] | None = None) -> TopicInfo:
         created_us=topic.record.created_us,
         scheduled=sum(len(partition.groups.delays.pending) for _, partition in partitions),
         id=topic.record.id,
+        count=topic.count,
     )
 
 

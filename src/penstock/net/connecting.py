@@ -16,6 +16,7 @@ from penstock.limits import Limits
 from penstock.net.address import place_of, places_of
 from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
+from penstock.net.routing.pace import Pace
 from penstock.net.routing.transport import RoutedTransport
 
 _Found = RemoteTransport | RoutedTransport
@@ -23,11 +24,14 @@ _Found = RemoteTransport | RoutedTransport
 _ANSWER_S = 1.0
 
 
-def connect(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> blocking.Client:
+def connect(
+    address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None, pace: Pace | None = None
+) -> blocking.Client:
+    """`pace` is for a cluster."""
     places = places_of(address, key=key, tls=tls)
     portal = Portal()
     try:
-        transport = portal.run(_connected(places, serves_threads=True))
+        transport = portal.run(_connected(places, serves_threads=True, pace=pace))
         return blocking.Client(Client(transport, place=_shown(places)), portal, at_once=transport)
     except BaseException:
         portal.stop()
@@ -39,12 +43,12 @@ async def connect_async(address: str, *, key: str | None = None, tls: ssl.SSLCon
     return Client(await _connected(places, serves_threads=False), place=_shown(places))
 
 
-async def transport_to(address: str, *, key: str | None = None) -> _Found:
+async def transport_to(address: str, *, key: str | None = None, pace: Pace | None = None) -> _Found:
     """For requests that no method of a client is for."""
-    return await _connected(places_of(address, key=key), serves_threads=False)
+    return await _connected(places_of(address, key=key), serves_threads=False, pace=pace)
 
 
-async def _connected(places: Sequence[Place], *, serves_threads: bool) -> _Found:
+async def _connected(places: Sequence[Place], *, serves_threads: bool, pace: Pace | None = None) -> _Found:
     """To the broker that answers first; if it is a node of a cluster, to all of that."""
     transport = await _first(places)
     if not transport.cluster:
@@ -53,7 +57,7 @@ async def _connected(places: Sequence[Place], *, serves_threads: bool) -> _Found
         return transport
     await transport.close()
     make = partial(_to_node, places[0], transport.limits, serves_threads)
-    return await RoutedTransport.to([NodeInfo("", _address(place)) for place in places], make)
+    return await RoutedTransport.to([NodeInfo("", _address(place)) for place in places], make, pace)
 
 
 async def _first(places: Sequence[Place]) -> RemoteTransport:

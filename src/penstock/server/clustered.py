@@ -34,11 +34,12 @@ from penstock.cluster.etcd.settings import EtcdSettings, endpoints_of
 from penstock.cluster.etcd.view import Known
 from penstock.cluster.node import Node
 from penstock.cluster.operations import Operations
-from penstock.errors import ConnectionLost, EtcdUnavailable, PenstockError, SessionLost, TopicNotFound
+from penstock.errors import ConnectionLost, EtcdUnavailable, PenstockError, TopicNotFound
 from penstock.local.keeper import Keeper
 from penstock.local.transport import READERS, THREADS, LocalTransport
 from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
+from penstock.net.routing.pace import Pace
 from penstock.server.config import Address, Config
 from penstock.server.forwarding.forwarding import Forwarding
 from penstock.server.metrics import Counts
@@ -48,6 +49,9 @@ from penstock.server.tls import trusting
 from penstock.storage.files import DiskFiles
 
 log = logging.getLogger("penstock.cluster")
+
+# Whoever asks by HTTP or gRPC is told soon that etcd is away, and tries again if it likes to.
+_ETCD_S = 2.0
 
 
 class Clustered:
@@ -90,7 +94,9 @@ class Clustered:
 
     def describe(self) -> ClusterInfo:
         node = self.node
-        return ClusterInfo(node.id, node.name, node.view.revision, node.controller.node, node.members.infos())
+        return ClusterInfo(
+            node.id, node.name, node.view.revision, node.controller.node, node.members.infos(), node.is_cut_off
+        )
 
     def placement(self, topics: Sequence[str]) -> Placement:
         node = self.node
@@ -145,8 +151,7 @@ class Clustered:
             self._change.set_result(None)
 
     def check_ready(self) -> None:
-        if not self.node.session_left_s():
-            raise SessionLost("the node is not registered with its cluster: it has not joined yet, or etcd is away")
+        self.node.check_ready()
 
     # --- what groups need of it --------------------------------------------------------------------------
 
@@ -291,7 +296,7 @@ async def open_clustered(
     clustered.coordination = Coordination(clustered, node.queue, node.queue.consumers)
     node.queue.coordination = clustered.coordination
     node.nodes_changed = clustered.coordination.nodes_changed
-    clustered.forwarding = Forwarding(clustered)
+    clustered.forwarding = Forwarding(clustered, Pace(etcd_s=_ETCD_S))
     node.queue.dead_letters.copies = clustered.forwarding.copies
     counts.of_cluster = partial(of_cluster, node)
     return clustered

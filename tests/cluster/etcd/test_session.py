@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -178,3 +179,27 @@ def test_a_keepalive_that_was_answered_late_does_not_shorten_what_is_known() -> 
         await session.close()
 
     on_etcd(work)
+
+
+def test_an_etcd_that_is_away_is_told_of_once_and_once_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(etcd: FakeEtcd, time: ManualTime) -> None:
+        session = await etcd.store().session(6)
+        etcd.down = True
+        await time.pass_us(4 * SECOND_US)
+        assert caplog.messages == []
+        for _ in range(2):
+            await time.pass_us(20 * SECOND_US)
+            (told,) = caplog.records
+            assert told.levelno == logging.WARNING
+            assert "etcd can't be reached" in told.message
+            assert "it is down" in told.message
+        etcd.down = False
+        await time.pass_us(SECOND_US)
+        assert session.is_valid()
+        assert caplog.messages[1:] == ["etcd is reached again"]
+        await time.pass_us(20 * SECOND_US)
+        assert len(caplog.messages) == 2
+        await session.close()
+
+    with caplog.at_level(logging.INFO, "penstock.cluster"):
+        on_etcd(work)

@@ -19,6 +19,28 @@ def elect_others(cluster: LocalCluster, topic: str, count: int) -> None:
     cluster.until(lambda report: [found(report, topic, number).replicas for number in range(count)] == targets)
 
 
+def test_a_leader_that_stays_while_others_move_leaves_its_new_epochs_out_of_counts(cluster: LocalCluster) -> None:
+    cluster.create("t", 1, replicas=2)
+    leader, follower = cluster.partition("t", 0).replicas
+    (other,) = set("abc") - {leader, follower}
+    with penstock.connect(cluster.address) as q:
+        q.create_group("g", start="earliest")
+        for moves, (stays, comes) in enumerate([(leader, other), (leader, follower), (other, leader)], 1):
+            q.publish("t", "x")
+            before = cluster.partition("t", 0)
+            cluster.call(Reassign("t", 0, (stays, comes)))
+            report = cluster.until(lambda report, at=before.epoch: found(report, "t", 0).epoch > at)
+            moved = found(report, "t", 0)
+            assert moved.leader == (leader if leader in (stays, comes) else stays)
+            q.publish("t", "x")
+            (info,) = q.topic("t").partitions
+            assert (info.messages, info.empty) == (moves * 2, moved.epoch)
+        with q.consumer("g", "t") as consumer:
+            consumer.poll(1, wait="0s")
+            assert q.lag("g")["t"] == [6]
+        assert q.replay("t", "all", from_time="2020-01-01T00:00:00Z") == 6
+
+
 def test_counts_are_of_messages_and_not_of_what_elections_leave(cluster: LocalCluster) -> None:
     cluster.create("t", 3, replicas=2)
     with penstock.connect(cluster.address) as q:

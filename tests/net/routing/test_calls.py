@@ -17,6 +17,7 @@ from penstock.client.requests import Request, Where
 from penstock.clock import SystemClock
 from penstock.errors import (
     ConnectionLost,
+    EtcdUnavailable,
     GroupNotFound,
     InvalidInput,
     NotFound,
@@ -190,6 +191,25 @@ def test_a_change_whose_answer_was_lost_is_not_made_twice() -> None:
         assert len((await transport.call(r.DescribeTopic("t"))).partitions) == 3
 
     run(work)
+
+
+def test_a_change_waits_for_etcd_no_longer_than_it_was_told_to_whatever_nodes_are_gone() -> None:
+    def refuse(what: str) -> None:
+        if what == "CreateTopic":
+            raise EtcdUnavailable("etcd does not answer")
+
+    def gone(what: str) -> None:
+        if what == "CreateTopic":
+            raise ConnectionLost("nobody is there", was_sent=False)
+
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        cluster.nodes["a"].before = cluster.nodes["b"].before = refuse
+        cluster.nodes["c"].before = gone
+        with pytest.raises(EtcdUnavailable):
+            await transport.call(r.CreateTopic("t", 3, {}))
+        assert [node.asked["CreateTopic"] for node in cluster.nodes.values()] == [1, 1, 1]
+
+    run(work, pace=replace(QUICK, etcd_s=0))
 
 
 def test_a_seek_reaches_all_leaders_and_a_part_that_was_refused_is_asked_again() -> None:

@@ -68,6 +68,7 @@ class Session:
         self.failure: PenstockError | None = None
         self._leases = leases
         self._time = time
+        self._is_missed = False
         self._margin_us = self.ttl_us // MARGINS_PER_TTL
         self._valid_until_us = sent_us + self.ttl_us - self._margin_us
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
@@ -106,17 +107,30 @@ class Session:
             sent_us = self._time.now_us()
             try:
                 ttl_s = await self._leases.keep(self.lease, within_us)
-            except EtcdUnavailable:
+            except EtcdUnavailable as error:
+                self._miss(error)
                 pause_us = self.ttl_us // RETRIES_PER_TTL
                 continue
             except PenstockError as error:
                 self.failure = error
                 break
+            if self._is_missed:
+                self._is_missed = False
+                log.info("etcd is reached again")
             if ttl_s == 0:
                 self.failure = SessionLost(f"etcd has let go of lease {self.lease:x}, and of what was bound to it")
                 break
             self._valid_until_us = max(self._valid_until_us, sent_us + ttl_s * 1_000_000 - self._margin_us)
             pause_us = within_us
+
+    def _miss(self, error: EtcdUnavailable) -> None:
+        """Told once, and only of what takes longer than a moment."""
+        if not self._is_missed and not self.is_valid():
+            self._is_missed = True
+            log.warning(
+                "etcd can't be reached: nothing can be changed, and a node that fails is not replaced, until it is: %s",
+                error.message,
+            )
 
     def _ended(self, keeping: asyncio.Task[None]) -> None:
         if not keeping.cancelled() and keeping.exception():

@@ -94,6 +94,9 @@ class Calls:
             # Its id is none, which anybody will say.
             return await self._nodes.ask(request, is_repeatable=route.is_repeatable)
         topic = topic_of(request)
+        numbers = None if route.way is Way.GRAVES else getattr(request, "partitions", None)
+        if numbers == () and isinstance(request, r.DescribeTopic):
+            return await self._topics.known(topic)
         if route.way is Way.GRAVES:
             topic = await self._graves(topic)
             if topic not in self._atlas.names():
@@ -107,6 +110,7 @@ class Calls:
             make,
             is_repeatable=route.is_repeatable,
             nothing=_zero if isinstance(request, r.ReleaseKey) else None,
+            numbers=numbers,
         )
         reply = merged(request, parts)
         if isinstance(request, r.ReleaseKey) and not reply:

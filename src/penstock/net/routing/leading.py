@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from penstock.client.placement import Placed
 from penstock.client.transport import Transport
-from penstock.errors import LeadershipLost, NotLeader, PenstockError
+from penstock.errors import LeadershipLost, NotEnoughReplicas, NotLeader, PenstockError
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.failures import is_behind, is_misplaced, is_unknown
 from penstock.net.routing.nodes import Nodes
@@ -27,8 +27,11 @@ class Leading:
         self._atlas = atlas
         self._pace = pace
 
-    async def ask(self, topic: str, number: int, ask: Ask[R], *, is_repeatable: bool) -> R:
+    async def ask(
+        self, topic: str, number: int, ask: Ask[R], *, is_repeatable: bool, awaits_replicas: bool = False
+    ) -> R:
         """Until it is answered. If it is not repeatable, and nobody knows whether it was carried out, that is raised.
+        So is that too few replicas are in sync, unless it is to wait for them.
 
         Nothing is waited for before it is asked the first time, if the leader is known: what is asked in an order
         arrives in it.
@@ -56,7 +59,8 @@ class Leading:
                     raise NotLeader(f"nobody leads partition {number} of {topic} yet", topic=topic, partition=number)
                 return await self.ask_once(topic, placed, ask)
             except PenstockError as error:
-                if not (is_misplaced(error) or is_behind(error) or (is_repeatable and is_unknown(error))):
+                is_awaited = awaits_replicas and isinstance(error, NotEnoughReplicas)
+                if not (is_awaited or is_misplaced(error) or is_behind(error) or (is_repeatable and is_unknown(error))):
                     raise
                 last = error
 

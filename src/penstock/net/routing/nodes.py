@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, cast
 from penstock.client.placement import NodeInfo
 from penstock.client.requests import Request
 from penstock.client.transport import Stored, Transport
-from penstock.errors import ConnectionLost, PenstockError, StaleMetadata
+from penstock.errors import ConnectionLost, EtcdUnavailable, PenstockError, StaleMetadata
 from penstock.frame import Frame
 from penstock.net.routing.failures import is_misplaced, is_unknown
 from penstock.net.routing.pace import Attempts, Pace
@@ -104,7 +104,8 @@ class Nodes:
                 except PenstockError as error:
                     if not is_misplaced(error) and not (is_repeatable and is_unknown(error)):
                         raise
-                    last = error
+                    # What all who answer say counts, whoever else can't be reached.
+                    last = last if isinstance(last, EtcdUnavailable) else error
                 else:
                     self._home = node
                     return reply

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError
+from penstock.errors import EtcdUnavailable, PenstockError
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,8 @@ class Pace:
     that."""
 
     patience_s: float = 30.0
+    # For etcd to be back, if that is what keeps something from being changed.
+    etcd_s: float = 30.0
     # Between one attempt and the next, longer and longer; the dice, from 0 to 1, spread those who wait for the same.
     pause_s: float = 0.02
     pause_s_max: float = 1.0
@@ -38,12 +40,13 @@ class Attempts:
         self._loop = asyncio.get_running_loop()
         self._pace = pace
         self._give_up = self._loop.time() + pace.patience_s
+        self._give_up_etcd = self._loop.time() + min(pace.etcd_s, pace.patience_s)
         self._pause_s = pace.pause_s
 
     async def pause(self, error: PenstockError) -> None:
         """Before the next one. Raises the error if that would be too late."""
         pause_s = self._pause_s * (0.5 + self._pace.dice() / 2)
-        if self._loop.time() + pause_s > self._give_up:
+        if self._loop.time() + pause_s > (self._give_up_etcd if isinstance(error, EtcdUnavailable) else self._give_up):
             raise error
         self._pause_s = min(2 * self._pause_s, self._pace.pause_s_max)
         await asyncio.sleep(pause_s)

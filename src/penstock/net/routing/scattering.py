@@ -7,7 +7,7 @@ anything before all of it is answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from penstock.client.placement import Placed
@@ -36,13 +36,20 @@ class Scattering:
         self._pace = pace
 
     async def ask(
-        self, topic: str, make: Make[R], *, is_repeatable: bool, nothing: Callable[[PenstockError], R] | None = None
+        self,
+        topic: str,
+        make: Make[R],
+        *,
+        is_repeatable: bool,
+        nothing: Callable[[PenstockError], R] | None = None,
+        numbers: Collection[int] | None = None,
     ) -> list[Part[R]]:
-        """`nothing` is what an error stands for that says that there is nothing; it may raise it."""
+        """Of all partitions, or only of those. `nothing` is what an error stands for that says that there is nothing;
+        it may raise it."""
         attempts = Attempts(self._pace)
         parts: list[Part[R]] = []
         await self._atlas.refresh_patiently(attempts, topic)
-        left = set(self._atlas.numbers(topic))
+        left = set(self._atlas.numbers(topic) if numbers is None else numbers)
         while True:
             last = await self._round(topic, left, parts, make, is_repeatable, nothing)
             if not left:
@@ -65,7 +72,7 @@ class Scattering:
         last: PenstockError | None = None
         asked: dict[str, list[Placed]] = {}
         for number in sorted(left):
-            # TopicNotFound if it is gone.
+            # TopicNotFound if it is gone, PartitionNotFound if there is no such.
             placed = await self._atlas.placed(topic, number, None)
             if placed.leader:
                 asked.setdefault(placed.leader, []).append(placed)

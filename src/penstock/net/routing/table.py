@@ -4,7 +4,7 @@
     TOPIC       the same, and the topic is described then as ALL do: a node tells only of what it leads
     GROUP       the same, and the group is described
     LEADER      the leader of one partition: that of a message's id, or the one that is named
-    LEADERS     the leaders of all partitions of a topic, each for its own; those of one partition go to its leader
+    LEADERS     the leaders of all partitions of a topic, or of those that are named, each for its own
     GRAVES      the same, of the partitions of its dead-letter topic
     ALL         all nodes, each telling of what it leads; what is not whole by then is asked for topic by topic
     TURNED      turned into another request, which any node can answer
@@ -18,7 +18,7 @@ between makes its part be asked again, of the new one, and is never merged wrong
     CreateTopic         TOPIC
     ChangeTopic         TOPIC
     DeleteTopic         ANY
-    DescribeTopic       LEADERS     partitions by number; `scheduled` added up
+    DescribeTopic       LEADERS     partitions by number; `scheduled` added up. Of none of them: ANY
     ListTopics          ALL         by name, each as DescribeTopic
     FindOffsets         LEADERS     by number
     Archived            TOPIC

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from penstock.client.requests import DescribeTopic, ListTopics, TopicInfo
 from penstock.errors import PenstockError, TopicNotFound
 from penstock.net.routing.atlas import Atlas
@@ -27,6 +29,22 @@ class Topics:
         parts = await self._scattering.ask(name, lambda numbers: DescribeTopic(name, numbers), is_repeatable=True)
         info: TopicInfo = merged(DescribeTopic(name), parts)
         return info
+
+    async def known(self, name: str) -> TopicInfo:
+        """Without its partitions: any node tells, also while nobody leads some of them."""
+        attempts = Attempts(self._pace)
+        while True:
+            await self._atlas.refresh_patiently(attempts, name)
+            # TopicNotFound if it is not there.
+            count = len(self._atlas.numbers(name))
+            try:
+                info = await self._nodes.ask(DescribeTopic(name, ()), is_repeatable=True)
+            except TopicNotFound as error:
+                # Whoever was asked is behind.
+                await attempts.pause(error)
+                self._nodes.wander()
+                continue
+            return msgspec.structs.replace(info, count=count)
 
     async def listed(self) -> list[TopicInfo]:
         """By name. Each node is asked once; a topic that does not come out whole is then asked for by itself."""

@@ -169,7 +169,9 @@ class RoutedTransport:
 
         is_repeatable = isinstance(answer, Ack | Extend)
         try:
-            await self._leading.ask(receipt.topic, receipt.partition, tell, is_repeatable=is_repeatable)
+            await self._leading.ask(
+                receipt.topic, receipt.partition, tell, is_repeatable=is_repeatable, awaits_replicas=True
+            )
         except LeadershipLost as error:
             raise ConnectionLost(error.message, **error.details) from error
 

@@ -237,7 +237,9 @@ class Forwarding(RoutedTransport):
     async def _left_in(self, group: str, topic: str, partition: int, numbers: Sequence[int]) -> list[BitMap64]:
         request = FindLeft(group, topic, partition, tuple(numbers))
         try:
-            return await self._leading.ask(topic, partition, lambda way: way.call(request), is_repeatable=True)
+            return await self._leading.ask(
+                topic, partition, lambda way: way.call(request), is_repeatable=True, awaits_replicas=True
+            )
         except NotFound:
             return [BitMap64() for _ in numbers]
 

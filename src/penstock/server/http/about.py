@@ -25,7 +25,8 @@ async def health(desk: Desk, asked: Asked[None, Any]) -> shapes.Status:
 
 async def ready(desk: Desk, asked: Asked[None, Any]) -> shapes.Status:
     desk.check_ready()
-    return shapes.Status(status="ready")
+    info = await desk.site.call(DescribeCluster())
+    return shapes.Status(status="ready", etcd="unreachable" if info.is_cut_off else UNSET)
 
 
 async def cluster(desk: Desk, asked: Asked[None, Any]) -> shapes.Cluster:
@@ -41,6 +42,7 @@ async def cluster(desk: Desk, asked: Asked[None, Any]) -> shapes.Cluster:
         groups=len(groups),
         id=info.id or UNSET,
         controller=info.controller or UNSET,
+        etcd=("unreachable" if info.is_cut_off else "reachable") if info.nodes else UNSET,
         without_leader=sum(one.leader is None for one in placed),
         under_replicated=sum(map(_is_under_replicated, placed)),
     )
@@ -125,7 +127,8 @@ ROUTES = (
         "GET",
         "/ready",
         ready,
-        "The broker takes and gives messages. A node of a cluster has joined it, and is known to be there.",
+        "The broker takes and gives messages. A node of a cluster has joined it, and serves what it leads; "
+        "without etcd, as long as it has its followers.",
         reply=shapes.Status,
         errors=(StorageError, EtcdError),
         is_open=True,

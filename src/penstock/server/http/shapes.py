@@ -546,6 +546,9 @@ class WhyQuery(_In):
 
 class Status(_Out):
     status: str
+    etcd: Annotated[
+        str | UnsetType, Meta(description="unreachable: a node of a cluster goes on without it, and can't be replaced.")
+    ] = UNSET
 
 
 class Node(_Out, kw_only=True):
@@ -573,6 +576,13 @@ class Cluster(_Out, kw_only=True):
     groups: int
     id: Annotated[str | UnsetType, Meta(description="Of a cluster.")] = UNSET
     controller: Annotated[str | UnsetType, Meta(description="The node that elects leaders, if there is one.")] = UNSET
+    etcd: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Of a cluster, as the node that answers sees it: reachable, or unreachable: then nothing can "
+            "be changed, and a node that fails is not replaced."
+        ),
+    ] = UNSET
     without_leader: Annotated[int, Meta(description="Partitions that nobody leads at the moment.")]
     under_replicated: Annotated[int, Meta(description="Partitions of which a copy is away, or behind.")]
 

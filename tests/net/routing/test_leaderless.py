@@ -1,0 +1,147 @@
+"""A partition that nobody leads: only what is about that one waits for it, and says which it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from net.routing.fakes import QUICK, Cluster, run
+from penstock.client import requests as r
+from penstock.client.answers import Ack
+from penstock.client.reader import Reader
+from penstock.errors import NotEnoughReplicas, NotLeader, PartitionNotFound, TopicNotFound
+from penstock.message import Message
+from penstock.net.routing.transport import RoutedTransport
+
+# Whoever waits for it is told soon that it was in vain.
+HASTY = replace(QUICK, patience_s=0.05)
+
+
+async def without_a_leader(cluster: Cluster) -> None:
+    """A topic of three partitions, one message in each. Nobody leads partition 1 any more."""
+    await cluster.site.call(r.CreateTopic("t", 3, {}))
+    for number in range(3):
+        await cluster.site.publish("t", Message(b"%d" % number), number)
+    cluster.move("t", 1, "")
+
+
+async def values(reader: Reader) -> list[bytes | None]:
+    return [message.value async for message in reader]
+
+
+def test_a_new_client_publishes_to_the_other_partitions_and_reads_them() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await without_a_leader(cluster)
+        stored = await transport.publish("t", Message(b"new"), 0)
+        assert (stored.offset, stored.partitions) == (1, 3)
+        assert await values(Reader(transport, "t", partitions=[0])) == [b"0", b"new"]
+        assert await values(Reader(transport, "t", partitions=[2, 0], from_time="2020-01-01T00:00:00Z")) == [
+            b"2",
+            b"0",
+            b"new",
+        ]
+        assert await values(Reader(transport, "t", partitions=[0], from_offset={0: 1, 2: 0})) == [b"new"]
+
+    run(work, pace=HASTY)
+
+
+def test_what_is_about_the_one_without_a_leader_is_told_which_it_is() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await without_a_leader(cluster)
+        for request in (r.DescribeTopic("t"), r.FindOffsets("t", "latest"), r.FindOffsets("t", "latest", (0, 1))):
+            with pytest.raises(NotLeader, match="nobody leads partition 1 of t yet") as raised:
+                await transport.call(request)
+            assert raised.value.details["partition"] == 1
+        with pytest.raises(NotLeader, match="nobody leads partition 1 of t yet"):
+            await transport.read("t", 1, 0, 1, 1_000)
+        with pytest.raises(NotLeader, match="nobody leads partition 1 of t yet"):
+            await values(Reader(transport, "t", partitions=[0, 1]))
+
+    run(work, pace=HASTY)
+
+
+def test_of_none_of_its_partitions_any_node_describes_a_topic() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await without_a_leader(cluster)
+        whole = await cluster.site.call(r.DescribeTopic("t"))
+        info = await transport.call(r.DescribeTopic("t", ()))
+        assert (info.partitions, info.count, info.id, info.settings) == ((), 3, whole.id, whole.settings)
+        with pytest.raises(TopicNotFound):
+            await transport.call(r.DescribeTopic("none", ()))
+
+    run(work, pace=HASTY)
+
+
+def test_a_node_that_has_not_heard_of_a_topic_yet_is_not_the_last_to_be_asked_about_it() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await without_a_leader(cluster)
+
+        def behind(what: str) -> None:
+            if what == "DescribeTopic":
+                raise TopicNotFound("there is no topic t", topic="t")
+
+        cluster.nodes["a"].before = behind
+        assert (await transport.call(r.DescribeTopic("t", ()))).count == 3
+        assert cluster.nodes["a"].asked["DescribeTopic"] == 1
+
+    run(work)
+
+
+def test_partitions_that_are_named_are_the_only_ones_asked_for() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await without_a_leader(cluster)
+        await cluster.site.publish("t", Message(b"more"), 2)
+        assert await transport.call(r.FindOffsets("t", "latest", (0, 2))) == [1, 2]
+        info = await transport.call(r.DescribeTopic("t", (2,)))
+        assert ([one.number for one in info.partitions], info.count) == ([2], 3)
+        asked = [one for node in cluster.nodes.values() for one in node.requests if isinstance(one, r.FindOffsets)]
+        assert sorted(one.partitions or () for one in asked) == [(0,), (2,)]
+        with pytest.raises(PartitionNotFound, match="t has partitions 0 to 2, not 3"):
+            await transport.call(r.FindOffsets("t", "latest", (0, 3)))
+
+    run(work, pace=HASTY)
+
+
+@pytest.mark.parametrize("named", [3, -1, True, 1 << 70, "0"])
+def test_a_reader_of_a_partition_that_is_none_is_told_so(named: Any) -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("t", 3, {}))
+        with pytest.raises(PartitionNotFound, match="t has partitions 0 to 2, not"):
+            await Reader(transport, "t", partitions=[named]).offsets()
+
+    run(work)
+
+
+def test_a_reader_that_begins_at_an_offset_of_a_partition_that_is_none_is_told_so() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("t", 3, {}))
+        with pytest.raises(PartitionNotFound, match="partitions 0 to 2, not 3"):
+            await Reader(transport, "t", partitions=[0], from_offset={3: 0}).offsets()
+
+    run(work)
+
+
+def test_that_too_few_replicas_are_in_sync_is_told_at_once_but_an_answer_waits_for_them() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("t", 1, {}))
+        await cluster.site.publish("t", Message(b"one"), 0)
+        await transport.join("g", "me", ["t"], {})
+        (delivery,) = await transport.poll("g", "me", ["t"], count=1, bytes_max=1_000, wait_us=5_000_000)
+        leader = cluster.node("t", 0)
+        refusals = {"read": 1, "Ack": 3}
+
+        def refuse(what: str) -> None:
+            if refusals.get(what):
+                refusals[what] -= 1
+                raise NotEnoughReplicas("1 of 2", topic="t", partition=0)
+
+        leader.before = refuse
+        with pytest.raises(NotEnoughReplicas):
+            await transport.read("t", 0, 0, 1, 1_000)
+        await transport.answer("g", delivery.receipt, Ack())
+        assert refusals == {"read": 0, "Ack": 0}
+        assert (await transport.call(r.DescribeGroup("g"))).lag == {"t": [0]}
+
+    run(work)
