@@ -335,6 +335,35 @@ def test_a_member_whose_connection_to_the_coordinator_was_lost_joins_again() -> 
     run(work)
 
 
+def test_a_member_whose_coordinator_is_gone_leaves_at_the_one_that_took_over() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await joined(cluster, transport)
+        cluster.appoint("g", "c")
+        cluster.nodes["a"].kill()
+        await transport.leave("g", "me")
+        assert cluster.nodes["c"].asked["leave"] == 1
+
+    run(work, pace=replace(QUICK, refresh_s=60.0))
+
+
+def test_a_member_that_leaves_while_it_joins_elsewhere_leaves_there_too() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await joined(cluster, transport)
+        cluster.appoint("g", "c")
+        cluster.nodes["c"].hangs = hangs = asyncio.Event()
+        while not cluster.nodes["c"].asked["join"]:
+            await asyncio.sleep(0)
+        # It has been asked, and nobody hears what comes of it.
+        leaving = asyncio.ensure_future(transport.leave("g", "me"))
+        while not cluster.nodes["c"].asked["leave"]:
+            await asyncio.sleep(0)
+        hangs.set()
+        await leaving
+        assert cluster.nodes["a"].asked["leave"] == 0
+
+    run(work)
+
+
 def test_joining_waits_for_a_coordinator_and_is_repeated_until_it_is_answered() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await transport.call(CreateTopic("t", 3, {}))

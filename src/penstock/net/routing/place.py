@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.client.placement import Coordinator
 from penstock.client.transport import Transport
-from penstock.errors import NotCoordinator, PenstockError, TopicNotFound
+from penstock.errors import PenstockError, TopicNotFound
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.coordinators import Coordinators
 from penstock.net.routing.failures import is_misplaced, is_unknown
@@ -31,6 +31,8 @@ class Place:
         self._pace = pace
         self._coordinator: Coordinator | None = None
         self._transport: Transport | None = None
+        # Whoever was last asked to let it join, and may have done so though nobody heard the answer.
+        self._asked: Transport | None = None
         self._session: object = None
         self._turn = asyncio.Lock()
 
@@ -64,6 +66,7 @@ class Place:
                 await attempts.pause(error)
 
     async def _ask_to_join(self, transport: Transport) -> tuple[Transport, object]:
+        self._asked = transport
         await transport.join(self.group, self.name, self.topics, self._settings)
         return transport, _session_of(transport)
 
@@ -76,26 +79,33 @@ class Place:
                 await self._join()
 
     async def leave(self) -> None:
-        """Whoever can't be reached will find out by itself, when the session is over."""
+        """At whoever may count it in. Whoever can't be reached will find out by itself, when the session is over."""
         async with self._turn:
-            for _ in range(2):
-                try:
-                    if self._transport is not None:
-                        await self._transport.leave(self.group, self.name)
-                    return
-                except PenstockError as error:
-                    if not (is_misplaced(error) or is_unknown(error)):
-                        raise
-                    if not isinstance(error, NotCoordinator) or not await self._found_again():
+            left: list[Transport] = []
+            for transport in (self._asked, self._transport):
+                if transport is not None and transport not in left:
+                    left.append(transport)
+                    if await self._has_left(transport):
                         return
+            # Somebody else may look after the group by now, and have heard of this member from those who lead.
+            found = await self._found_again() if left else None
+            if found is not None and found not in left:
+                await self._has_left(found)
 
-    async def _found_again(self) -> bool:
+    async def _has_left(self, transport: Transport) -> bool:
         try:
-            coordinator = await self._coordinators.find(self.group)
-        except PenstockError:
+            await transport.leave(self.group, self.name)
+        except PenstockError as error:
+            if not (is_misplaced(error) or is_unknown(error)):
+                raise
             return False
-        self._transport = self._coordinators.transport(coordinator)
-        return self._transport is not None
+        return True
+
+    async def _found_again(self) -> Transport | None:
+        try:
+            return self._coordinators.transport(await self._coordinators.find(self.group))
+        except PenstockError:
+            return None
 
 
 def _session_of(transport: Transport | None) -> object:
