@@ -132,6 +132,9 @@ class FakeNode(LocalTransport):
         # As it was when it stopped hearing of changes.
         self.frozen: Placement | None = None
         self.hangs: asyncio.Event | None = None
+        # Until then nobody hears what has come of polls.
+        self.polls_heard: asyncio.Event | None = None
+        self.polled: asyncio.Queue[Any] = asyncio.Queue()
         self.forgot: set[str] = set()
         self.session: object = object()
         self._cluster = cluster
@@ -173,6 +176,9 @@ class FakeNode(LocalTransport):
             if death.done():
                 raise death.result().again()
             reply = doing.result()
+            if what == "poll" and self.polls_heard is not None:
+                self.polled.put_nowait(reply)
+                await self.polls_heard.wait()
         except asyncio.CancelledError:
             doing.cancel()
             (came,) = await asyncio.gather(doing, return_exceptions=True)

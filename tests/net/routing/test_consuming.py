@@ -13,6 +13,7 @@ from net.routing.fakes import QUICK, Cluster, run
 from penstock.batch import Batch
 from penstock.client.answers import Ack, Nack, Release
 from penstock.client.client import Client
+from penstock.client.placement import FindPlacement
 from penstock.client.requests import ChangeTopic, CreateTopic, DeleteTopic, DescribeGroup, DescribeTopic
 from penstock.client.transport import Delivery
 from penstock.errors import (
@@ -43,6 +44,11 @@ async def poll(transport: RoutedTransport, count: int = 100, wait_us: int = 5 * 
 
 def offsets_of(deliveries: list[Delivery]) -> set[tuple[int, int]]:
     return {(one.receipt.partition, offset) for one in deliveries for offset in one.receipt.offsets}
+
+
+def looks(cluster: Cluster) -> int:
+    """How often it was asked where things are."""
+    return sum(isinstance(one, FindPlacement) for node in cluster.nodes.values() for one in node.requests)
 
 
 async def joined(cluster: Cluster, transport: RoutedTransport, messages: int = 0) -> None:
@@ -330,6 +336,29 @@ def test_a_member_whose_connection_to_the_coordinator_was_lost_joins_again() -> 
         cluster.nodes["a"].cut()
         while cluster.nodes["a"].asked["join"] < 2:
             await asyncio.sleep(0)
+        await transport.leave("g", "me")
+
+    run(work)
+
+
+def test_what_a_node_has_leased_before_another_led_is_taken_as_it_is() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await joined(cluster, transport)
+        b = cluster.nodes["b"]
+        b.polls_heard = asyncio.Event()
+        await fill(cluster, "t", 1, partition=1)
+        waiting = asyncio.ensure_future(poll(transport))
+        (leased,) = await b.polled.get()
+        cluster.move("t", 1, "a")
+        for _ in range(2):
+            # It has looked, and knows.
+            seen = looks(cluster)
+            while looks(cluster) == seen:
+                await asyncio.sleep(0)
+        b.polls_heard.set()
+        (delivery,) = await waiting
+        assert (delivery.receipt, offsets_of([delivery])) == (leased.receipt, {(1, 0)})
+        await transport.answer("g", delivery.receipt, Ack())
         await transport.leave("g", "me")
 
     run(work)

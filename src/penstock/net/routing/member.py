@@ -116,10 +116,9 @@ class Member:
     def _ask_all(self, topics: Sequence[str], call: int, until: float, wanted: dict[str, int]) -> None:
         leaders, now = self._atlas.leaders(topics), self._loop.time()
         for node in [node for node in self._pollers if node not in leaders]:
-            gone = self._pollers.pop(node)
-            if gone.task is not None:
-                # It has nothing to give any more. Whoever is behind it sees to what comes all the same.
-                gone.task.cancel()
+            # It ends by itself. What was leased there in the last moment is ours, whoever leads by now; and could not be
+            # given back where it came from.
+            del self._pollers[node]
         for node in sorted(leaders):
             poller = self._pollers.setdefault(node, Poller(self._pace))
             is_idle = poller.task is None and not self._held.has(node)
@@ -145,7 +144,8 @@ class Member:
             if task.result():
                 self._hold(node, task.result())
         elif isinstance(error, PenstockError):
-            self._failed(poller, error)
+            if self._pollers.get(node) is poller:
+                self._failed(poller, error)
         else:
             poller.task = None
             self._loop.call_exception_handler({"message": "a poll failed", "exception": error, "task": task})
