@@ -328,14 +328,26 @@ def test_a_deleted_partition_is_nobodys() -> None:
     assert open_leader(record()).does(RecordSeen(8, None)) == [Rest(False, 8)]
 
 
-def test_a_leader_hands_over_to_a_successor_that_has_all() -> None:
+def test_a_leader_hands_over_when_all_have_all_and_those_who_wait_for_that_are_told_before() -> None:
     a = open_leader(record())
     a.writes(0, 12)
     asked = record(successor="b")
-    assert a.does(RecordSeen(8, asked)) == [Hold(), Wake(a.now_us + 400_000)]
+    assert a.does(RecordSeen(8, asked)) == [Hold(), Wake(a.now_us + 100_000), Wake(a.now_us + 400_000)]
+    assert a.does(fetch("b", 2, (12, 5))) == []
     elected = record("b", 6)
-    assert proposed(a.does(fetch("b", 2, (12, 5)))) == [Propose(8, elected)]
+    assert a.does(fetch("c", 2, (12, 5))) == [Committed(0, 12), Propose(8, elected)]
     assert a.does(RecordSeen(9, elected))[0] == Follow("b", 6)
+
+
+def test_a_leader_waits_only_for_a_moment_for_others_than_its_successor() -> None:
+    a = open_leader(record())
+    a.writes(0, 12)
+    a.does(RecordSeen(8, record(successor="b")))
+    a.does(fetch("b", 2, (12, 5)))
+    a.waits(0.09)
+    assert proposed(a.ticks()) == []
+    a.waits(0.01)
+    assert proposed(a.ticks()) == [Propose(8, record("b", 6))]
 
 
 def test_a_hand_over_that_takes_too_long_is_given_up() -> None:

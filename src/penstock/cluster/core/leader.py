@@ -144,6 +144,7 @@ class Leader:
             self._succession.has_changed = False
             if self.is_handing_over:
                 out.append(Hold())
+                out.append(Wake(now_us + self.site.timing.settling_us))
                 out.append(Wake(now_us + self.site.timing.handover_us))
             self.until_us = 0
             self._serve(now_us, out)

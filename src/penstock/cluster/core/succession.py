@@ -55,6 +55,8 @@ class Succession:
         progress = leader.followers.get(node)
         if progress is None or progress.ends != self._site.ends or not self._site.is_settled:
             return None
+        if self._site.committed != self._site.ends and now_us - self._since_us < self._site.timing.settling_us:
+            return None
         return _handed_over(record, node, progress.incarnation, is_moved)
 
     def _next(self, record: PartitionRecord, is_moved: bool) -> str | None:

@@ -16,6 +16,9 @@ class Timing(Struct, frozen=True):
     retry_us: int = _SECOND_US // 10
     # A leader that hands over does not take writes meanwhile, and gives up after this.
     handover_us: int = _SECOND_US * 2 // 5
+    # For so long of that it waits until all voters have everything, and not only the heir: then whoever still waits for
+    # an answer here gets one.
+    settling_us: int = _SECOND_US // 10
 
     @classmethod
     def of_session(cls, ttl_us: int) -> Timing:
