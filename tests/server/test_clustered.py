@@ -107,7 +107,7 @@ def test_replicas_are_not_changed_as_a_setting(tmp_path: Path, etcd: str) -> Non
 
 def test_settings_that_the_cluster_has_no_nodes_for_are_refused(tmp_path: Path, etcd: str) -> None:
     with local_cluster(tmp_path, etcd, "a", "b") as cluster, penstock.connect(cluster.address) as q:
-        with pytest.raises(NotEnoughReplicas, match="3 replicas are wanted, and 2 nodes are alive"):
+        with pytest.raises(InvalidSetting, match="replicas is at most the number of nodes, 2, not 3"):
             q.create_topic("orders", 1, replicas=3)
         with pytest.raises(InvalidSetting, match="min_isr is at most the number of replicas, 2, not 3"):
             q.create_topic("orders", 1, min_isr=3)
@@ -115,6 +115,10 @@ def test_settings_that_the_cluster_has_no_nodes_for_are_refused(tmp_path: Path, 
         with pytest.raises(InvalidSetting, match="min_isr is at most the number of replicas, 2, not 3"):
             q.change_topic("orders", min_isr=3)
         assert found(cluster.report(), "orders", 0).min_isr == 1
+        cluster.stop("b")
+        cluster.until(lambda report: [node.id for node in report.nodes if node.is_alive] == ["a"])
+        with pytest.raises(NotEnoughReplicas, match="2 replicas are wanted, and 1 nodes are alive"):
+            q.create_topic("more", 1)
 
 
 def test_dead_letters_are_on_as_many_nodes_as_their_messages(tmp_path: Path, etcd: str) -> None:

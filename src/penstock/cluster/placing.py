@@ -84,6 +84,11 @@ class Placing:
         """Of new partitions, by their ids and numbers."""
         brokers = self._members.usable
         wanted = replicas_of(record.settings, self._nodes_for(record.name))
+        known = self._members.known | brokers.keys()
+        if wanted > len(known):
+            raise InvalidSetting(
+                f"replicas is at most the number of nodes, {len(known)}, not {wanted}", setting="replicas"
+            )
         check_enough(wanted, brokers)
         check_min_isr(record.settings, wanted)
         load = Load(self._partitions.records())

@@ -114,9 +114,11 @@ class Presence:
         )
 
     async def keep(self, broker: Broker, broke: Callable[[PenstockError], None]) -> None:
+        is_told = False
         while True:
             session = self.session
             if session is not None:
+                is_told = False
                 await self._lost_or_gone(session, broker)
                 log.warning("the session in etcd is lost: %s", session.failure or "the node's entry is gone")
                 self.session = None
@@ -124,7 +126,10 @@ class Presence:
                 await self.announce(broker)
             except (EtcdUnavailable, OutcomeUnknown, SessionLost) as error:
                 self._tally.etcd_errors += 1
-                log.warning("the node can't be registered: %s", error.message)
+                # It is tried often, and said once.
+                level = logging.DEBUG if is_told else logging.WARNING
+                log.log(level, "the node can't be registered: %s", error.message)
+                is_told = True
                 await asyncio.sleep(_RETRY_S)
             except PenstockError as error:
                 broke(error)
