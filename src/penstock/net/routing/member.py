@@ -116,8 +116,7 @@ class Member:
     def _ask_all(self, topics: Sequence[str], call: int, until: float, wanted: dict[str, int]) -> None:
         leaders, now = self._atlas.leaders(topics), self._loop.time()
         for node in [node for node in self._pollers if node not in leaders]:
-            # Its poll ends by itself. What was leased there in the last moment is ours, whoever leads by now; it can't be
-            # given back there.
+            # Its poll ends by itself. What was leased there in the last moment is ours, whoever leads by now.
             del self._pollers[node]
         for node in sorted(leaders):
             poller = self._pollers.setdefault(node, Poller(self._pace))
