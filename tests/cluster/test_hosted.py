@@ -40,6 +40,9 @@ class Host:
     async def on_a_thread(self, work: Callable[[], T]) -> T:
         return work()
 
+    async def store(self, log: Log, work: Callable[[], T], size: int) -> T:
+        return work()
+
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
         self.asked.append(fetch)
 

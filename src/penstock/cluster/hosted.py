@@ -70,6 +70,9 @@ class Host(Protocol):
 
     def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]: ...
 
+    def store(self, log: Log, work: Callable[[], T], size: int) -> Awaitable[T]:
+        """The same for what writes so many bytes to a log; or at once, if that is quick."""
+
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None: ...
 
     def reply(self, hosted: Hosted, reply: Reply) -> None: ...
@@ -392,7 +395,7 @@ class Hosted:
 
         async def stored() -> None:
             try:
-                end = await self._host.on_a_thread(store)
+                end = await self._host.store(own, store, len(arrived.frames))
             except (LogDiverged, InvalidFrame, DiskFull) as error:
                 # The leader is asked again, when room may have been made, or another one leads.
                 log.warning("%s can't be copied: %s; asking again", self.shown, error.message)

@@ -43,6 +43,7 @@ from penstock.cluster.partitions import Partitions, Placed
 from penstock.cluster.placing import Placing
 from penstock.cluster.presence import Presence
 from penstock.cluster.registration import Broker, own_disk
+from penstock.cluster.storing import Storing
 from penstock.cluster.tally import Tally
 from penstock.cluster.tasks import start
 from penstock.cluster.throttle import Setting
@@ -62,6 +63,7 @@ from penstock.errors import (
 from penstock.net.address import place_of
 from penstock.net.connection import Connection, Place
 from penstock.storage.files import Files, random_id
+from penstock.storage.log import Log
 
 log = logging.getLogger("penstock.cluster")
 
@@ -124,6 +126,7 @@ class Node:
         self._taking_up: asyncio.Task[None] | None = None
         # When each was made: one that was deleted may be there again.
         self._groups: dict[str, int] = {}
+        self._storing = Storing(self.on_a_thread)
         self.feeding = Feeding(self.hosted, lambda: self.members.live, self.now_us, self.broke, self.tally)
         self.feeding.changed = self._feeds_changed
         self.feeding.reread = self.reread
@@ -440,6 +443,9 @@ class Node:
 
     def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return self.queue.on_a_thread(work)
+
+    def store(self, log: Log, work: Callable[[], T], size: int) -> Awaitable[T]:
+        return self._storing.store(log, work, size)
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
         self.following.ask(leader, hosted, fetch)

@@ -1,0 +1,53 @@
+"""By whom the copies of what leaders have sent are written.
+
+To hand a little to a thread, and to hear of it again, takes more of a processor than to write it and wait for a fast
+disk. So the event loop does that itself (ADR 19): what is small, while nobody else writes to the log, and the disk is
+fast. How fast that is goes by its better times: how long a busy machine takes to come back is not the disk's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Any, TypeVar
+
+from penstock.storage.log import Log
+
+T = TypeVar("T")
+
+SMALL_BYTES = 64 * 1024
+FAST_S = 0.0005
+# Of the difference to what was expected, if it was quicker, and if it was slower.
+_QUICKER, _SLOWER = 0.1, 0.02
+
+
+class Storing:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        on_a_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        now: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._on_a_thread = on_a_thread
+        self._now = now
+        self._takes_s = 0.0
+
+    async def store(self, log: Log, work: Callable[[], T], size: int) -> T:
+        """What `work` does: so many bytes appended to the log, and synced."""
+
+        def timed() -> tuple[T, float]:
+            began = self._now()
+            return work(), self._now() - began
+
+        if size > SMALL_BYTES:
+            return (await self._on_a_thread(timed))[0]
+        if self._takes_s < FAST_S and log.writing.acquire(blocking=False):
+            try:
+                done, took_s = timed()
+            finally:
+                log.writing.release()
+        else:
+            done, took_s = await self._on_a_thread(timed)
+        self._takes_s += (_QUICKER if took_s < self._takes_s else _SLOWER) * (took_s - self._takes_s)
+        return done
