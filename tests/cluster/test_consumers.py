@@ -10,7 +10,7 @@ import pytest
 from penstock.broker.members import Change
 from penstock.broker.settings import GroupSettings
 from penstock.client.placement import Owner
-from penstock.cluster.consumers import REJOIN_US_MAX, ClusterConsumers
+from penstock.cluster.consumers import ClusterConsumers
 from penstock.errors import NotCoordinator
 from penstock.testing import ManualClock
 
@@ -28,9 +28,7 @@ class Told:
         return {change.part.number: change.new for change in self.changes}
 
 
-def consumers(
-    told: Told, *, count: int = 4, here: dict[int, str | None] | None = None, clock: ManualClock | None = None
-) -> ClusterConsumers:
+def consumers(told: Told, *, count: int = 4, here: dict[int, str | None] | None = None) -> ClusterConsumers:
     groups = {
         number: SimpleNamespace(
             groups=SimpleNamespace(owner=lambda group, member=member: SimpleNamespace(member=member))
@@ -39,7 +37,7 @@ def consumers(
     }
     topic: Any = SimpleNamespace(count=count, numbered=list(groups.items()), here=groups)
     catalog: Any = SimpleNamespace(group=lambda name: SimpleNamespace(settings=GroupSettings()))
-    made = ClusterConsumers({"t": topic}, clock or ManualClock(), catalog)
+    made = ClusterConsumers({"t": topic}, ManualClock(), catalog)
     made.decided = told
     return made
 
@@ -75,21 +73,6 @@ def test_members_that_join_again_at_another_coordinator_have_what_they_had() -> 
     group.join("g", GroupSettings(), "m0", ["t"], 1_000_000)
     group.join("g", GroupSettings(), "m1", ["t"], 1_000_000)
     assert told.changes == []
-
-
-def test_a_member_that_does_not_come_to_the_new_coordinator_keeps_nothing_for_a_whole_session() -> None:
-    told, clock = Told(), ManualClock()
-    group = consumers(told, clock=clock)
-    owners = [Owner("t", number, f"m{number % 2}", 5 << 24, True) for number in range(4)]
-    settings = GroupSettings(session_us=3_600_000_000)
-    group.begin("g", settings, owners, term=6)
-    group.join("g", settings, "m0", ["t"], settings.session_us)
-    clock.advance_us(REJOIN_US_MAX - 1)
-    group.tick()
-    assert told.changes == []
-    clock.advance_us(1)
-    group.tick()
-    assert told.owners() == {1: "m0", 3: "m0"}
 
 
 def test_a_node_that_does_not_coordinate_says_so() -> None:

@@ -126,6 +126,41 @@ def test_a_leader_is_told_again_until_it_has_heard(answer: PenstockError) -> Non
     on_cluster(work)
 
 
+OWNED = [Owner("t", 0, "gone", 5 << 24, True)]
+
+
+def test_who_has_left_before_anybody_joined_here_is_not_taken_for_a_member_because_leaders_speak_of_it() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.owners = OWNED
+        cluster.coordination.leave("g", "gone")
+        await cluster.join()
+        assert (await cluster.told.get()).member == "m1"
+
+    on_cluster(work)
+
+
+def test_who_leaves_while_leaders_are_asked_for_owners_is_not_taken_for_a_member_either() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.owners = OWNED
+        cluster.while_owners_are_asked = lambda: cluster.coordination.leave("g", "gone")
+        await cluster.join()
+        assert (await cluster.told.get()).member == "m1"
+
+    on_cluster(work)
+
+
+def test_who_left_when_another_node_was_the_coordinator_in_between_may_be_back() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.owners = OWNED
+        cluster.coordination.leave("g", "gone")
+        cluster.change_nodes("other")
+        cluster.change_nodes("me")
+        await cluster.join()
+        assert cluster.told.empty()
+
+    on_cluster(work)
+
+
 def test_a_node_that_ceases_to_be_the_coordinator_while_it_asks_for_owners_begins_nothing() -> None:
     async def work(cluster: Cluster) -> None:
         cluster.while_owners_are_asked = lambda: cluster.change_nodes("other")

@@ -107,7 +107,7 @@ def test_replicas_are_not_changed_as_a_setting(tmp_path: Path, etcd: str) -> Non
 
 def test_settings_that_the_cluster_has_no_nodes_for_are_refused(tmp_path: Path, etcd: str) -> None:
     with local_cluster(tmp_path, etcd, "a", "b") as cluster, penstock.connect(cluster.address) as q:
-        with pytest.raises(InvalidSetting, match="replicas is at most the number of nodes, 2, not 3"):
+        with pytest.raises(InvalidSetting, match="replicas is at most the number of nodes that have joined, 2, not 3"):
             q.create_topic("orders", 1, replicas=3)
         with pytest.raises(InvalidSetting, match="min_isr is at most the number of replicas, 2, not 3"):
             q.create_topic("orders", 1, min_isr=3)

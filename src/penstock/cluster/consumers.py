@@ -23,9 +23,6 @@ from penstock.errors import NotCoordinator
 
 # Of the bits of a generation, those that a coordinator counts with itself.
 _TERM_SHIFT = 24
-# Members that others speak of have so long to join here: they look twice in that time whether somebody else looks after
-# their group. One that has left meanwhile, and could not say so, does not keep what it had for a whole session.
-REJOIN_US_MAX = 20_000_000
 # Who has asked how often; forgotten when there are too many.
 _TURNS_MAX = 100_000
 
@@ -72,7 +69,7 @@ class ClusterConsumers(Consumers):
         self._groups[group] = members
         # Behind all that was decided before: it may be the same node again, in the same term.
         members.generation = max([term << _TERM_SHIFT, *(owner.generation for owner in owners)])
-        changes = members.restore(known, partitions, now, min(settings.session_us, REJOIN_US_MAX))
+        changes = members.restore(known, partitions, now, settings.session_us)
         self._write(group, changes)
 
     def _restored(self, group: str, settings: GroupSettings) -> Members:

@@ -81,6 +81,8 @@ class Coordination:
         self._begun: dict[tuple[str, str], int] = {}
         self._growing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._beginning: dict[str, asyncio.Lock] = {}
+        # Members that have left groups before this node knew of any.
+        self._left: dict[str, set[str]] = {}
         # What partitions are to be told, the last word for each.
         self._untold: dict[tuple[str, str, int], AssignPartition] = {}
         self._telling: dict[tuple[str, str, int], asyncio.Task[None]] = {}
@@ -106,13 +108,14 @@ class Coordination:
         return found.term
 
     def nodes_changed(self) -> None:
-        for group in self._consumers.coordinated:
+        for group in {*self._consumers.coordinated, *self._left}:
             if self.of(group).node != self._node.name:
                 log.info("%s looks after group %s from now on", self.of(group).node, group)
                 self._forget(group)
 
     def _forget(self, group: str) -> None:
         self._consumers.forget(group)
+        self._left.pop(group, None)
         for key in [key for key in self._untold if key[0] == group]:
             del self._untold[key]
         for begun in [begun for begun in self._begun if begun[0] == group]:
@@ -143,6 +146,8 @@ class Coordination:
                 await self._must_be_as_late_as(owners, group)
                 # By the nodes of now: a change of them meanwhile was told to the groups that were there, not to this.
                 self._consumers.begin(group, record.settings, owners, self._check(group))
+                for left in self._left.pop(group, ()):
+                    self._consumers.leave(group, record.settings, left)
         session_us = record.settings.session_us if session_us is None else session_us
         self._consumers.join(group, record.settings, consumer, names, session_us)
         return record
@@ -159,6 +164,9 @@ class Coordination:
         self._check(group)
         if self._consumers.has(group):
             self._consumers.leave(group, self._broker.group_record(group).settings, consumer)
+        else:
+            # Those who lead partitions may still speak of it, to whoever asks for the first who joins.
+            self._left.setdefault(group, set()).add(consumer)
 
     async def begin(self, group: str, topic: str) -> None:
         await self._started(group, topic)

@@ -57,6 +57,10 @@ class Follows:
         self._loop = asyncio.get_running_loop()
         self._running = start(self._run(), broke)
 
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
     def ask(self, identity: str, fetch: Fetch) -> None:
         self._asked[identity] = self._unsent[identity] = fetch
         if self._flushing is None and self._connection is not None:
@@ -173,6 +177,11 @@ class Following:
                 leader, self._place, self._hosted, self._me, self._clock, self._tally, self._broke
             )
         self._leaders[leader].ask(hosted.identity, fetch)
+
+    @property
+    def is_connected(self) -> bool:
+        """To any of them."""
+        return any(each.is_connected for each in self._leaders.values())
 
     def forget(self, identity: str) -> None:
         leader = self._asks.pop(identity, None)

@@ -20,7 +20,7 @@ import msgspec
 from penstock.broker.broker import Broker as Queue
 from penstock.broker.partition import Partition
 from penstock.broker.topic import TooFew
-from penstock.client.placement import NodeInfo
+from penstock.client.placement import DescribeCluster, NodeInfo
 from penstock.clock import Clock
 from penstock.cluster.catalog import ClusterCatalog
 from penstock.cluster.controller import Chosen, Controller
@@ -61,7 +61,8 @@ from penstock.errors import (
     SessionLost,
 )
 from penstock.net.address import place_of
-from penstock.net.connection import Connection, Place
+from penstock.net.connection import Place
+from penstock.net.remote import RemoteTransport
 from penstock.storage.files import Files, random_id
 from penstock.storage.log import Log
 
@@ -406,9 +407,13 @@ class Node:
         """Without etcd it is, as long as it serves something of what it leads: nobody else would."""
         if self._keeping is None:
             raise SessionLost("the node has not joined its cluster yet")
+        if not self.is_cut_off or not self.hosted:
+            return
         led = [hosted for hosted in self.hosted.values() if hosted.is_leader]
-        if self.is_cut_off and led and not any(hosted.serves_until_us > self.now_us() for hosted in led):
+        if led and not any(hosted.is_shown for hosted in led):
             raise SessionLost("the node reaches neither etcd nor enough followers, and serves nothing of what it leads")
+        if not led and not self.following.is_connected:
+            raise SessionLost("the node reaches neither etcd nor any node that leads what it has copies of")
 
     async def _tidy(self) -> None:
         """Of partitions that are led here the broker sees to that."""
@@ -611,11 +616,14 @@ class Node:
             if place is None:
                 return False
             async with asyncio.timeout(_ANSWER_S):
-                connection = await Connection.to(place, self._clock)
+                transport = await RemoteTransport.to(place, self._clock, patience_s=0)
+                try:
+                    # Another one may be there by now.
+                    return (await transport.call(DescribeCluster())).node == self.name
+                finally:
+                    await transport.close()
         except (PenstockError, TimeoutError):
             return False
-        await connection.close()
-        return True
 
     # --- the end -----------------------------------------------------------------------------------------
 

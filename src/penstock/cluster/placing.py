@@ -87,7 +87,8 @@ class Placing:
         known = self._members.known | brokers.keys()
         if wanted > len(known):
             raise InvalidSetting(
-                f"replicas is at most the number of nodes, {len(known)}, not {wanted}", setting="replicas"
+                f"replicas is at most the number of nodes that have joined, {len(known)}, not {wanted}",
+                setting="replicas",
             )
         check_enough(wanted, brokers)
         check_min_isr(record.settings, wanted)

@@ -70,7 +70,8 @@ class Presence:
 
     async def announce(self, broker: Broker) -> None:
         """AlreadyExists if another node has the name by now."""
-        session, self._claimed = self._claimed, None
+        # One of its own, if it was interrupted the last time.
+        session, self._claimed = self._claimed or self.session, None
         if session is None or session.lost.is_set():
             session = await self._store.session(self._ttl_s)
         puts = [Put(self._keys.broker(self._name), msgspec.json.encode(broker), session)]

@@ -375,6 +375,51 @@ def test_a_member_whose_coordinator_is_gone_leaves_at_the_one_that_took_over() -
     run(work, pace=replace(QUICK, refresh_s=60.0))
 
 
+def test_a_member_leaves_as_soon_as_somebody_looks_after_the_group_again() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await joined(cluster, transport)
+        cluster.nodes["a"].kill()
+        leaving = asyncio.ensure_future(transport.leave("g", "me"))
+        while cluster.nodes["a"].asked["leave"] < 3:
+            await asyncio.sleep(0)
+        cluster.appoint("g", "c")
+        await leaving
+        assert cluster.nodes["c"].asked["leave"] == 1
+
+    run(work, pace=replace(QUICK, refresh_s=60.0))
+
+
+def test_a_member_whose_coordinator_stays_away_leaves_all_the_same() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await joined(cluster, transport)
+        cluster.nodes["a"].kill()
+        await transport.leave("g", "me")
+        assert cluster.nodes["a"].asked["leave"] > 1
+
+    run(work, pace=replace(QUICK, refresh_s=60.0, leave_s=0.02))
+
+
+def test_a_coordinator_that_can_not_let_somebody_join_yet_keeps_nobody_from_messages() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await joined(cluster, transport)
+
+        def refuse(what: str) -> None:
+            if what == "join":
+                raise NotEnoughReplicas("a partition has too few replicas")
+
+        cluster.appoint("g", "c")
+        cluster.nodes["c"].before = refuse
+        cluster.nodes["b"].cut()
+        while not cluster.nodes["c"].asked["join"]:
+            await asyncio.sleep(0)
+        await fill(cluster, "t", 1, partition=0)
+        assert offsets_of(await poll(transport)) == {(0, 0)}
+        cluster.nodes["c"].before = lambda what: None
+        await transport.leave("g", "me")
+
+    run(work)
+
+
 def test_a_member_that_leaves_while_it_joins_elsewhere_leaves_there_too() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await joined(cluster, transport)

@@ -48,6 +48,8 @@ class Member:
         self._loop = asyncio.get_running_loop()
         self._held = Held()
         self._pollers: dict[str, Poller] = {}
+        # Polls at nodes that lead nothing of it any more, and have not said so yet.
+        self._ending: set[asyncio.Task[Sequence[Delivery]]] = set()
         self._calls = 0
         # How long what is being asked for is leased; None for what the group has.
         self._visibility_us: int | None = None
@@ -100,9 +102,8 @@ class Member:
         """What waits for another time is asked for anew."""
         if visibility_us != self._visibility_us:
             self._visibility_us = visibility_us
-            for poller in self._pollers.values():
-                if poller.task is not None:
-                    poller.task.cancel()
+            for task in [*self._ending, *(poller.task for poller in self._pollers.values() if poller.task is not None)]:
+                task.cancel()
             self._pollers.clear()
 
     async def _locate(self, topics: Sequence[str]) -> None:
@@ -117,7 +118,10 @@ class Member:
         leaders, now = self._atlas.leaders(topics), self._loop.time()
         for node in [node for node in self._pollers if node not in leaders]:
             # Its poll ends by itself. What was leased there in the last moment is ours, whoever leads by now.
-            del self._pollers[node]
+            ending = self._pollers.pop(node).task
+            if ending is not None:
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
         for node in sorted(leaders):
             poller = self._pollers.setdefault(node, Poller(self._pace))
             is_idle = poller.task is None and not self._held.has(node)
@@ -234,7 +238,7 @@ class Member:
             else:
                 await self._place.confirm()
         except PenstockError as error:
-            if not (is_misplaced(error) or is_unknown(error)):
+            if not (is_misplaced(error) or is_unknown(error) or error.retriable):
                 self._failure = error
         finally:
             self._rejoining = None

@@ -29,6 +29,8 @@ class Pace:
     ask_s: float = 3.0
     # A leader that has not answered for so long may not be one any more.
     suspect_s: float = 1.0
+    # Until somebody is told that a consumer leaves whose coordinator is gone: about when there is another one.
+    leave_s: float = 8.0
     # Beyond what a poll waits: for an answer that is on its way.
     grace_s: float = 1.0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock.client.placement import Coordinator
@@ -87,10 +88,13 @@ class Place:
                     left.append(transport)
                     if await self._has_left(transport):
                         return
-            # Somebody else may look after the group by now, and have heard of this member from those who lead.
-            found = await self._found_again() if left else None
-            if found is not None and found not in left:
-                await self._has_left(found)
+            # Somebody else looks after the group, or will soon, and hears of this member from those who lead.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pace.leave_s):
+                    while left and (found := await self._found_again()) is not None:
+                        if await self._has_left(found):
+                            return
+                        await asyncio.sleep(self._pace.pause_s_max)
 
     async def _has_left(self, transport: Transport) -> bool:
         try:

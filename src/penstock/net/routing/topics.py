@@ -44,7 +44,7 @@ class Topics:
                 await attempts.pause(error)
                 self._nodes.wander()
                 continue
-            return msgspec.structs.replace(info, count=count)
+            return msgspec.structs.replace(info, count=max(count, info.count))
 
     async def listed(self) -> list[TopicInfo]:
         """By name. Each node is asked once; a topic that does not come out whole is then asked for by itself."""
