@@ -25,7 +25,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "elects_whoever_is_there": (0, 1),
     "serves_before_its_epoch_has_begun": (9, 12),
     "leases_without_waiting_for_the_commit": (1, 6),
-    "compares_lineages_only_once": (1, 30),
+    "compares_lineages_only_once": (1, 34),
     "goes_on_leading_after_a_restart": (4, 5),
     "forgets_who_was_to_be_a_replica": (823, 1037),
     "goes_back_to_before_its_start": (332771,),
