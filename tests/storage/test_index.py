@@ -34,6 +34,24 @@ def test_before_is_the_last_entry_below_the_key(sorted_keys: list[int], key: int
     assert index_of(sorted_keys).before(key) == (expected[-1] if expected else None)
 
 
+@given(keys, st.integers(-1, 51), st.integers(1, 4))
+def test_the_nearest_is_not_beyond_the_key_and_exact_among_the_last(every: list[int], key: int, interval: int) -> None:
+    index = SparseIndex()
+    for i, each in enumerate(every):
+        index.appended(each, 64 + 8 * i)
+        if i % interval == 0:
+            index.add(each, 64 + 8 * i)
+    exact = [64 + 8 * i for i, each in enumerate(every) if each <= key]
+    found = index.nearest(key)
+    if not exact:
+        assert found is None
+    elif exact[-1] >= 64 + 8 * (len(every) - 8):
+        assert found == exact[-1]
+    else:
+        assert found == index.at_or_before(key)
+    assert index.cut(64 + 8 * len(every)).recent == ()
+
+
 @given(keys)
 def test_an_index_is_read_as_it_was_written(sorted_keys: list[int]) -> None:
     decoded = SparseIndex.decode(OFFSETS_MAGIC, index_of(sorted_keys).encode(OFFSETS_MAGIC, COVERAGE))

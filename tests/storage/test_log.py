@@ -32,6 +32,7 @@ from penstock.storage.merge import merge_small_frames
 from penstock.storage.retention import Retention, apply_retention
 from penstock.storage.segment import ROOM_BYTES
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
+from penstock.testing.memory_files import MemoryFile
 from support import SMALL_SEGMENTS, fill, frame_of, open_log, rows_of, values_of
 
 ROOMY = LogSettings()
@@ -790,3 +791,41 @@ def test_two_logs_of_a_partition_are_two_instances_of_the_same_class(tmp_path: P
     deliveries.sync()
     assert (values_of(messages), values_of(deliveries)) == ([b"m"], [b"d"])
     assert messages.log_id != deliveries.log_id
+
+
+def test_what_was_appended_last_is_read_without_what_lies_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(MemoryFiles(), settings=LogSettings())
+    sizes = [len(frame.data) for frame in append_singly(log, 100)]
+    lengths: list[int] = []
+    real = MemoryFile.read_at
+
+    def read_at(file: MemoryFile, position: int, length: int) -> bytes:
+        lengths.append(length)
+        return real(file, position, length)
+
+    monkeypatch.setattr(MemoryFile, "read_at", read_at)
+    for back in (1, 2, 8):
+        lengths.clear()
+        (frame, *_) = log.read(100 - back, bytes_max=1 << 20)
+        assert frame.base_offset == 100 - back
+        assert lengths == [sum(sizes[-back:])]
+    log.close()
+
+
+def test_where_the_last_appends_were_is_forgotten_with_what_is_cut_off() -> None:
+    log = open_log(MemoryFiles(), settings=LogSettings())
+    append_singly(log, 20)
+    log.truncate(13)
+    append_singly(log, 9, width=50)
+    assert [row.value for row in rows_of(log)] == [*(b"%d" % n for n in range(13)), *(b"%050d" % n for n in range(9))]
+    for offset, row in enumerate(rows_of(log)):
+        assert rows_of(log, offset)[0] == row
+    log.close()
+
+
+def append_singly(log: Log, count: int, width: int = 0) -> list[Frame]:
+    frames = [frame_of(b"%0*d" % (width, number)) for number in range(count)]
+    for frame in frames:
+        log.append([frame])
+    log.sync()
+    return frames

@@ -46,19 +46,38 @@ class Coverage(NamedTuple):
     last_append_time: int
 
 
-class SparseIndex:
-    """Keys that never run backwards, each with the position of the frame it belongs to."""
+# What was appended last is what most ask for: small frames would be looked through for up to an interval.
+_RECENT = 8
 
-    __slots__ = ("keys", "positions")
+
+class SparseIndex:
+    """Keys that never run backwards, each with the position of the frame it belongs to.
+
+    `recent` is the same of the last appends, entries or not; it is not kept with the index.
+    """
+
+    __slots__ = ("keys", "positions", "recent")
 
     def __init__(self, keys: array[int] | None = None, positions: array[int] | None = None) -> None:
         self.keys = array("q") if keys is None else keys
         self.positions = array("I") if positions is None else positions
+        # Replaced as a whole: readers are on other threads.
+        self.recent: tuple[tuple[int, int], ...] = ()
 
     def add(self, key: int, position: int) -> None:
         # In this order: a reader on another thread that finds the key also finds the position.
         self.positions.append(position)
         self.keys.append(key)
+
+    def appended(self, key: int, position: int) -> None:
+        self.recent = (*self.recent[1 - _RECENT :], (key, position))
+
+    def nearest(self, key: int) -> int | None:
+        """Position of a frame whose key is ≤ `key`, with few between."""
+        for known, position in reversed(self.recent):
+            if known <= key:
+                return position
+        return self.at_or_before(key)
 
     def at_or_before(self, key: int) -> int | None:
         """Position of the last entry whose key is ≤ `key`."""

@@ -188,6 +188,7 @@ def append(segment: Segment, buffers: Sequence[Buffer], infos: Sequence[FrameInf
             raise DeviceFailed(f"{segment.name}: a failed write could not be undone", file=segment.name) from error
         raise
     position = segment.size
+    offsets.appended(infos[0].base_offset, position)
     for info in infos:
         add_to_indexes(offsets, times, position, info)
         position += info.size
@@ -256,7 +257,7 @@ def read(
     messages only with `holes`."""
     size = segment.size
     bytes_max = max(bytes_max, HEADER_BYTES)
-    at = opened.offsets.at_or_before(offset) or SEGMENT_HEADER_BYTES
+    at = opened.offsets.nearest(offset) or SEGMENT_HEADER_BYTES
     if at >= size:
         return None
     # The frame may lie up to an index interval behind its entry; one read from disk should reach it. Nothing behind
