@@ -26,8 +26,12 @@ class Cluster:
 
     name = "me"
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
         self.now_term = TERM
+        # Partitions that nobody leads, and in which groups were to begin.
+        self.leaderless: set[int] = set()
+        self.started: asyncio.Queue[StartGroup] = asyncio.Queue()
+        self.begun: list[str] = []
         self.alive = ["me"]
         self.owners: list[Owner] = []
         self.while_owners_are_asked: Callable[[], None] = lambda: None
@@ -37,7 +41,7 @@ class Cluster:
         self.can_refresh = True
         self.while_refreshed: Callable[[], None] = lambda: None
         self.broken: asyncio.Queue[PenstockError] = asyncio.Queue()
-        topic = SimpleNamespace(count=1, numbered=[], record=SimpleNamespace(id="t1", partitions=("p",)))
+        topic = SimpleNamespace(count=count, numbered=[], record=SimpleNamespace(id="t1", partitions=("p",)))
         topics: dict[str, Any] = {"t": topic}
         record = SimpleNamespace(settings=GroupSettings(), created_us=1)
 
@@ -64,8 +68,8 @@ class Cluster:
     def nodes(self) -> list[str]:
         return ["leader"]
 
-    def leader(self, topic: str, partition: int) -> str:
-        return "leader"
+    def leader(self, topic: str, partition: int) -> str | None:
+        return None if partition in self.leaderless else "leader"
 
     def transport(self, node: str) -> Any:
         return SimpleNamespace(call=self._call)
@@ -81,8 +85,9 @@ class Cluster:
         await asyncio.sleep(0)
         match request:
             case FindGroups():
-                return []
+                return self.begun
             case StartGroup():
+                self.started.put_nowait(request)
                 return None
             case FindOwners():
                 self.while_owners_are_asked()
@@ -103,9 +108,9 @@ class Cluster:
         self.coordination.nodes_changed()
 
 
-def on_cluster(work: Callable[[Cluster], Awaitable[None]]) -> None:
+def on_cluster(work: Callable[[Cluster], Awaitable[None]], count: int = 1) -> None:
     async def main() -> None:
-        cluster = Cluster()
+        cluster = Cluster(count)
         try:
             await work(cluster)
         finally:
@@ -124,6 +129,52 @@ def test_a_leader_is_told_again_until_it_has_heard(answer: PenstockError) -> Non
         assert (told.member, told.partition) == ("m1", 0)
 
     on_cluster(work)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.cluster.coordination.BRIEF_S", 0.0)
+    monkeypatch.setattr("penstock.cluster.coordination._RETRY_S_MAX", 0.001)
+
+
+async def started(cluster: Cluster, count: int) -> dict[int, StartGroup]:
+    requests = [await cluster.started.get() for _ in range(count)]
+    return {request.partitions[0]: request for request in requests}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("is_earlier", [False, True])
+@pytest.mark.parametrize("leaderless", [0, 1])
+def test_a_partition_that_nobody_leads_keeps_no_group_from_the_others_and_it_begins_there_later(
+    leaderless: int, is_earlier: bool
+) -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.leaderless = {leaderless}
+        cluster.begun = ["g"] if is_earlier else []
+        await cluster.join()
+        at_once = await started(cluster, 2)
+        assert sorted(at_once) == sorted({0, 1, 2} - {leaderless})
+        assert {(one.is_earlier, one.since_us) for one in at_once.values()} == {(is_earlier, 0)}
+        cluster.begun = ["g"]
+        cluster.leaderless.clear()
+        (later,) = (await started(cluster, 1)).values()
+        # As if it had begun when it was to.
+        assert (later.partitions, later.is_earlier) == ((leaderless,), is_earlier)
+        assert later.since_us == (0 if is_earlier else ManualClock().now_us())
+        assert {(await cluster.told.get()).partition for _ in range(3)} == {0, 1, 2}
+
+    on_cluster(work, count=3)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_topic_of_which_nobody_leads_anything_can_not_be_begun() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.leaderless = {0, 1}
+        with pytest.raises(NotCoordinator, match="nobody leads"):
+            await cluster.join()
+        assert cluster.consumers.coordinated == []
+
+    on_cluster(work, count=2)
 
 
 OWNED = [Owner("t", 0, "gone", 5 << 24, True)]

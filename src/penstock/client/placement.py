@@ -85,8 +85,11 @@ class FindCoordinator(Request[Coordinator], frozen=True):
 class StartGroup(Request[None], frozen=True):
     """In these partitions, which the node leads, the group begins where its settings say, unless it has begun.
 
-    `is_earlier`: than they are. What was published to them before it has begun there is not of the past, for it.
+    `is_earlier`: than they are, or than somebody has led them. What was published to them since the group was made, and
+    before it has begun there, is not of the past, for it.
     `created_us` is that of the group: another one may have had the same name, of which the node knows as yet.
+    `since_us`, unless it is 0, is when it was to begin: nobody led these partitions then. One that begins at the latest
+    message does so at the first of after that.
     """
 
     group: str
@@ -94,6 +97,7 @@ class StartGroup(Request[None], frozen=True):
     partitions: tuple[int, ...]
     is_earlier: bool = False
     created_us: int = 0
+    since_us: int = 0
 
 
 class AssignPartition(Request[bool], frozen=True):

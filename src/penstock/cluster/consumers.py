@@ -39,6 +39,9 @@ class ClusterConsumers(Consumers):
 
     # --- as coordinator ----------------------------------------------------------------------------------
 
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
     def has(self, group: str) -> bool:
         return group in self._groups
 

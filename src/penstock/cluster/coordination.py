@@ -38,8 +38,8 @@ from penstock.errors import (
 log = logging.getLogger("penstock.cluster")
 
 _RETRY_S, _RETRY_S_MAX = 0.05, 1.0
-# Until whoever leads a partition is found, for somebody who waits.
-PATIENCE_S = 20.0
+# Until whoever leads a partition is found, for somebody who waits; and for whom it can be done later.
+PATIENCE_S, BRIEF_S = 20.0, 1.0
 # What whoever leads a partition, or did a moment ago, may answer, and another time does not.
 _PASSING = (ClusterError, ConnectionLost, LogFollows, Overloaded)
 
@@ -70,6 +70,17 @@ class Surroundings(Protocol):
         """The node can't go on."""
 
 
+class _Begun:
+    """Of a group in a topic: in which partitions; how many there were when it was new, 0 if it was not; and when that
+    was. `is_late`: those that are not among the numbers begin later."""
+
+    def __init__(self, count: int, since_us: int) -> None:
+        self.numbers: set[int] = set()
+        self.count = count
+        self.since_us = since_us
+        self.is_late = False
+
+
 class Coordination:
     def __init__(self, node: Surroundings, broker: Broker, consumers: ClusterConsumers) -> None:
         self._node = node
@@ -77,8 +88,8 @@ class Coordination:
         self._consumers = consumers
         consumers.decided = self._decided
         consumers.grown = self._grown
-        # In how many partitions groups have begun for sure, by group and the id of a topic.
-        self._begun: dict[tuple[str, str], int] = {}
+        # In which partitions groups have begun for sure, by group and the id of a topic.
+        self._begun: dict[tuple[str, str], _Begun] = {}
         self._growing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._beginning: dict[str, asyncio.Lock] = {}
         # Members that have left groups before this node knew of any.
@@ -138,7 +149,7 @@ class Coordination:
         for name in names:
             # Where others of the group are at it already, it has begun.
             if not self._consumers.is_subscribed(group, name):
-                await self._started(group, name)
+                await self._started(group, name, BRIEF_S)
         async with self._beginning.setdefault(group, asyncio.Lock()):
             self._check(group)
             if not self._consumers.has(group):
@@ -150,6 +161,8 @@ class Coordination:
                     self._consumers.leave(group, record.settings, left)
         session_us = record.settings.session_us if session_us is None else session_us
         self._consumers.join(group, record.settings, consumer, names, session_us)
+        for name in names:
+            self._see_to(group, name)
         return record
 
     async def _must_be_as_late_as(self, owners: list[Owner], group: str) -> None:
@@ -169,7 +182,7 @@ class Coordination:
             self._left.setdefault(group, set()).add(consumer)
 
     async def begin(self, group: str, topic: str) -> None:
-        await self._started(group, topic)
+        await self._started(group, topic, PATIENCE_S)
 
     async def count(self, topic: str, ranges: Sequence[tuple[int, int]]) -> int:
         counts = [
@@ -192,52 +205,98 @@ class Coordination:
                 raise answer
         return found
 
-    async def _started(self, group: str, topic: str) -> None:
+    async def _started(self, group: str, topic: str, patience_s: float) -> None:
         """In every partition, before anybody hears that it has joined: what is published then is not missed.
 
         In the first one last. So a group that has begun there has begun in all that there were, and where it has not,
-        the partition is the later one: there it begins at the very first message, whatever its settings say.
+        the partition is the later one, or nobody led it then: there it begins at the first message that is not older
+        than the group, whatever its settings say.
+
+        With little patience, those that nobody leads are left for later: nothing is published there meanwhile.
         """
         on_topic = self._broker.topic(topic)
-        count, identity = on_topic.count, on_topic.record.id
-        is_earlier = group in await self._at(topic, 0, lambda: FindGroups(topic, 0))
+        is_earlier = await self._is_earlier(group, topic, on_topic.count, patience_s)
+        begun = _Begun(0 if is_earlier else on_topic.count, self._consumers.now_us())
 
-        def start_in(number: int, is_earlier: bool) -> StartGroup:
-            # As it is by then: it may have been deleted, and made anew.
-            return StartGroup(group, topic, (number,), is_earlier, self._broker.group_record(group).created_us)
+        async def start_in(number: int) -> PenstockError | None:
+            try:
+                await self._at(topic, number, lambda: self._start_of(group, topic, number, begun), patience_s)
+            except (*_PASSING, GroupNotFound) as error:
+                return error
+            begun.numbers.add(number)
+            return None
 
-        await asyncio.gather(
-            *[self._at(topic, number, partial(start_in, number, is_earlier)) for number in range(1, count)]
-        )
-        await self._at(topic, 0, partial(start_in, 0, False))
-        self._begun[group, identity] = max(count, self._begun.get((group, identity), 0))
+        failures = list(await asyncio.gather(*[start_in(number) for number in range(1, on_topic.count)]))
+        failures.append(await start_in(0))
+        errors = [error for error in failures if error is not None]
+        if errors and (patience_s >= PATIENCE_S or not begun.numbers):
+            raise errors[-1]
+        begun.is_late = True
+        self._begun[group, on_topic.record.id] = begun
+
+    async def _is_earlier(self, group: str, topic: str, count: int, patience_s: float) -> bool:
+        """Whether it has begun before: by the first partition, or by another one if nobody leads that."""
+        led = [number for number in range(count) if self._node.leader(topic, number) is not None]
+        while True:
+            number = led.pop(0) if led else 0
+            try:
+                return group in await self._at(topic, number, partial(FindGroups, topic, number), patience_s)
+            except _PASSING:
+                if not led:
+                    raise
+
+    def _start_of(self, group: str, topic: str, number: int, begun: _Begun) -> StartGroup:
+        """As the group is by then: it may have been deleted, and made anew."""
+        is_earlier = number >= begun.count
+        since_us = begun.since_us if begun.is_late and not is_earlier else 0
+        created_us = self._broker.group_record(group).created_us
+        return StartGroup(group, topic, (number,), is_earlier, created_us, since_us)
 
     def _grown(self, topic: str) -> None:
         for group in self._consumers.coordinated:
-            key = group, topic
-            if self._is_behind(*key) and key not in self._growing:
-                self._growing[key] = start(self._catch_up(*key), self._node.broke)
+            self._see_to(group, topic)
 
-    def _is_behind(self, group: str, topic: str) -> bool:
+    def _see_to(self, group: str, topic: str) -> None:
+        """That it begins where it has not."""
+        key = group, topic
+        if key not in self._growing and self._lacking(*key):
+            self._growing[key] = start(self._catch_up(*key), self._node.broke)
+
+    def _lacking(self, group: str, topic: str) -> list[int]:
+        """The partitions in which a group that this node has begun has not begun yet."""
         on_topic = self._broker.replicated.get(topic)
-        return on_topic is not None and 0 < self._begun.get((group, on_topic.record.id), 0) < on_topic.count
+        begun = None if on_topic is None else self._begun.get((group, on_topic.record.id))
+        if on_topic is None or begun is None:
+            return []
+        return [number for number in range(on_topic.count) if number not in begun.numbers]
+
+    async def _start_late(self, group: str, topic: str, number: int) -> None:
+        """Where somebody leads it now."""
+        begun = self._begun[group, self._broker.topic(topic).record.id]
+        await self._ask(topic, number, self._start_of(group, topic, number, begun))
+        begun.numbers.add(number)
 
     async def _catch_up(self, group: str, topic: str) -> None:
-        """Until the group has begun in the new partitions, or somebody else looks after it."""
+        """Until the group has begun in all partitions, or somebody else looks after it."""
         try:
-            while self._consumers.has(group) and self._is_behind(group, topic):
-                try:
-                    await self._started(group, topic)
-                except PenstockError as error:
-                    level = logging.DEBUG if isinstance(error, (*_PASSING, NotFound)) else logging.WARNING
-                    log.log(level, "%s can't begin in new partitions of %s: %s", group, topic, error.message)
+            while self._consumers.has(group) and (lacking := self._lacking(group, topic)):
+                for number in lacking:
+                    try:
+                        await self._start_late(group, topic, number)
+                    except KeyError:
+                        # Forgotten meanwhile.
+                        return
+                    except PenstockError as error:
+                        level = logging.DEBUG if isinstance(error, (*_PASSING, NotFound)) else logging.WARNING
+                        log.log(level, "%s can't begin in %s:%d: %s", group, topic, number, error.message)
+                if self._lacking(group, topic):
                     await asyncio.sleep(_RETRY_S_MAX)
         finally:
             del self._growing[group, topic]
 
-    async def _at(self, topic: str, number: int, make: Callable[[], Any]) -> Any:
+    async def _at(self, topic: str, number: int, make: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
         """At whoever leads it, as soon as somebody does."""
-        until, pause = self._loop.time() + PATIENCE_S, _RETRY_S
+        until, pause = self._loop.time() + patience_s, _RETRY_S
         while True:
             request = make()
             try:
@@ -272,8 +331,8 @@ class Coordination:
         try:
             while (told := self._untold.get(key)) is not None:
                 try:
-                    if self._is_behind(*key[:2]):
-                        await self._started(*key[:2])
+                    if key[2] in self._lacking(*key[:2]):
+                        await self._start_late(*key)
                     is_heard = await self._ask(key[1], key[2], told)
                     if self._untold.get(key) is told:
                         del self._untold[key]
@@ -303,10 +362,18 @@ class Coordination:
     async def start_group(self, request: StartGroup) -> None:
         await self._known(request.group, request.created_us)
         group, topic = self._broker.group(request.group, request.topic), self._broker.topic(request.topic)
-        for number in request.partitions if request.is_earlier and not group.settings.is_replay else ():
-            groups = topic.partition(number).groups
-            if not groups.has(request.group):
-                await groups.start(request.group, 0)
+        for number in request.partitions:
+            partition = topic.partition(number)
+            if partition.groups.has(request.group) or group.settings.is_replay:
+                continue
+            # What is older than the group is of the past also where nobody led the partition when it began.
+            since_us = self._broker.group_record(request.group).created_us if request.is_earlier else request.since_us
+            if group.settings.start == "latest" and since_us:
+                first = await self._broker.on_a_thread(partial(partition.messages.offset_at, since_us))
+                if not partition.groups.has(request.group):
+                    await partition.groups.start(request.group, min(first, partition.reading.visible_offset))
+            elif request.is_earlier:
+                await partition.groups.start(request.group, 0)
         await group.start_in(request.partitions)
         for number in request.partitions:
             await topic.partition(number).groups.flushed()

@@ -40,14 +40,15 @@ class Storing:
             began = self._now()
             return work(), self._now() - began
 
-        if size > SMALL_BYTES:
-            return (await self._on_a_thread(timed))[0]
-        if self._takes_s < FAST_S and log.writing.acquire(blocking=False):
+        done: T
+        is_small = size <= SMALL_BYTES
+        if is_small and self._takes_s < FAST_S and log.writing.acquire(blocking=False):
             try:
                 done, took_s = timed()
             finally:
                 log.writing.release()
         else:
             done, took_s = await self._on_a_thread(timed)
-        self._takes_s += (_QUICKER if took_s < self._takes_s else _SLOWER) * (took_s - self._takes_s)
+        if is_small:
+            self._takes_s += (_QUICKER if took_s < self._takes_s else _SLOWER) * (took_s - self._takes_s)
         return done

@@ -1,0 +1,62 @@
+"""Groups of a topic of which a partition has no leader: they have the others, and that one when it has one again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import penstock
+from cluster_nodes import WITHIN_S, LocalCluster, found
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_new_group_has_the_partitions_that_are_led_and_the_others_as_soon_as_they_are(
+    cluster: LocalCluster, start: str
+) -> None:
+    cluster.create("t", 3, replicas=1)
+    lost = cluster.partition("t", 1).leader
+    with penstock.connect(cluster.address) as q:
+        for number in range(3):
+            q.publish("t", f"before {number}", partition=number)
+        assert {cluster.partition("t", number).leader for number in range(3)} == set("abc")
+        cluster.stop(lost)
+        cluster.until(lambda report: not found(report, "t", 1).leader)
+    wanted = {f"before {number}" for number in range(3)} if start == "earliest" else set()
+    got: set[str] = set()
+    with penstock.connect(cluster.address) as q, q.consumer("g", "t", start=start) as consumer:
+        consumer.join()
+        for number in (0, 2):
+            q.publish("t", f"meanwhile {number}", partition=number)
+        wanted |= {"meanwhile 0", "meanwhile 2"}
+        while not got >= wanted - {"before 1"}:
+            got |= taken(consumer.poll(10, wait=f"{WITHIN_S}s"))
+        cluster.start(lost)
+        q.publish("t", "after 1", partition=1)
+        wanted |= {"after 1"}
+        while not got >= wanted:
+            got |= taken(consumer.poll(10, wait=f"{WITHIN_S}s"))
+        assert got == wanted
+
+
+def test_a_group_that_was_there_goes_on_though_a_partition_has_no_leader(cluster: LocalCluster) -> None:
+    cluster.create("t", 3, replicas=1)
+    with penstock.connect(cluster.address) as q, q.consumer("g", "t") as consumer:
+        consumer.join()
+    lost = cluster.partition("t", 0).leader
+    cluster.stop(lost)
+    cluster.until(lambda report: not found(report, "t", 0).leader)
+    with penstock.connect(cluster.address) as q, q.consumer("g", "t") as consumer:
+        for number in (1, 2):
+            q.publish("t", str(number), partition=number)
+        got: set[str] = set()
+        while not got >= {"1", "2"}:
+            got |= taken(consumer.poll(10, wait=f"{WITHIN_S}s"))
+    cluster.start(lost)
+
+
+def taken(messages: Sequence[Any]) -> set[str]:
+    for message in messages:
+        message.ack()
+    return {bytes(message.value).decode() for message in messages}
