@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.cluster.registration import NAME, Disk, own_disk, read_disk
+from penstock.cluster.registration import NAME, Disk, mark_disk, own_disk, read_disk
 from penstock.errors import InvalidSetting, LogCorrupt, UnknownFormat
 from penstock.testing.memory_files import MemoryFiles
 
@@ -17,12 +17,17 @@ def test_an_empty_directory_gets_an_id_and_keeps_it() -> None:
     files = MemoryFiles()
     made = own_disk(files, "a", "c1", ID)
     assert made == Disk(ID.hex(), "a", "c1")
+    # Not before the node has its name for sure.
+    assert files.names() == []
+    mark_disk(files, made)
+    mark_disk(files, made)
     assert own_disk(files, "a", "c1", bytes(16)) == made
 
 
 def test_the_id_survives_a_power_loss() -> None:
     files = MemoryFiles()
     made = own_disk(files, "a", "c1", ID)
+    mark_disk(files, made)
     for seed in range(50):
         assert read_disk(MemoryFiles(files.disk.after_power_loss(Random(seed)))) == made
 
@@ -37,7 +42,7 @@ def test_the_directory_of_a_broker_on_its_own_is_not_taken() -> None:
 @pytest.mark.parametrize(("node", "cluster", "said"), [("b", "c1", "node a"), ("a", "c2", "cluster c1")])
 def test_the_directory_of_another_node_or_cluster_is_not_taken(node: str, cluster: str, said: str) -> None:
     files = MemoryFiles()
-    own_disk(files, "a", "c1", ID)
+    mark_disk(files, own_disk(files, "a", "c1", ID))
     with pytest.raises(InvalidSetting, match=said):
         own_disk(files, node, cluster, ID)
 

@@ -42,7 +42,7 @@ from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions, Placed
 from penstock.cluster.placing import Placing
 from penstock.cluster.presence import Presence
-from penstock.cluster.registration import Broker, own_disk
+from penstock.cluster.registration import Broker, mark_disk, own_disk
 from penstock.cluster.storing import Storing
 from penstock.cluster.tally import Tally
 from penstock.cluster.tasks import start
@@ -188,6 +188,7 @@ class Node:
         self.following = Following(self.place, self.hosted, me, self._clock, self.tally, self.broke)
         await self._patiently(self.view.start)
         await self._patiently(lambda: self.presence.claim(disk.id))
+        await loop.run_in_executor(None, mark_disk, self._files, disk)
         self.queue = await open_queue(self.catalog)
         self.queue.replicated.too_few = self._too_few_to_begin
         self.catalog.changed = self._catalog_changed

@@ -68,11 +68,9 @@ def read_disk(files: Files) -> Disk | None:
 
 
 def own_disk(files: Files, node: str, cluster: str, new_id: bytes) -> Disk:
-    """Of a directory that is ours; made if it is empty. InvalidSetting if it is another node's or cluster's."""
-    disk = read_disk(files)
-    if disk is None:
-        disk = Disk(new_id.hex(), node, cluster)
-        write_checked(files, NAME, _MAGIC, msgspec.json.encode(disk))
+    """Of a directory that is ours, or will be if it is empty (`mark_disk`). InvalidSetting if it is another node's or
+    cluster's."""
+    disk = read_disk(files) or Disk(new_id.hex(), node, cluster)
     if disk.node != node:
         raise InvalidSetting(f"the data directory is that of node {disk.node}, not of {node}", setting="node_id")
     if disk.cluster != cluster:
@@ -82,3 +80,9 @@ def own_disk(files: Files, node: str, cluster: str, new_id: bytes) -> Disk:
             setting="data",
         )
     return disk
+
+
+def mark_disk(files: Files, disk: Disk) -> None:
+    """From now on the directory is that node's."""
+    if read_disk(files) is None:
+        write_checked(files, NAME, _MAGIC, msgspec.json.encode(disk))

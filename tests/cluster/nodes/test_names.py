@@ -65,6 +65,7 @@ def test_a_second_node_of_a_name_gets_no_copies_and_the_first_goes_on_under_publ
         publishing.join()
 
     assert not list((tmp_path / "elsewhere").glob("partitions/*"))
+    assert not (tmp_path / "elsewhere" / "disk").exists(), "it may be the directory of another node"
     for name in ("b", "c"):
         # Not even for a moment.
         assert of(cluster, name).feeding.lost == {}
