@@ -1,4 +1,7 @@
-"""Before a planned end of a node: those who follow lead, and nobody waits for a session to run out."""
+"""Before a planned end of a node: those who follow lead, and nobody waits for a session to run out.
+
+Several may be stopped at a time. Each says so first, and then nobody hands over to it; if all are, nobody to anybody.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import logging
 
 from penstock.cluster.core.election import drain
 from penstock.cluster.core.record import encode
+from penstock.cluster.etcd.session import Session
 from penstock.cluster.etcd.store import Put, Store
+from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions
@@ -19,10 +24,15 @@ _PATIENCE_S = 10.0
 _LOOK_S = 0.05
 
 
-async def hand_over(node: str, store: Store, keys: Keys, members: Members, partitions: Partitions) -> None:
+async def hand_over(
+    node: str, session: Session, store: Store, view: View, keys: Keys, members: Members, partitions: Partitions
+) -> None:
     """Returns when nothing is led there that another could lead, or that has taken too long."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
+            await store.commit({}, [Put(keys.leaving + node, b"{}", session)])
+            # Those who have said so before are known then, too.
+            await view.knows(keys.leaving)
             while await _ask(node, store, keys, members, partitions):
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
@@ -33,11 +43,12 @@ async def hand_over(node: str, store: Store, keys: Keys, members: Members, parti
 
 async def _ask(node: str, store: Store, keys: Keys, members: Members, partitions: Partitions) -> bool:
     """Whether any is still being handed over."""
+    staying = {name: each for name, each in members.live.items() if name not in members.leaving}
     is_under_way = False
     for identity, placed in partitions.items():
         if placed.record.leader != node:
             continue
-        wanted = drain(placed.record, node, members.live)
+        wanted = drain(placed.record, node, staying)
         if wanted is not None:
             key = keys.partition(identity)
             await store.commit({key: placed.revision}, [Put(key, encode(wanted))])

@@ -5,6 +5,7 @@
 <prefix>/brokers/<node>        a live node: bound to its session
 <prefix>/controller            the node that elects leaders: bound to its session
 <prefix>/nodes/<node>          a node that has ever joined, alive or not
+<prefix>/leaving/<node>        one that is being stopped, and hands over what it leads: bound to its session
 <prefix>/draining/<node>       a node that is to lead nothing, alive or not: stays until an operator takes it back
 <prefix>/throttle              how fast replicas that are moved may catch up: gone when no move is under way
 <prefix>/partitions/<id>       a partition's record: who leads, who is in sync
@@ -41,6 +42,7 @@ class Keys:
         self.controller = self.prefix + "controller"
         self.nodes = self.prefix + "nodes/"
         self.draining = self.prefix + "draining/"
+        self.leaving = self.prefix + "leaving/"
         self.throttle = self.prefix + "throttle"
         self.partitions = self.prefix + "partitions/"
         self.unclaimed = self.prefix + "unclaimed/"

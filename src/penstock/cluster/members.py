@@ -24,6 +24,8 @@ class Members:
         self.live: dict[str, Registered] = {}
         # Those that are to lead nothing, whether they are alive or not.
         self.draining: frozenset[str] = frozenset()
+        # Those that are being stopped.
+        self.leaving: frozenset[str] = frozenset()
         # Those that have ever joined.
         self.known: frozenset[str] = frozenset()
         # The revision of the last change: whoever knows the same has seen the same nodes.
@@ -32,6 +34,7 @@ class Members:
         self.changed: Callable[[], None] = lambda: None
         view.on_change(keys.brokers, self._follow)
         view.on_change(keys.draining, self._follow_draining)
+        view.on_change(keys.leaving, self._follow_leaving)
         view.on_change(keys.nodes, self._follow_known)
 
     def _follow(self, known: Known) -> None:
@@ -52,6 +55,10 @@ class Members:
         node = self._keys.name(known.key)
         self.draining = self.draining - {node} if known.now is None else self.draining | {node}
         self.changed()
+
+    def _follow_leaving(self, known: Known) -> None:
+        node = self._keys.name(known.key)
+        self.leaving = self.leaving - {node} if known.now is None else self.leaving | {node}
 
     def _follow_known(self, known: Known) -> None:
         node = self._keys.name(known.key)

@@ -630,8 +630,9 @@ class Node:
 
     async def hand_over(self) -> None:
         """Before a planned end."""
-        if self.presence.session is not None:
-            await hand_over(self.name, self._store, self.keys, self.members, self.partitions)
+        session = self.presence.session
+        if session is not None:
+            await hand_over(self.name, session, self._store, self.view, self.keys, self.members, self.partitions)
 
     async def leave(self) -> None:
         """Ends the session: others are elected at once for what is led here, and not served any more."""
