@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from cli.support import Run
-from cluster_nodes import LocalCluster, local_cluster
+from cluster_nodes import LocalCluster, found, local_cluster
 from etcd_support import etcd_process
 from penstock.cli.cluster_view import hot_partitions, progress_of
 from penstock.client.cluster_requests import ClusterReport, FollowerReport, PartitionReport
@@ -258,6 +258,7 @@ def test_an_unclean_election_needs_both_flags_and_says_what_is_lost(run: Run, ow
         q.publish("orders", "only the leader has it")
     own.stop(leader)
     own.start(follower)
+    own.until(lambda report: not found(report, "orders", 0).leader)
     asked = "cluster", "elect", "orders:0", "--unclean", "--server", own.address
     told = run(*asked)
     assert told.code == 2
@@ -266,7 +267,7 @@ def test_an_unclean_election_needs_both_flags_and_says_what_is_lost(run: Run, ow
     assert own.partition("orders", 0).leader == ""
     told = run.ok(*asked, "--yes")
     assert "is lost for good" in told.err
-    assert own.partition("orders", 0).leader == follower
+    own.until(lambda report: found(report, "orders", 0).leader == follower)
 
 
 # --- how it looks -------------------------------------------------------------------------------------------
