@@ -121,9 +121,12 @@ def test_settings_that_the_cluster_has_no_nodes_for_are_refused(tmp_path: Path, 
             q.create_topic("more", 1)
 
 
-def test_dead_letters_are_on_as_many_nodes_as_their_messages(tmp_path: Path, etcd: str) -> None:
+@pytest.mark.parametrize(("replicas", "min_isr"), [(1, 1), (2, 2)])
+def test_dead_letters_are_on_as_many_nodes_as_their_messages(
+    tmp_path: Path, etcd: str, replicas: int, min_isr: int
+) -> None:
     with local_cluster(tmp_path, etcd, "a", "b", "c") as cluster, penstock.connect(cluster.address) as q:
-        q.create_topic("orders", 1, replicas=1)
+        q.create_topic("orders", 1, replicas=replicas, min_isr=min_isr)
         q.publish("orders", b"poison")
         with q.consumer("billing", "orders", max_retries=0) as consumer:
             (message,) = consumer.poll(1, wait="20s")
@@ -131,4 +134,4 @@ def test_dead_letters_are_on_as_many_nodes_as_their_messages(tmp_path: Path, etc
         cluster.until(lambda report: any(each.topic == "orders.dlq" for each in report.partitions))
         buried = cluster.until(lambda report: found(report, "orders.dlq", 0).end_offset > 1)
         letter, source = found(buried, "orders.dlq", 0), found(buried, "orders", 0)
-        assert (letter.replicas, letter.min_isr, letter.leader) == (source.replicas, 1, source.leader)
+        assert (letter.replicas, letter.min_isr, letter.leader) == (source.replicas, min_isr, source.leader)

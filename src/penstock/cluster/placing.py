@@ -93,13 +93,20 @@ class Placing:
         check_enough(wanted, brokers)
         check_min_isr(record.settings, wanted)
         load = Load(self._partitions.records())
-        beside = self._replicas_of(record.name.removesuffix(DEAD_LETTERS)) if record.name.endswith(DEAD_LETTERS) else {}
+        beside = self._placed_of(record.name.removesuffix(DEAD_LETTERS)) if record.name.endswith(DEAD_LETTERS) else {}
         live = self._members.live
         placed = {}
         for identity, number in added.items():
-            replicas = beside.get(number) or load.choose(wanted, brokers)
-            # Dead letters are where their messages are, on fewer nodes than are wanted if those are.
-            least = min(min_isr_of(record.settings, len(replicas)), len(replicas))
+            if (sibling := beside.get(number)) is not None:
+                # Dead letters are where their messages are, on fewer nodes than are wanted if those are, and on as many
+                # disks at least.
+                others = [node for node in sibling.replicas if node != sibling.leader]
+                replicas = (sibling.leader, *others) if sibling.leader in sibling.replicas else sibling.replicas
+                least = max(min_isr_of(record.settings, len(replicas)), sibling.min_isr)
+            else:
+                replicas = load.choose(wanted, brokers)
+                least = min_isr_of(record.settings, len(replicas))
+            least = min(least, len(replicas))
             placed[identity] = first(record.name, number, replicas, least, live)
         return placed
 
@@ -108,10 +115,10 @@ class Placing:
         members = self._members
         return len(members.usable if topic.endswith(DEAD_LETTERS) else members.known - members.draining)
 
-    def _replicas_of(self, topic: str) -> dict[int, tuple[str, ...]]:
-        """Where its partitions are, the leader first; without those of which a node is not alive."""
-        found = {}
-        for record in self._partitions.records():
-            if record.topic == topic and all(node in self._members.live for node in record.replicas):
-                found[record.number] = tuple(sorted(record.replicas, key=lambda node: node != record.leader))
-        return found
+    def _placed_of(self, topic: str) -> dict[int, PartitionRecord]:
+        """Its partitions, by number; without those of which a node is not alive."""
+        return {
+            record.number: record
+            for record in self._partitions.records()
+            if record.topic == topic and all(node in self._members.live for node in record.replicas)
+        }
