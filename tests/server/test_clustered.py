@@ -14,6 +14,8 @@ import trustme
 import penstock
 from cluster_nodes import LocalCluster, found, local_cluster
 from etcd_support import etcd_process, needs_etcd, opened
+from penstock.client.blocking import Client
+from penstock.client.cluster_requests import PartitionReport, Reassign
 from penstock.clock import SystemClock
 from penstock.cluster.keys import Keys
 from penstock.cluster.registration import Broker
@@ -121,17 +123,32 @@ def test_settings_that_the_cluster_has_no_nodes_for_are_refused(tmp_path: Path, 
             q.create_topic("more", 1)
 
 
-@pytest.mark.parametrize(("replicas", "min_isr"), [(1, 1), (2, 2)])
-def test_dead_letters_are_on_as_many_nodes_as_their_messages(
-    tmp_path: Path, etcd: str, replicas: int, min_isr: int
-) -> None:
+def test_dead_letters_are_on_as_many_nodes_as_their_messages(tmp_path: Path, etcd: str) -> None:
     with local_cluster(tmp_path, etcd, "a", "b", "c") as cluster, penstock.connect(cluster.address) as q:
-        q.create_topic("orders", 1, replicas=replicas, min_isr=min_isr)
-        q.publish("orders", b"poison")
-        with q.consumer("billing", "orders", max_retries=0) as consumer:
-            (message,) = consumer.poll(1, wait="20s")
-            message.reject("poison")
-        cluster.until(lambda report: any(each.topic == "orders.dlq" for each in report.partitions))
-        buried = cluster.until(lambda report: found(report, "orders.dlq", 0).end_offset > 1)
-        letter, source = found(buried, "orders.dlq", 0), found(buried, "orders", 0)
-        assert (letter.replicas, letter.min_isr, letter.leader) == (source.replicas, min_isr, source.leader)
+        q.create_topic("orders", 1, replicas=1)
+        letter, source = buried(cluster, q)
+        assert (letter.replicas, letter.min_isr, letter.leader) == (source.replicas, 1, source.leader)
+
+
+def test_dead_letters_are_on_as_many_disks_at_least_as_their_messages(tmp_path: Path, etcd: str) -> None:
+    with local_cluster(tmp_path, etcd, "a", "b", "c") as cluster, penstock.connect(cluster.address) as q:
+        cluster.create("orders", 2)
+        # One of them on fewer nodes than its settings say.
+        leader = cluster.partition("orders", 0).leader
+        (other, _) = sorted(set("abc") - {leader})
+        cluster.call(Reassign("orders", 0, (leader, other)))
+        cluster.until(lambda report: len(found(report, "orders", 0).replicas) == 2)
+        letter, source = buried(cluster, q)
+        assert (set(letter.replicas), letter.min_isr) == ({leader, other}, source.min_isr)
+        assert source.min_isr == 2
+
+
+def buried(cluster: LocalCluster, q: Client) -> tuple[PartitionReport, PartitionReport]:
+    """The partition of a message that is given up, and the one of its letter."""
+    q.publish("orders", b"poison", partition=0)
+    with q.consumer("billing", "orders", max_retries=0) as consumer:
+        (message,) = consumer.poll(1, wait="20s")
+        message.reject("poison")
+    cluster.until(lambda report: any(each.topic == "orders.dlq" for each in report.partitions))
+    report = cluster.until(lambda report: found(report, "orders.dlq", 0).end_offset > 1)
+    return found(report, "orders.dlq", 0), found(report, "orders", 0)
