@@ -121,7 +121,9 @@ class LocalCluster:
 
     def create(self, topic: str, partitions: int, **settings: Any) -> None:
         self.call(CreateTopic(topic, partitions, settings))
-        self.until(lambda report: all(each.leader and each.end_offset > 0 for each in report.partitions))
+        # Whichever node is asked next knows of it.
+        for running in list(self.nodes.values()):
+            self.until(lambda report: is_led(report, topic), "penstock://" + running.native)
 
     def report(self) -> ClusterReport:
         return self.call(SurveyCluster())
@@ -129,11 +131,11 @@ class LocalCluster:
     def partition(self, topic: str, number: int) -> PartitionReport:
         return found(self.report(), topic, number)
 
-    def until(self, holds: Callable[[ClusterReport], bool]) -> ClusterReport:
+    def until(self, holds: Callable[[ClusterReport], bool], address: str = "") -> ClusterReport:
         """As soon as it does. Whatever a cluster becomes shows in etcd, or in how far its logs go."""
 
         async def wait() -> ClusterReport:
-            transport = await transport_to(self.address)
+            transport = await transport_to(address or self.address)
             try:
                 while not holds(report := await transport.call(SurveyCluster())):
                     await asyncio.sleep(0)
@@ -142,6 +144,12 @@ class LocalCluster:
                 await transport.close()
 
         return self.run(wait())
+
+
+def is_led(report: ClusterReport, topic: str) -> bool:
+    """And all others, too."""
+    of_topic = [each for each in report.partitions if each.topic == topic]
+    return bool(of_topic) and all(each.leader and each.end_offset > 0 for each in report.partitions)
 
 
 def found(report: ClusterReport, topic: str, number: int) -> PartitionReport:
