@@ -35,7 +35,7 @@ async def describe_cluster(site: Site, request: DescribeCluster) -> ClusterInfo:
 
 @handles(FindPlacement)
 async def find_placement(site: Site, request: FindPlacement) -> Placement:
-    return cluster_of(site).placement(request.topics)
+    return await cluster_of(site).placement(request.topics)
 
 
 @handles(FindCoordinator)

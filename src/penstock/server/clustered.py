@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from socket import gethostname
 
@@ -50,6 +51,8 @@ from penstock.storage.files import DiskFiles
 
 log = logging.getLogger("penstock.cluster")
 
+# So many topics that a node does not know are looked for in etcd before it says that they are not there.
+_UNKNOWN_MAX = 4
 # Whoever asks by HTTP or gRPC is told soon that etcd is away, and tries again if it likes to.
 _ETCD_S = 2.0
 
@@ -98,8 +101,17 @@ class Clustered:
             node.id, node.name, node.view.revision, node.controller.node, node.members.infos(), node.is_cut_off
         )
 
-    def placement(self, topics: Sequence[str]) -> Placement:
+    async def placement(self, topics: Sequence[str]) -> Placement:
         node = self.node
+        names = {record.name for record in node.catalog.topics}
+        unknown = [topic for topic in topics if topic not in names]
+        if unknown and not node.is_cut_off:
+            # Made at another node, maybe, a moment ago.
+            with suppress(EtcdUnavailable):
+                for topic in unknown[:_UNKNOWN_MAX]:
+                    await node.view.knows(node.keys.topics + topic)
+                # At the next turn of the loop the catalog has them, too.
+                await asyncio.sleep(0)
         records = [record for record in node.catalog.topics if not topics or record.name in topics]
         placed = []
         for record in records:
