@@ -53,6 +53,7 @@ class Cluster:
             ensure_group=ensure_group,
             topic=topics.__getitem__,
             group_record=lambda name: record,
+            has_group=lambda name: name == "g",
             replicated=SimpleNamespace(get=topics.get, open=topics),
         )
         catalog: Any = SimpleNamespace(group=lambda name: record)
@@ -196,6 +197,16 @@ def test_who_leaves_while_leaders_are_asked_for_owners_is_not_taken_for_a_member
         cluster.while_owners_are_asked = lambda: cluster.coordination.leave("g", "gone")
         await cluster.join()
         assert (await cluster.told.get()).member == "m1"
+
+    on_cluster(work)
+
+
+def test_what_is_remembered_of_those_who_leave_has_a_bound() -> None:
+    async def work(cluster: Cluster) -> None:
+        for number in range(1_200):
+            cluster.coordination.leave("g", f"m{number}")
+            cluster.coordination.leave(f"none-{number}", "m1")
+        assert {group: len(left) for group, left in cluster.coordination._left.items()} == {"g": 1_000}
 
     on_cluster(work)
 

@@ -40,6 +40,8 @@ log = logging.getLogger("penstock.cluster")
 _RETRY_S, _RETRY_S_MAX = 0.05, 1.0
 # Until whoever leads a partition is found, for somebody who waits; and for whom it can be done later.
 PATIENCE_S, BRIEF_S = 20.0, 1.0
+# Of a group: whoever says that it leaves need not have been a member.
+_LEFT_MAX = 1_000
 # What whoever leads a partition, or did a moment ago, may answer, and another time does not.
 _PASSING = (ClusterError, ConnectionLost, LogFollows, Overloaded)
 
@@ -177,9 +179,9 @@ class Coordination:
         self._check(group)
         if self._consumers.has(group):
             self._consumers.leave(group, self._broker.group_record(group).settings, consumer)
-        else:
+        elif self._broker.has_group(group) and len(left := self._left.setdefault(group, set())) < _LEFT_MAX:
             # Those who lead partitions may still speak of it, to whoever asks for the first who joins.
-            self._left.setdefault(group, set()).add(consumer)
+            left.add(consumer)
 
     async def begin(self, group: str, topic: str) -> None:
         await self._started(group, topic, PATIENCE_S)
@@ -272,9 +274,11 @@ class Coordination:
 
     async def _start_late(self, group: str, topic: str, number: int) -> None:
         """Where somebody leads it now."""
-        begun = self._begun[group, self._broker.topic(topic).record.id]
-        await self._ask(topic, number, self._start_of(group, topic, number, begun))
-        begun.numbers.add(number)
+        begun = self._begun.get((group, self._broker.topic(topic).record.id))
+        # Somebody else may look after the group by now.
+        if begun is not None:
+            await self._ask(topic, number, self._start_of(group, topic, number, begun))
+            begun.numbers.add(number)
 
     async def _catch_up(self, group: str, topic: str) -> None:
         """Until the group has begun in all partitions, or somebody else looks after it."""
@@ -283,9 +287,6 @@ class Coordination:
                 for number in lacking:
                     try:
                         await self._start_late(group, topic, number)
-                    except KeyError:
-                        # Forgotten meanwhile.
-                        return
                     except PenstockError as error:
                         level = logging.DEBUG if isinstance(error, (*_PASSING, NotFound)) else logging.WARNING
                         log.log(level, "%s can't begin in %s:%d: %s", group, topic, number, error.message)
