@@ -251,9 +251,39 @@ def test_without_pyspark_or_java_it_is_told_what_to_install(tmp_path: Path, monk
         session.check_spark()
 
 
-def test_a_delta_table_without_delta_lake_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SparkMissing, match="a delta table needs Delta Lake"):
-        session.open_session("p", {"spark.master": "local[1]"}, tmp_path / "log.txt", needs_delta=True)
+@pytest.mark.parametrize(
+    ("named", "spark"),
+    [
+        ("io.delta:delta-spark_2.13:4.4.0", "4.3.0"),
+        ("org.x:y:1,io.delta:delta-spark_4.2_2.13:4.4.0", "4.3.0"),
+        ("io.delta:delta-spark_2.13:4.3.1", "4.2.1"),
+        ("/jars/delta-spark_2.13-4.4.0.jar", "4.3.0"),
+    ],
+)
+def test_a_delta_lake_of_another_spark_is_refused_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, spark: str
+) -> None:
+    monkeypatch.setattr(session, "version", lambda _: spark)
+    conf = {"spark.master": "local[1]", "spark.jars" if ".jar" in named else "spark.jars.packages": named}
+    with pytest.raises(SparkMissing, match=rf"^\S*delta-spark_\S+ is not made for Spark {spark}: "):
+        session.open_session("p", conf, tmp_path / "log.txt", needs_delta=True)
+    assert not (tmp_path / "log.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "spark"),
+    [
+        ("io.delta:delta-spark_2.13:4.4.0", "4.2.1"),
+        ("io.delta:delta-spark_4.3_2.13:4.5.0", "4.3.0"),
+        ("io.delta:delta-spark_2.13:4.5.0", "4.3.0"),
+        ("/jars/our-own-delta.jar", "4.3.0"),
+    ],
+)
+def test_a_delta_lake_that_may_fit_is_used(monkeypatch: pytest.MonkeyPatch, named: str, spark: str) -> None:
+    monkeypatch.setattr(session, "version", lambda _: spark)
+    settings = session.with_delta({"spark.jars.packages": named})
+    assert settings["spark.sql.catalog.spark_catalog"] == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    assert session.with_delta({"spark.jars": "/jars/other.jar"}) == {"spark.jars": "/jars/other.jar"}
 
 
 def test_files_are_checked_and_states_shown_without_pyspark(tmp_path: Path) -> None:

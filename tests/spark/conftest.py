@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,12 @@ from pyspark.sql import SparkSession
 import penstock
 from broker_process import BrokerProcess, broker_process
 from penstock.client.blocking import Client
+from penstock.spark.pipeline.failures import cause_of
+from penstock.spark.pipeline.progress import Meter
+from penstock.spark.pipeline.queries import start
+from penstock.spark.pipeline.reading import read
+from penstock.spark.pipeline.spec import Pipeline, Trigger
+from spark.pipeline_runs import Parse, Ran, Run
 
 QUIET = Path(__file__).with_name("log4j2.properties")
 
@@ -64,3 +73,34 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def q(broker: BrokerProcess) -> Iterator[Client]:
     with penstock.connect(broker.address) as client:
         yield client
+
+
+@pytest.fixture
+def parse(tmp_path: Path, broker: BrokerProcess) -> Parse:
+    def from_text(text: str) -> Pipeline:
+        file = tmp_path / "pipeline.yaml"
+        file.write_text(textwrap.dedent(text), encoding="utf-8")
+        pipeline = read(file, {"PENSTOCK_SERVER": broker.address})
+        return replace(pipeline, trigger=Trigger(available_now=True))
+
+    return from_text
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path, parse: Parse) -> Run:
+    """With what is there now, and going on where it was when it ran last in the same test."""
+
+    def run_text(text: str) -> Ran:
+        queries = start(spark, parse(text), str(tmp_path / "checkpoint"))
+        error = None
+        for query in queries:
+            try:
+                query.awaitTermination()
+            except Exception as failed:
+                error = cause_of(failed)
+        meter = Meter()
+        for each in queries[0].recentProgress:
+            meter.take(json.loads(each.json))
+        return Ran(meter.progress, error)
+
+    return run_text

@@ -4,63 +4,18 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from broker_process import BrokerProcess
 from penstock.client.blocking import Client
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.failures import cause_of
-from penstock.spark.pipeline.progress import Meter, Progress
-from penstock.spark.pipeline.queries import output, start
-from penstock.spark.pipeline.reading import read
-from penstock.spark.pipeline.spec import Pipeline, Trigger
-
-
-class Ran(NamedTuple):
-    progress: Progress
-    error: str | None
-
-
-Run = Callable[[str], Ran]
-
-
-@pytest.fixture
-def parse(tmp_path: Path, broker: BrokerProcess) -> Callable[[str], Pipeline]:
-    def from_text(text: str) -> Pipeline:
-        file = tmp_path / "pipeline.yaml"
-        file.write_text(textwrap.dedent(text), encoding="utf-8")
-        pipeline = read(file, {"PENSTOCK_SERVER": broker.address})
-        return replace(pipeline, trigger=Trigger(available_now=True))
-
-    return from_text
-
-
-@pytest.fixture
-def run(spark: SparkSession, tmp_path: Path, parse: Callable[[str], Pipeline]) -> Run:
-    """With what is there now, and going on where it was when it ran last in the same test."""
-
-    def run_text(text: str) -> Ran:
-        queries = start(spark, parse(text), str(tmp_path / "checkpoint"))
-        error = None
-        for query in queries:
-            try:
-                query.awaitTermination()
-            except Exception as failed:
-                error = cause_of(failed)
-        meter = Meter()
-        for each in queries[0].recentProgress:
-            meter.take(json.loads(each.json))
-        return Ran(meter.progress, error)
-
-    return run_text
+from penstock.spark.pipeline.queries import output
+from spark.pipeline_runs import Parse, Run
 
 
 def values(q: Client, topic: str) -> list[object]:
@@ -229,7 +184,7 @@ def test_a_checkpoint_of_other_topics_is_told_as_that(q: Client, run: Run) -> No
     ],
 )
 def test_what_only_spark_finds_wrong_is_told_in_a_sentence(
-    spark: SparkSession, parse: Callable[[str], Pipeline], more: str, message: str
+    spark: SparkSession, parse: Parse, more: str, message: str
 ) -> None:
     text = f"name: t\nsource: {{topics: plans, decode: text}}\nsink: {{topic: out, encode: text}}\n{more}\n"
     with pytest.raises((InvalidInput, AnalysisException)) as failed:

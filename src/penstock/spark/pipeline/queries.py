@@ -14,6 +14,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.decode import bad_rows, rows
+from penstock.spark.pipeline.delta import DeltaSink, has_delta_lake
 from penstock.spark.pipeline.encode import encoded
 from penstock.spark.pipeline.functions import load_function
 from penstock.spark.pipeline.spec import Pipeline, TableSink, TopicSink, Trigger
@@ -70,6 +71,8 @@ def main(pipeline: Pipeline, frame: DataFrame, checkpoint: str) -> DataStreamWri
             raise InvalidInput(
                 f"sink.partition_by has {', '.join(missing)}; the columns are {', '.join(frame.columns)}"
             )
+        if sink.kind == "delta" and not has_delta_lake(frame.sparkSession):
+            return writer.foreachBatch(DeltaSink(sink, frame).write)
         return writer.format(sink.kind).option("path", sink.path).partitionBy(*sink.partition_by)
     options = {**pipeline.broker.options(), "topic": sink.topic}
     if sink.mode == "append":

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 JAVA_MIN = 17
 SPARK_MIN = (4, 2)
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_DELTA = re.compile(r"delta-spark_(?:(?P<spark>\d+\.\d+)_)?\d+\.\d+[:-](?P<major>\d+)\.(?P<minor>\d+)[^\s,]*")
+# Without a version of Spark in its name, a package is for the newest that there was. Later ones are not known here.
+_DELTA_KNOWN = (4, 4)
+_DELTA_FITS = (_DELTA_KNOWN, (4, 2))
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -61,7 +65,7 @@ def open_session(
     # Of a process that has one already, its session is used: tests, notebooks.
     settings = {**_defaults(conf["spark.master"]), "spark.app.name": name, **conf}
     if needs_delta:
-        settings = _with_delta(settings)
+        settings = with_delta(settings)
     if needs_avro:
         settings = _with_avro(settings)
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -122,17 +126,31 @@ def _with_avro(conf: Mapping[str, str]) -> dict[str, str]:
     return _with_package(conf, f"org.apache.spark:spark-avro_2.13:{version('pyspark')}")
 
 
-def _with_delta(conf: Mapping[str, str]) -> dict[str, str]:
-    found = {
+def with_delta(conf: Mapping[str, str]) -> dict[str, str]:
+    """Delta Lake's own package, if one is named; deltalake does without any setting."""
+    if not _mentions(conf, "delta"):
+        return dict(conf)
+    _check_delta(" ".join(conf.get(name, "") for name in _JARS), version("pyspark"))
+    return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         **conf,
     }
-    if _mentions(conf, "delta"):
-        return found
+
+
+def _check_delta(named: str, spark: str) -> None:
+    """One that is made for another Spark may start, write a batch, and fail at the next."""
+    found = _DELTA.search(named)
+    if found is None:
+        return
+    ours = tuple(int(part) for part in spark.split(".")[:2])
+    delta = (int(found["major"]), int(found["minor"]))
+    theirs = tuple(int(part) for part in (found["spark"] or "0.0").split("."))
+    if theirs == ours or (found["spark"] is None and (delta > _DELTA_KNOWN or (delta, ours) == _DELTA_FITS)):
+        return
     raise SparkMissing(
-        "a delta table needs Delta Lake, which does not come with Spark: name the package for your version of Spark in "
-        "the pipeline's file (spark: {spark.jars.packages: 'io.delta:delta-spark_2.13:…'}), or its files in spark.jars"
+        f"{found[0]} is not made for Spark {spark}: name one that is, or none, and install deltalake instead "
+        "(pip install 'penstock[delta]'), which goes with every version"
     )
 
 

@@ -1,0 +1,97 @@
+"""A task's rows of one batch, as files of a Delta table: on an executor, and beside the table until they are committed.
+
+A task that is done again writes other files. Those of the first time are never named, and the table's vacuum removes
+them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+FILES = "path STRING, bytes LONG, modified_ms LONG, rows LONG, partition STRING"
+_SCHEMA = pa.schema(
+    {"path": pa.string(), "bytes": pa.int64(), "modified_ms": pa.int64(), "rows": pa.int64(), "partition": pa.string()}
+)
+_ROWS_PER_GROUP = 128 * 1024
+_PARTITIONS_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """`path` begins at the table's."""
+
+    path: str
+    bytes: int
+    modified_ms: int
+    rows: int
+    partition: Mapping[str, str | None]
+
+
+def file_of(row: Any) -> TableFile:
+    return TableFile(row["path"], row["bytes"], row["modified_ms"], row["rows"], json.loads(row["partition"]))
+
+
+def writing(
+    table: str, partition_by: tuple[str, ...]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow`: rows in, FILES out."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = [
+            vars(each) | {"partition": json.dumps(each.partition)} for each in written(batches, table, partition_by)
+        ]
+        yield pa.RecordBatch.from_pylist(files, schema=_SCHEMA)
+
+    return write
+
+
+def written(batches: Iterator[pa.RecordBatch], table: str, partition_by: tuple[str, ...]) -> list[TableFile]:
+    first = next(batches, None)
+    if first is None:
+        return []
+    first, root = _told(first, partition_by), Path(table)
+    partitioning = ds.partitioning(pa.schema([(name, pa.string()) for name in partition_by]), flavor="hive")
+    files: list[TableFile] = []
+
+    def visit(file: Any) -> None:
+        place = Path(file.path)
+        about, path = place.stat(), place.relative_to(root).as_posix()
+        keys = ds.get_partition_keys(partitioning.parse(f"/{path}"))
+        values = {name: keys.get(name) for name in partition_by}
+        files.append(TableFile(path, about.st_size, about.st_mtime_ns // 1_000_000, file.metadata.num_rows, values))
+
+    ds.write_dataset(
+        chain([first], (_told(batch, partition_by) for batch in batches)),
+        root,
+        schema=first.schema,
+        format="parquet",
+        partitioning=partitioning,
+        basename_template=f"part-{uuid4()}-{{i}}.parquet",
+        existing_data_behavior="overwrite_or_ignore",
+        min_rows_per_group=_ROWS_PER_GROUP,
+        max_partitions=_PARTITIONS_MAX,
+        file_visitor=visit,
+    )
+    return files
+
+
+def _told(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> pa.RecordBatch:
+    """Partitions as Delta's log has them: by text. There is none of the empty one: it is that of null."""
+    for name in partition_by:
+        column = batch.column(name)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us"))
+        text = column.cast(pa.string())
+        at = batch.schema.get_field_index(name)
+        batch = batch.set_column(at, pa.field(name, pa.string()), pc.if_else(pc.equal(text, ""), None, text))
+    return batch

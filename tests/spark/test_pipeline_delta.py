@@ -1,0 +1,227 @@
+"""Pipelines into Delta tables, on real Spark, without Delta Lake's package for it. They are read back by deltalake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from pyspark.sql import SparkSession
+
+from penstock.client.blocking import Client
+from penstock.errors import InvalidInput, SparkMissing
+from penstock.spark.pipeline import delta
+from penstock.spark.pipeline.delta import DeltaSink
+from penstock.spark.pipeline.delta_task import TableFile, written
+from penstock.spark.pipeline.spec import TableSink
+from spark.pipeline_runs import Run
+
+ODD = ["plain", "with space", "ü/x%=&", "c:d+e", "", None, "__HIVE_DEFAULT_PARTITION__x"]
+
+
+def rows_of(path: Path, *by: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return sorted(found, key=lambda row: [str(row[name]) for name in by])
+
+
+def publish(q: Client, topic: str, *rows: dict[str, Any]) -> None:
+    for row in rows:
+        q.publish(topic, json.dumps(row))
+
+
+ORDERS = """
+    name: orders-table
+    source: {{topics: {topic}, decode: json, schema: "id INT, city STRING, total DECIMAL(10, 2)", rows_per_batch: 3}}
+    sink: {{delta: ./table, partition_by: [city]}}
+"""
+
+
+def test_each_row_is_in_the_table_once_run_after_run(q: Client, run: Run, tmp_path: Path) -> None:
+    q.create_topic("delta-orders", 2)
+    publish(q, "delta-orders", *({"id": n, "city": ODD[n % len(ODD)], "total": n / 4} for n in range(14)))
+    for _ in range(2):
+        assert run(ORDERS.format(topic="delta-orders")).error is None
+    publish(q, "delta-orders", {"id": 14, "city": "plain", "total": 1})
+    assert run(ORDERS.format(topic="delta-orders")).error is None
+
+    found = DeltaTable(str(tmp_path / "table"))
+    assert found.metadata().partition_columns == ["city"]
+    rows = rows_of(tmp_path / "table", "id")
+    assert sorted(row["id"] for row in rows) == list(range(15))
+    assert {row["id"]: row["city"] for row in rows} == {n: ODD[n % len(ODD)] or None for n in range(14)} | {14: "plain"}
+    assert {row["id"]: row["total"] for row in rows}[7] == Decimal("1.75")
+    # That which made it, and one for each batch that had rows: of three at most, and of one the last time.
+    assert found.version() >= -(-14 // 3) + 1
+
+
+def test_a_batch_that_is_done_again_is_seen_to_be_there(q: Client, run: Run, tmp_path: Path) -> None:
+    q.create_topic("delta-again", 1)
+    publish(q, "delta-again", *({"id": n, "city": "a", "total": 1} for n in range(6)))
+    assert run(ORDERS.format(topic="delta-again")).error is None
+    before = DeltaTable(str(tmp_path / "table")).version()
+    # As a driver leaves it that is killed between the table's commit and its own.
+    commits = sorted((tmp_path / "checkpoint" / "query" / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
+    for each in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):
+        each.unlink(missing_ok=True)
+    assert run(ORDERS.format(topic="delta-again")).error is None
+    assert DeltaTable(str(tmp_path / "table")).version() == before
+    assert [row["id"] for row in rows_of(tmp_path / "table", "id")] == list(range(6))
+
+
+def test_a_batch_that_failed_before_its_commit_leaves_no_rows(
+    q: Client, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.create_topic("delta-fails", 1)
+    publish(q, "delta-fails", *({"id": n, "city": "a", "total": 1} for n in range(3)))
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left on this device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaSink, "_commit", fail)
+        assert run(ORDERS.format(topic="delta-fails")).error == "OSError: no space left on this device"
+    assert list((tmp_path / "table").rglob("*.parquet"))
+    assert rows_of(tmp_path / "table") == []
+    assert run(ORDERS.format(topic="delta-fails")).error is None
+    assert [row["id"] for row in rows_of(tmp_path / "table", "id")] == [0, 1, 2]
+
+
+def test_in_mode_complete_the_table_has_the_last_result_only(q: Client, run: Run, tmp_path: Path) -> None:
+    q.create_topic("delta_counts", 1)
+    text = """
+        name: counts
+        source: {topics: delta_counts, decode: json, schema: "city STRING"}
+        transform: {sql: "SELECT city, count(*) AS orders FROM `delta_counts` GROUP BY city"}
+        sink: {delta: ./table, mode: complete}
+    """
+    publish(q, "delta_counts", {"city": "a"}, {"city": "a"}, {"city": "b"})
+    assert run(text).error is None
+    assert rows_of(tmp_path / "table", "city") == [{"city": "a", "orders": 2}, {"city": "b", "orders": 1}]
+    publish(q, "delta_counts", {"city": "b"}, {"city": "c"})
+    assert run(text).error is None
+    assert [tuple(row.values()) for row in rows_of(tmp_path / "table", "city")] == [("a", 2), ("b", 2), ("c", 1)]
+    assert DeltaTable(str(tmp_path / "table"), version=1).to_pyarrow_table().num_rows == 2
+
+
+def test_every_type_that_delta_has_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql("""
+        SELECT CAST(1 AS BYTE) a, CAST(2 AS SHORT) b, 3 c, 4L d, CAST(1.5 AS FLOAT) e, 2.5D f, true g, X'00ff' h,
+               DATE'2026-01-02' i, TIMESTAMP'2026-01-02 03:04:05.678901' j, TIMESTAMP_NTZ'2026-01-02 03:04:05' k,
+               CAST(1.25 AS DECIMAL(10, 2)) l, array(1, null) m, map('x', 1) n, named_struct('y', 'z') o, 'text' p
+    """)
+    sink = DeltaSink(TableSink("delta", str(tmp_path / "types"), ("p", "i", "j", "g", "l")), frame)
+    sink.write(as_batch(frame), 0)
+    (row,) = rows_of(tmp_path / "types", "p")
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    assert [row[name] for name in "abcdefgh"] == [1, 2, 3, 4, 1.5, 2.5, True, b"\x00\xff"]
+    assert [row[name] for name in "ijk"] == [date(2026, 1, 2), moment, datetime(2026, 1, 2, 3, 4, 5)]
+    assert [row[name] for name in "lmnop"] == [Decimal("1.25"), [1, None], [("x", 1)], {"y": "z"}, "text"]
+
+
+def as_batch(frame: Any) -> Any:
+    """Of a stream, for what looks at whose it is."""
+    frame.sparkSession.sparkContext.setLocalProperty("sql.streaming.queryId", "a-query")
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("sql", "by", "message"),
+    [
+        ("SELECT null AS x, 1 AS y", (), "the column x has the type void, which delta tables do not have: cast it"),
+        ("SELECT array(INTERVAL 1 DAY) AS x, 1 AS y", (), "the column x has the type interval day, which"),
+        ("SELECT 1 AS `a b`", (), "the column 'a b' can't be in a delta table"),
+        ("SELECT 1D AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by double"),
+        ("SELECT array(1) AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by array"),
+        ("SELECT 1 AS x", ("X",), "sink.partition_by has all columns"),
+    ],
+)
+def test_what_a_delta_table_cannot_have_is_told_before_there_are_rows(
+    spark: SparkSession, tmp_path: Path, sql: str, by: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InvalidInput) as failed:
+        DeltaSink(TableSink("delta", str(tmp_path / "table"), by), spark.sql(sql))
+    assert failed.value.message.startswith(message)
+    assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize(
+    ("sql", "by", "message"),
+    [
+        ("SELECT 1 AS id, 'a' AS city, 1 AS new", ("city",), "has no column new; it has id, city. Add it"),
+        ("SELECT 1L AS id, 'a' AS city", ("city",), "the column id is long, and in the delta table"),
+        ("SELECT 1 AS id, 'a' AS city", (), "is partitioned by city, and sink.partition_by is nothing"),
+    ],
+)
+def test_rows_that_do_not_fit_the_table_are_told_before_there_are_any(
+    spark: SparkSession, tmp_path: Path, sql: str, by: tuple[str, ...], message: str
+) -> None:
+    table = TableSink("delta", f"file://{tmp_path}/table", ("city",))
+    first = spark.sql("SELECT 1 AS id, 'a' AS city")
+    DeltaSink(table, first).write(as_batch(first), 0)
+    with pytest.raises(InvalidInput) as failed:
+        DeltaSink(TableSink("delta", str(tmp_path / "table"), by), spark.sql(sql))
+    assert message in failed.value.message
+    DeltaSink(table, spark.sql("SELECT 'a' AS city, 2 AS id"))
+
+
+def test_a_table_that_asks_for_more_than_rows_is_left_to_delta_lake(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql("SELECT 1 AS id")
+    path = tmp_path / "constrained"
+    DeltaSink(TableSink("delta", str(path)), frame).write(as_batch(frame), 0)
+    DeltaTable(str(path)).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(
+        InvalidInput, match=r"has .*delta\.constraints\.positive.*, which only Delta Lake's own package"
+    ):
+        DeltaSink(TableSink("delta", str(path)), frame)
+    strict = tmp_path / "strict"
+    DeltaTable.create(str(strict), pa.schema([pa.field("id", pa.int32(), nullable=False)]))
+    with pytest.raises(InvalidInput, match="has id NOT NULL, which only Delta Lake's own package"):
+        DeltaSink(TableSink("delta", str(strict)), frame)
+
+
+def test_other_places_are_left_alone(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = spark.sql("SELECT 1 AS id")
+    (tmp_path / "mine.txt").write_text("not yours")
+    with pytest.raises(InvalidInput, match="is there already, and is not a delta table"):
+        DeltaSink(TableSink("delta", str(tmp_path)), frame)
+    with pytest.raises(
+        InvalidInput, match="a delta table at s3a://bucket/table is written by Delta Lake's own package"
+    ):
+        DeltaSink(TableSink("delta", "s3a://bucket/table"), frame)
+    monkeypatch.setattr(delta, "find_spec", lambda _: None)
+    with pytest.raises(SparkMissing, match=r"pip install 'penstock\[delta\]'"):
+        DeltaSink(TableSink("delta", str(tmp_path / "table")), frame)
+
+
+def test_others_may_write_to_the_table_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql("SELECT 1 AS id")
+    sink = DeltaSink(TableSink("delta", str(tmp_path / "table")), frame)
+    sink.write(as_batch(frame), 0)
+    other = DeltaTable(str(tmp_path / "table"))
+    properties = CommitProperties(app_transactions=[Transaction("another", 7)])
+    other.create_write_transaction([], "append", other.schema(), commit_properties=properties)
+    sink.write(as_batch(frame), 1)
+    sink.write(as_batch(frame), 1)
+    assert DeltaTable(str(tmp_path / "table")).transaction_version("another") == 7
+    assert len(rows_of(tmp_path / "table", "id")) == 2
+
+
+def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
+    assert written(iter(()), str(tmp_path), ()) == []
+
+
+def test_a_task_writes_one_file_for_each_partition_however_many_batches(tmp_path: Path) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, 1000, 100):
+            numbers = range(start, start + 100)
+            yield pa.record_batch({"n": list(numbers), "odd": [n % 2 == 1 for n in numbers]})
+
+    files = sorted(written(batches(), str(tmp_path), ("odd",)), key=lambda each: each.path)
+    assert [(each.rows, each.partition) for each in files] == [(500, {"odd": "false"}), (500, {"odd": "true"})]
+    assert all(isinstance(each, TableFile) and (tmp_path / each.path).stat().st_size == each.bytes for each in files)
