@@ -125,3 +125,15 @@ def test_retention_stops_at_it(log: Log, clock: ManualClock) -> None:
     assert apply_retention(log, Retention(age_us_max=1), now_us=clock.now_us()) == 20
     log.hold_back(50)
     assert apply_retention(log, Retention(age_us_max=1), now_us=clock.now_us()) == 50
+
+
+def test_reads_at_what_is_held_back_find_nothing() -> None:
+    """Though there are entries of the index in between: what is shown ends before where a read would start."""
+    log = Log.open(MemoryFiles())
+    log.append([frame_of(b"a")])
+    log.sync()
+    for _ in range(40):
+        log.append([frame_of(b"x" * 1000)])
+    assert log.committed_offset == 1
+    assert [len(log.read(offset)) for offset in range(1, log.end_offset + 1)] == [0] * 41
+    log.close()

@@ -255,6 +255,8 @@ def read(
 ) -> FrameRun | None:
     """Frames from the one that holds `offset` (or the first after it) on, up to the bounds; at least one. Those without
     messages only with `holes`."""
+    if offset >= until:
+        return None
     size = segment.size
     bytes_max = max(bytes_max, HEADER_BYTES)
     at = opened.offsets.nearest(offset) or SEGMENT_HEADER_BYTES

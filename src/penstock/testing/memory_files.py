@@ -204,6 +204,8 @@ class MemoryFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         self._check()
+        if position < 0 or length < 0:
+            raise StorageError(f"{length} bytes at {position} can't be read")
         return bytes(self._inode.current[position : position + length])
 
     def size(self) -> int:
