@@ -31,7 +31,9 @@ class Told:
 def consumers(told: Told, *, count: int = 4, here: dict[int, str | None] | None = None) -> ClusterConsumers:
     groups = {
         number: SimpleNamespace(
-            groups=SimpleNamespace(owner=lambda group, member=member: SimpleNamespace(member=member))
+            groups=SimpleNamespace(
+                owner=lambda group, member=member: SimpleNamespace(member=member), has=lambda group: group == "g"
+            )
         )
         for number, member in (here or {}).items()
     }
@@ -88,3 +90,5 @@ def test_a_leader_leases_to_the_owner_that_its_log_names() -> None:
     assert group.leasable("g", "m1", "t") == [0]
     assert group.leasable("g", "m2", "t") == [2]
     assert group.leasable("g", "m3", "t") == []
+    # It has not begun there: where it does is for its coordinator to say.
+    assert group.leasable("another", "m1", "t") == []

@@ -15,7 +15,7 @@ from penstock.client.cluster_requests import FindGroups
 from penstock.client.placement import AssignPartition, FindOwners, Owner, StartGroup
 from penstock.cluster.consumers import ClusterConsumers
 from penstock.cluster.coordination import Coordination
-from penstock.errors import InternalError, LogFollows, NotCoordinator, Overloaded, PenstockError
+from penstock.errors import InternalError, LogFollows, NotCoordinator, NotLeader, Overloaded, PenstockError
 from penstock.testing import ManualClock
 
 TERM = 7
@@ -31,7 +31,9 @@ class Cluster:
         # Partitions that nobody leads, and in which groups were to begin.
         self.leaderless: set[int] = set()
         self.started: asyncio.Queue[StartGroup] = asyncio.Queue()
-        self.begun: list[str] = []
+        self.begun_in: set[int] = set()
+        # Partitions whose leader does not answer to that.
+        self.stuck: set[int] = set()
         self.alive = ["me"]
         self.owners: list[Owner] = []
         self.while_owners_are_asked: Callable[[], None] = lambda: None
@@ -42,7 +44,8 @@ class Cluster:
         self.while_refreshed: Callable[[], None] = lambda: None
         self.broken: asyncio.Queue[PenstockError] = asyncio.Queue()
         topic = SimpleNamespace(count=count, numbered=[], record=SimpleNamespace(id="t1", partitions=("p",)))
-        topics: dict[str, Any] = {"t": topic}
+        other = SimpleNamespace(count=2, numbered=[], record=SimpleNamespace(id="u1", partitions=("q", "r")))
+        topics: dict[str, Any] = {"t": topic, "u": other}
         record = SimpleNamespace(settings=GroupSettings(), created_us=1)
 
         async def ensure_group(name: str, **given: Any) -> Any:
@@ -86,8 +89,10 @@ class Cluster:
         await asyncio.sleep(0)
         match request:
             case FindGroups():
-                return self.begun
+                return ["g"] if request.partition in self.begun_in else []
             case StartGroup():
+                while set(request.partitions) & self.stuck:
+                    await asyncio.sleep(0.001)
                 self.started.put_nowait(request)
                 return None
             case FindOwners():
@@ -134,8 +139,8 @@ def test_a_leader_is_told_again_until_it_has_heard(answer: PenstockError) -> Non
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cluster.coordination.BRIEF_S", 0.0)
-    monkeypatch.setattr("penstock.cluster.coordination._RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("penstock.cluster.beginnings.BRIEF_S", 0.05)
+    monkeypatch.setattr("penstock.cluster.beginnings.RETRY_S_MAX", 0.001)
 
 
 async def started(cluster: Cluster, count: int) -> dict[int, StartGroup]:
@@ -151,12 +156,12 @@ def test_a_partition_that_nobody_leads_keeps_no_group_from_the_others_and_it_beg
 ) -> None:
     async def work(cluster: Cluster) -> None:
         cluster.leaderless = {leaderless}
-        cluster.begun = ["g"] if is_earlier else []
+        cluster.begun_in = {0, 1, 2} if is_earlier else set()
         await cluster.join()
         at_once = await started(cluster, 2)
         assert sorted(at_once) == sorted({0, 1, 2} - {leaderless})
         assert {(one.is_earlier, one.since_us) for one in at_once.values()} == {(is_earlier, 0)}
-        cluster.begun = ["g"]
+        cluster.begun_in = {0, 1, 2}
         cluster.leaderless.clear()
         (later,) = (await started(cluster, 1)).values()
         # As if it had begun when it was to.
@@ -171,11 +176,66 @@ def test_a_partition_that_nobody_leads_keeps_no_group_from_the_others_and_it_beg
 def test_a_topic_of_which_nobody_leads_anything_can_not_be_begun() -> None:
     async def work(cluster: Cluster) -> None:
         cluster.leaderless = {0, 1}
-        with pytest.raises(NotCoordinator, match="nobody leads"):
+        with pytest.raises(NotLeader, match="nobody leads"):
             await cluster.join()
         assert cluster.consumers.coordinated == []
 
     on_cluster(work, count=2)
+
+
+@pytest.mark.parametrize("begun_in", [{1}, {2}, {0}])
+def test_a_group_has_begun_before_if_it_has_in_any_partition(begun_in: set[int]) -> None:
+    """Nobody may have led the others then, and the first of them as well."""
+
+    async def work(cluster: Cluster) -> None:
+        cluster.begun_in = begun_in
+        await cluster.join()
+        assert {number: one.is_earlier for number, one in (await started(cluster, 3)).items()} == dict.fromkeys(
+            range(3), True
+        )
+
+    on_cluster(work, count=3)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_leader_that_can_not_write_keeps_no_group_from_the_others_and_it_begins_there_later() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.stuck = {0, 2}
+        await cluster.join()
+        assert list(await started(cluster, 1)) == [1]
+        assert (await cluster.told.get()).partition == 1
+        cluster.stuck.clear()
+        assert {0, 2} <= set(await started(cluster, 2))
+        assert {(await cluster.told.get()).partition for _ in range(2)} == {0, 2}
+
+    on_cluster(work, count=3)
+
+
+def test_a_partition_of_a_topic_that_only_others_have_is_begun_before_it_is_given_to_them() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.owners = [Owner("t", 0, "m1", 5 << 24, True), Owner("u", 0, "m2", 5 << 24, True)]
+        cluster.begun_in = {0}
+        await cluster.join()
+        told = await cluster.told.get()
+        # By whom the other partition is asked for is known from those who lead; in which it has begun is not.
+        assert (told.topic, told.partition, told.member) == ("u", 1, "m2")
+        began = [await cluster.started.get() for _ in range(3)]
+        assert ("u", (1,), True) in [(one.topic, one.partitions, one.is_earlier) for one in began]
+
+    on_cluster(work)
+
+
+def test_what_is_known_of_where_a_group_has_begun_is_gone_with_it() -> None:
+    async def work(cluster: Cluster) -> None:
+        await cluster.join()
+        cluster.consumers.forget("g")
+        await cluster.join()
+        assert len(await started(cluster, 1)) == 1
+        await cluster.coordination.begin("g", "t")
+        cluster.change_nodes("other")
+        assert not cluster.coordination._beginnings.groups
+
+    on_cluster(work)
 
 
 OWNED = [Owner("t", 0, "gone", 5 << 24, True)]
@@ -218,6 +278,8 @@ def test_who_left_when_another_node_was_the_coordinator_in_between_may_be_back()
         cluster.change_nodes("other")
         cluster.change_nodes("me")
         await cluster.join()
+        for _ in range(100):
+            await asyncio.sleep(0)
         assert cluster.told.empty()
 
     on_cluster(work)

@@ -34,6 +34,8 @@ class ClusterConsumers(Consumers):
         self._turns: Counter[tuple[str, str]] = Counter()
         # Told of topics that may have more partitions than they had.
         self.grown: Callable[[str], None] = lambda topic: None
+        # Told of groups that this node does not look after any more, or that are gone.
+        self.forgotten: Callable[[str], None] = lambda group: None
         # Told of what this node has decided as a coordinator.
         self.decided: Callable[[str, Change, bool], None] = lambda group, change, is_lasting: None
 
@@ -44,11 +46,6 @@ class ClusterConsumers(Consumers):
 
     def has(self, group: str) -> bool:
         return group in self._groups
-
-    def is_subscribed(self, group: str, topic: str) -> bool:
-        """Whether a member of a group that is coordinated here has that topic."""
-        members = self._groups.get(group)
-        return members is not None and topic in members.topics
 
     @property
     def coordinated(self) -> list[str]:
@@ -82,6 +79,10 @@ class ClusterConsumers(Consumers):
         for change in changes:
             self.decided(group, change, change.new is not None and self._has_session(group, change.new))
 
+    def forget(self, group: str) -> None:
+        super().forget(group)
+        self.forgotten(group)
+
     def topic_changed(self, topic: str, partitions: int) -> None:
         super().topic_changed(topic, partitions)
         self.grown(topic)
@@ -101,11 +102,11 @@ class ClusterConsumers(Consumers):
 
     def leasable(self, group: str, member: str, topic: str) -> list[int]:
         """Of the partitions led here."""
-        on_topic = self._on(topic)
+        # Where the group has not begun yet, its coordinator sees to it that it does, and where.
+        begun = [each for each in self._on(topic).numbered if each[1].groups.has(group)]
         if self._catalog.group(group).settings.assignment == "shared":
-            # Where the group has not begun yet, its coordinator sees to it that it does, and where.
-            return [number for number, partition in on_topic.numbered if partition.groups.has(group)]
-        return [number for number, partition in on_topic.numbered if _owner(partition.groups.owner(group)) == member]
+            return [number for number, _ in begun]
+        return [number for number, partition in begun if _owner(partition.groups.owner(group)) == member]
 
 
 def _owner(assigned: object) -> str | None:

@@ -91,8 +91,9 @@ class Place:
             # Somebody else looks after the group, or will soon, and hears of this member from those who lead.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pace.leave_s):
-                    while left and (found := await self._found_again()) is not None:
-                        if await self._has_left(found):
+                    while left:
+                        found = await self._found_again()
+                        if found is not None and await self._has_left(found):
                             return
                         await asyncio.sleep(self._pace.pause_s_max)
 
@@ -109,6 +110,7 @@ class Place:
         try:
             return self._coordinators.transport(await self._coordinators.find(self.group))
         except PenstockError:
+            # Nobody says at the moment, and somebody may soon.
             return None
 
 
