@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.storing import FAST_S, SMALL_BYTES, Storing
+from penstock.cluster.storing import FAST_S, SMALL_BYTES, TURN_S, Storing
 from penstock.errors import DiskFull
 from penstock.storage.log import Log
 from penstock.testing import MemoryFiles
@@ -35,8 +35,14 @@ class Disk:
         return 7
 
     async def is_by_the_loop(self, size: int = 100) -> bool:
+        """In a turn of its own."""
+        await asyncio.sleep(0)
         assert await self.storing.store(self.log, self._write, size) == 7
         return self._by[-1] is threading.current_thread()
+
+    @property
+    def by_the_loop(self) -> int:
+        return self._by.count(threading.current_thread())
 
     async def until(self, holds: Callable[[bool], bool]) -> int:
         """How many writes it took."""
@@ -79,6 +85,17 @@ def test_some_slow_writes_of_a_fast_disk_change_nothing() -> None:
         for number in range(1_000):
             disk.takes_s = 3 * FAST_S if number % 4 == 0 else FAST_S / 2
             assert await disk.is_by_the_loop()
+
+    on_disk(work)
+
+
+def test_the_loop_writes_no_more_in_one_turn_than_others_can_wait_for() -> None:
+    async def work(disk: Disk) -> None:
+        disk.takes_s = FAST_S / 2
+        await asyncio.gather(*[disk.is_by_the_loop() for _ in range(100)])
+        by_the_loop = disk.by_the_loop
+        assert TURN_S <= by_the_loop * disk.takes_s < 2 * TURN_S
+        assert await disk.is_by_the_loop()
 
     on_disk(work)
 

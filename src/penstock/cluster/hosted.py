@@ -376,26 +376,29 @@ class Hosted:
         assert arrived is not None, "a part of a reply with data has frames"
         own = self.logs[effect.log]
 
-        def append() -> int:
-            return append_replicated(own, arrived.frames, source_id=arrived.log, next_offset=effect.data.end)
-
         def store() -> int:
-            try:
-                end = append()
-            except LogDiverged as error:
-                if error.details["by"] != "append_time" or own.start_offset < own.end_offset:
-                    raise
-                # The leader has begun anew here, with a clock that is behind. Nothing is left of what was before, and
-                # its time is all there is to give up.
-                own.reset(own.start_offset, epoch=next(reversed(own.lineage), None))
-                end = append()
+            end = append_replicated(own, arrived.frames, source_id=arrived.log, next_offset=effect.data.end)
             own.sync()
             own.note_whole_from(arrived.whole_from)
             return end
 
+        def store_anew() -> int:
+            own.reset(own.start_offset, epoch=next(reversed(own.lineage), None))
+            return store()
+
+        async def tried() -> int:
+            try:
+                return await self._host.store(own, store, len(arrived.frames))
+            except LogDiverged as error:
+                if error.details["by"] != "append_time" or own.start_offset < own.end_offset:
+                    raise
+            # The leader has begun anew here, with a clock that is behind. Nothing is left of what was before, and its
+            # time is all there is to give up. Not by the event loop: whoever tidies the log may have to be waited for.
+            return await self._host.on_a_thread(store_anew)
+
         async def stored() -> None:
             try:
-                end = await self._host.store(own, store, len(arrived.frames))
+                end = await tried()
             except (LogDiverged, InvalidFrame, DiskFull) as error:
                 # The leader is asked again, when room may have been made, or another one leads.
                 log.warning("%s can't be copied: %s; asking again", self.shown, error.message)
