@@ -97,17 +97,17 @@ class Placing:
         live = self._members.live
         placed = {}
         for identity, number in added.items():
-            if (sibling := beside.get(number)) is not None:
-                # Dead letters are where their messages are, on fewer nodes than are wanted if those are, and on as many
-                # disks at least.
-                others = [node for node in sibling.replicas if node != sibling.leader]
-                replicas = (sibling.leader, *others) if sibling.leader in sibling.replicas else sibling.replicas
-                least = max(min_isr_of(record.settings, len(replicas)), sibling.min_isr)
+            sibling = beside.get(number)
+            if sibling is not None and sibling.leader in live and sibling.leader in sibling.replicas:
+                # Dead letters are where their messages are, on fewer nodes than are wanted if those are.
+                replicas = (sibling.leader, *(node for node in sibling.replicas if node != sibling.leader))
             else:
                 replicas = load.choose(wanted, brokers)
-                least = min_isr_of(record.settings, len(replicas))
-            least = min(least, len(replicas))
-            placed[identity] = first(record.name, number, replicas, least, live)
+            least = min_isr_of(record.settings, len(replicas))
+            if sibling is not None:
+                # On as many disks at least.
+                least = max(least, sibling.min_isr)
+            placed[identity] = first(record.name, number, replicas, min(least, len(replicas)), live)
         return placed
 
     def _nodes_for(self, topic: str) -> int:
@@ -116,9 +116,5 @@ class Placing:
         return len(members.usable if topic.endswith(DEAD_LETTERS) else members.known - members.draining)
 
     def _placed_of(self, topic: str) -> dict[int, PartitionRecord]:
-        """Its partitions, by number; without those of which a node is not alive."""
-        return {
-            record.number: record
-            for record in self._partitions.records()
-            if record.topic == topic and all(node in self._members.live for node in record.replicas)
-        }
+        """Its partitions, by number."""
+        return {record.number: record for record in self._partitions.records() if record.topic == topic}

@@ -32,11 +32,17 @@ def test_a_new_partition_has_all_its_replicas_in_sync_and_the_first_leads() -> N
 
 
 @pytest.mark.parametrize(
-    ("replicas", "min_isr"), [(["a", "x"], 1), (["a", "a"], 1), ([], 1), (["a", "b"], 3), (["a"], 0)]
+    ("replicas", "min_isr"), [(["x", "a"], 1), (["a", "a"], 1), ([], 1), (["a", "b"], 3), (["a"], 0)]
 )
-def test_a_new_partition_needs_live_nodes_and_enough_of_them(replicas: list[str], min_isr: int) -> None:
+def test_a_new_partition_needs_a_live_leader_and_enough_replicas(replicas: list[str], min_isr: int) -> None:
     with pytest.raises(InvalidInput):
         election.first("t", 0, replicas, min_isr, live("a b c"))
+
+
+def test_a_node_that_is_not_alive_can_have_a_replica_of_a_new_partition_which_is_not_in_sync() -> None:
+    made = election.first("t", 0, ["a", "x", "b"], 2, live("a b c"))
+    assert (made.leader, made.replicas) == ("a", ("a", "x", "b"))
+    assert made.isr == (Member("a", "da"), Member("b", "db"))
 
 
 def test_a_leader_that_is_there_stays() -> None:

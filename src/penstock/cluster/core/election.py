@@ -18,11 +18,12 @@ Live = Mapping[str, Registered]
 
 
 def first(topic: str, number: int, replicas: Sequence[str], min_isr: int, live: Live) -> PartitionRecord:
-    """The record of a new partition. All copies are empty, so all are in sync."""
-    missing = [node for node in replicas if node not in live]
-    if not replicas or missing or len(set(replicas)) < len(replicas) or not 1 <= min_isr <= len(replicas):
-        raise InvalidInput(f"{list(replicas)} can't hold a partition of min_isr {min_isr}: {missing} are not live.")
-    isr = tuple(Member(node, live[node].disk) for node in replicas)
+    """The record of a new partition, led by the first of them, which is alive. All copies are empty, so all are in
+    sync; nodes that are not alive get theirs when they are."""
+    is_led = bool(replicas) and replicas[0] in live
+    if not is_led or len(set(replicas)) < len(replicas) or not 1 <= min_isr <= len(replicas):
+        raise InvalidInput(f"{list(replicas)} can't hold a partition of min_isr {min_isr}, with {sorted(live)} alive")
+    isr = tuple(Member(node, live[node].disk) for node in replicas if node in live)
     record = PartitionRecord(topic, number, tuple(replicas), min_isr)
     return record.elected(replicas[0], live[replicas[0]].incarnation, isr)
 
