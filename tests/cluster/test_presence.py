@@ -8,6 +8,7 @@ import pytest
 
 from etcd_support import run
 from lone_node import LoneNode
+from penstock.cluster.etcd.store import Put
 from penstock.cluster.node import Node
 from penstock.errors import AlreadyExists
 
@@ -95,5 +96,21 @@ def test_a_session_that_was_lost_before_the_node_joined_is_made_anew() -> None:
         assert list(lone.etcd.read(lone.node.keys.claims).items) == [lone.node.keys.claim("a")]
         await lone.close()
         assert not lone.etcd.read(lone.node.keys.claims).items
+
+    run(main)
+
+
+def test_a_node_that_is_back_is_not_taken_for_the_one_that_was_leaving() -> None:
+    """Killed while it handed over, maybe: what it has said is bound to a session that has not ended yet."""
+
+    async def main() -> None:
+        first = LoneNode()
+        await first.open()
+        leaving = first.node.keys.leaving + "a"
+        await first.etcd.store().commit({}, [Put(leaving, b"{}")])
+        await first.join()
+        assert not first.etcd.read(leaving).items
+        assert not first.node.members.leaving
+        await first.close()
 
     run(main)

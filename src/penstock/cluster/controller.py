@@ -116,11 +116,11 @@ class Controller:
     async def _oversee(self) -> None:
         now = asyncio.get_running_loop().time()
         everybody, draining = self._members.live, self._members.draining
-        live = {node: each for node, each in everybody.items() if node not in draining}
+        live = {node: each for node, each in everybody.items() if node not in draining | self._members.leaving}
         wanted: list[tuple[str, Placed, PartitionRecord]] = []
         drained: list[tuple[str, Placed, PartitionRecord]] = []
         for identity, placed in self._partitions.items():
-            # One that is being drained leads rather than nobody does.
+            # One that is being drained, or stopped, leads rather than nobody does.
             elected = elect(placed.record, everybody) and (
                 elect(placed.record, live) or elect(placed.record, everybody)
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from penstock.cluster.core.election import drain
 from penstock.cluster.core.record import encode
@@ -16,7 +17,7 @@ from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions
-from penstock.errors import EtcdError
+from penstock.errors import EtcdError, OutcomeUnknown
 
 log = logging.getLogger("penstock.cluster")
 
@@ -30,7 +31,9 @@ async def hand_over(
     """Returns when nothing is led there that another could lead, or that has taken too long."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            await store.commit({}, [Put(keys.leaving + node, b"{}", session)])
+            # Said or not: what is led here can be handed over.
+            with suppress(OutcomeUnknown):
+                await store.commit({}, [Put(keys.leaving + node, b"{}", session)])
             # Those who have said so before are known then, too.
             await view.knows(keys.leaving)
             while await _ask(node, store, keys, members, partitions):

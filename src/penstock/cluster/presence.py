@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -77,12 +77,13 @@ class Presence:
         puts = [Put(self._keys.broker(self._name), msgspec.json.encode(broker), session)]
         if self._name not in self._members.known:
             puts.append(Put(self._keys.nodes + self._name, b"{}"))
-        await self._win(session, broker.disk, puts)
+        # A process before this one may have said so, and its session not have ended yet.
+        await self._win(session, broker.disk, puts, [self._keys.leaving + self._name])
         self.session = session
         await self._view.refresh()
         log.info("node %s has joined", self._name)
 
-    async def _win(self, session: Session, disk: str, puts: list[Put]) -> None:
+    async def _win(self, session: Session, disk: str, puts: list[Put], deletes: Sequence[str] = ()) -> None:
         """The name for that disk, and what goes with it. The session ends if that fails."""
         keys = (self._keys.claim(self._name), self._keys.broker(self._name))
         puts = [Put(keys[0], msgspec.json.encode(Claim(disk)), session), *puts]
@@ -99,7 +100,7 @@ class Presence:
                     await asyncio.sleep(_RETRY_S)
                     continue
                 guards = {key: item.revision if item else ABSENT for key, item in found.items()}
-                if isinstance(await self._store.commit(guards, puts), Won):
+                if isinstance(await self._store.commit(guards, puts, deletes), Won):
                     return
         except BaseException:
             await session.close()

@@ -12,6 +12,7 @@ from socket import gethostname
 
 import penstock
 from penstock.broker.broker import Broker
+from penstock.broker.names import check_name
 from penstock.client.cluster_requests import FindGroups
 from penstock.client.placement import (
     AssignPartition,
@@ -35,7 +36,7 @@ from penstock.cluster.etcd.settings import EtcdSettings, endpoints_of
 from penstock.cluster.etcd.view import Known
 from penstock.cluster.node import Node
 from penstock.cluster.operations import Operations
-from penstock.errors import ConnectionLost, EtcdUnavailable, PenstockError, TopicNotFound
+from penstock.errors import ConnectionLost, EtcdUnavailable, InvalidName, PenstockError, TopicNotFound
 from penstock.local.keeper import Keeper
 from penstock.local.transport import READERS, THREADS, LocalTransport
 from penstock.net.connection import Place
@@ -51,8 +52,9 @@ from penstock.storage.files import DiskFiles
 
 log = logging.getLogger("penstock.cluster")
 
-# So many topics that a node does not know are looked for in etcd before it says that they are not there.
-_UNKNOWN_MAX = 4
+# So many topics that a node does not know are looked for in etcd before it says that they are not there: for one who
+# asks, for all of them, and at the same time. etcd has more to do, and the node's session waits for the same way to it.
+_UNKNOWN_MAX, _LOOKED_FOR_MAX, _LOOKS_MAX = 4, 64, 2
 # Whoever asks by HTTP or gRPC is told soon that etcd is away, and tries again if it likes to.
 _ETCD_S = 2.0
 
@@ -69,6 +71,8 @@ class Clustered:
         self.coordination: Coordination
         # What the doors work with that forward to whoever leads.
         self.forwarding: Forwarding
+        self._looked_for: dict[str, asyncio.Task[None]] = {}
+        self._looks = asyncio.Semaphore(_LOOKS_MAX)
         self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for prefix in (node.keys.partitions, node.keys.brokers, node.keys.topics):
             node.view.on_change(prefix, self._changed)
@@ -107,11 +111,9 @@ class Clustered:
         unknown = [topic for topic in topics if topic not in names]
         if unknown and not node.is_cut_off:
             # Made at another node, maybe, a moment ago.
-            with suppress(EtcdUnavailable):
-                for topic in unknown[:_UNKNOWN_MAX]:
-                    await node.view.knows(node.keys.topics + topic)
-                # At the next turn of the loop the catalog has them, too.
-                await asyncio.sleep(0)
+            await asyncio.gather(*[self._look_for(topic) for topic in unknown[:_UNKNOWN_MAX]])
+            # At the next turn of the loop the catalog has them, too.
+            await asyncio.sleep(0)
         records = [record for record in node.catalog.topics if not topics or record.name in topics]
         placed = []
         for record in records:
@@ -127,6 +129,24 @@ class Clustered:
                     partitions.append(Placed(number, leader or "", found.epoch, found.replicas, in_sync))
             placed.append(TopicPlacement(record.name, record.id, tuple(partitions)))
         return Placement(node.view.revision, node.members.infos(), tuple(placed))
+
+    async def _look_for(self, topic: str) -> None:
+        """One look for all who ask for the same. Of a name that no topic has, or if there are too many, none."""
+        if topic not in self._looked_for:
+            try:
+                check_name("topic", topic)
+            except InvalidName:
+                return
+            if len(self._looked_for) >= _LOOKED_FOR_MAX:
+                return
+            self._looked_for[topic] = asyncio.ensure_future(self._look(topic))
+            self._looked_for[topic].add_done_callback(lambda _: self._looked_for.pop(topic))
+        await asyncio.shield(self._looked_for[topic])
+
+    async def _look(self, topic: str) -> None:
+        async with self._looks:
+            with suppress(EtcdUnavailable):
+                await self.node.view.knows(self.node.keys.topics + topic)
 
     def coordinator(self, group: str) -> Coordinator:
         return self.coordination.of(group)
@@ -230,6 +250,8 @@ class Clustered:
     async def close(self) -> None:
         await self.forwarding.close()
         await self.coordination.close()
+        for look in list(self._looked_for.values()):
+            look.cancel()
         for other in [*self._closing, *(transport for _, transport in self._others.values())]:
             await other.close()
         await self.node.close()
