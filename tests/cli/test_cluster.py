@@ -82,6 +82,28 @@ def test_nobody_there_is_told_in_a_line(run: Run) -> None:
     assert (told.code, told.err.count("\n")) == (2, 1)
 
 
+def test_topics_and_groups_are_told_of_though_nobody_leads_a_partition(run: Run, own: LocalCluster) -> None:
+    own.create("orders", 3, replicas=1)
+    with penstock.connect(own.address) as q, q.consumer("billing", "orders") as consumer:
+        consumer.join()
+        for number in range(3):
+            q.publish("orders", "x", partition=number)
+    lost = own.partition("orders", 1).leader
+    own.stop(lost)
+    own.until(lambda report: not found(report, "orders", 1).leader)
+    here = ("--server", own.address)
+    assert run.ok("topic", "list", *here).lines[1].split()[:5] == ["orders", "3", "2", "+", "?"]
+    assert run.ok("topic", "list", *here, "-o", "json").rows[0]["unknown_partitions"] == [1]
+    assert run.ok("topic", "show", "orders", *here).lines[-2].split() == ["1", "?", "?", "?", "?"]
+    assert run.ok("group", "list", *here).lines[1].split()[:5] == ["billing", "orders", "2", "+", "?"]
+    shown = run.ok("group", "show", "billing", *here)
+    assert [line.split()[:3] for line in shown.lines[-3:]] == [["orders", str(n), "1?1"[n]] for n in range(3)]
+    assert run.ok("group", "show", "billing", *here, "-o", "json").json["lag"] == {"orders": [1, None, 1]}
+    assert "2 + ?" in run.ok("top", "--once", *here).out
+    told = run("topic", "delete", "orders", *here, "--yes")
+    assert told.code == 0
+
+
 def test_a_node_that_is_gone_is_bad_news(run: Run, own: LocalCluster) -> None:
     own.create("orders", 2)
     own.stop("c")

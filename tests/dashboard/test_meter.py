@@ -18,8 +18,8 @@ RUN = """async (reads) => {
       meter.pause();
       continue;
     }
-    const { at, ends, lag, name = "orders" } = read;
-    topic = { name, partitions: ends.map((end_offset, number) => ({ number, end_offset })) };
+    const { at, ends, lag, name = "orders", unknown = [] } = read;
+    topic = { name, partitions: ends.map((end_offset, number) => ({ number, end_offset })), unknown };
     meter.add([topic], lag === undefined ? [] : [{ name: "billing", lag: { [name]: [lag] } }], at * 1000);
   }
   return {
@@ -82,3 +82,16 @@ def test_what_is_made_anew_or_was_not_looked_at_starts_again(meter: Any) -> None
 def test_dead_letters_are_not_counted_as_published(meter: Any) -> None:
     found = meter({"at": 0, "ends": [0], "name": "orders.dlq"}, {"at": 2, "ends": [8], "name": "orders.dlq"})
     assert (found["topic"], found["points"][-1][0]) == (4, None)
+
+
+def test_what_has_a_leader_again_is_not_taken_for_new(meter: Any) -> None:
+    reads = [
+        {"at": 0, "ends": [1000, 7], "lag": 0},
+        {"at": 2, "ends": [7], "unknown": [0], "lag": None},
+        {"at": 4, "ends": [1000, 7], "lag": 0},
+    ]
+    found = meter(*reads)
+    assert (found["topic"], found["group"]) == (None, None)
+    assert found["points"] == [[None, None]] * 3
+    found = meter(*reads, {"at": 6, "ends": [1002, 9], "lag": 2})
+    assert (found["topic"], found["group"]) == (2, 1)

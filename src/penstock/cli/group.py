@@ -13,7 +13,7 @@ from penstock.cli.bundles import Bundle, bundled
 from penstock.cli.given import flags_given, maybe_past_given, offset_given, past_given, settings_given
 from penstock.cli.options import FromTime, GroupName, OutputOption, Settings, Topic, ToTime, Yes
 from penstock.cli.output import Column, Output, confirm, print_answer, print_one, print_rows
-from penstock.cli.shown import bytes_json, counted, flat, ranges, shown_bytes, shown_text, shown_time, time_json
+from penstock.cli.shown import bytes_json, counted, flat, known, ranges, shown_bytes, shown_text, shown_time, time_json
 from penstock.clock import SystemClock
 from penstock.errors import InvalidInput
 
@@ -99,7 +99,7 @@ def create(
 def list_groups(broker: Broker, output: OutputOption = Output.TABLE) -> None:
     """What groups there are, with their lag."""
     with broker.open() as q:
-        groups = q.groups()
+        groups = q.groups(partial=True)
     print_rows(output, groups, group_json, _COLUMNS, _cells, "there are no groups")
 
 
@@ -108,7 +108,7 @@ def list_groups(broker: Broker, output: OutputOption = Output.TABLE) -> None:
 def show(broker: Broker, name: GroupName, output: OutputOption = Output.TABLE) -> None:
     """A group with its lag, its members and settings."""
     with broker.open() as q:
-        info = q.group(name)
+        info = q.group(name, partial=True)
     _print_group(info, output)
 
 
@@ -127,7 +127,7 @@ def set_group(broker: Broker, name: GroupName, wanted: Wanted, output: OutputOpt
 def delete(broker: Broker, name: GroupName, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
     """Delete a group with everything it knows of what it has done. The messages stay."""
     with broker.open() as q:
-        q.group(name)
+        q.group(name, partial=True)
         confirm(f"Delete {name} and what it has done?", yes)
         q.delete_group(name)
     print_answer(output, {"deleted": name}, f"deleted {name}")
@@ -153,7 +153,7 @@ def seek(
             q.seek(name, topic, time=time, partition=partition)
         else:
             q.seek(name, topic, where, partition=partition)
-        lag = q.group(name).lag.get(topic, [])
+        lag = q.group(name, partial=True).lag.get(topic, [])
     answer = {"group": name, "topic": topic, "to": to, "lag": lag}
     print_answer(output, answer, f"{name} is at {to} in {topic}, with {counted(sum(lag), 'message')} to do")
 
@@ -253,7 +253,7 @@ def group_json(info: GroupInfo) -> dict[str, Any]:
     return {
         "name": info.name,
         "created": time_json(info.created_us),
-        "lag": info.lag,
+        "lag": {topic: info.lags_of(topic) for topic in info.lag},
         "lag_total": _lag(info),
         "members": {
             name: [{"topic": topic, "partition": partition} for topic, partition in places]
@@ -271,7 +271,7 @@ def _cells(info: GroupInfo) -> list[str]:
     return [
         info.name,
         ", ".join(info.lag) or "-",
-        str(_lag(info)),
+        known(str(_lag(info)), bool(info.unknown)),
         str(len(info.members)),
         str(info.settings.get("ordering", "-")),
         shown_time(info.created_us, SystemClock().now_us()),
@@ -282,7 +282,7 @@ def _print_group(info: GroupInfo, output: Output) -> None:
     fields = [
         ("group", info.name),
         ("created", shown_time(info.created_us, SystemClock().now_us())),
-        ("lag", str(_lag(info))),
+        ("lag", known(str(_lag(info)), bool(info.unknown))),
         ("members", ", ".join(sorted(info.members)) or "-"),
         *flat(info.settings),
     ]
@@ -292,10 +292,10 @@ def _print_group(info: GroupInfo, output: Output) -> None:
 def _lag_rows(info: GroupInfo) -> list[list[str]]:
     """Whose a partition is; in a group whose assignment is shared it is everybody's."""
     rows = []
-    for topic, lags in info.lag.items():
-        for partition, lag in enumerate(lags):
+    for topic in info.lag:
+        for partition, lag in enumerate(info.lags_of(topic)):
             owners = sorted(name for name, places in info.members.items() if (topic, partition) in places)
-            rows.append([topic, str(partition), str(lag), ", ".join(owners) or "-"])
+            rows.append([topic, str(partition), "?" if lag is None else str(lag), ", ".join(owners) or "-"])
     return rows
 
 

@@ -23,6 +23,11 @@ _ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
 _AGES = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
+def known(text: str, is_part: bool) -> str:
+    """What is known of something of which a part is not: nobody leads a partition of it."""
+    return f"{text} + ?" if is_part else text
+
+
 def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 

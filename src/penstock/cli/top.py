@@ -18,7 +18,7 @@ from penstock.cli.broker import Broker
 from penstock.cli.bundles import bundled
 from penstock.cli.options import OutputOption
 from penstock.cli.output import Output, console, flush, write_row
-from penstock.cli.shown import shown_size
+from penstock.cli.shown import known, shown_size
 from penstock.clock import rfc3339
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _live(q: Client, broker: Broker, interval: float) -> None:
 
 
 def _look(q: Client) -> Snapshot:
-    return Snapshot(time.monotonic(), time.time_ns() // 1_000, q.topics(), q.groups())
+    return Snapshot(time.monotonic(), time.time_ns() // 1_000, q.topics(partial=True), q.groups(partial=True))
 
 
 # --- keys ---------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _lag(info: GroupInfo) -> int:
 def _topic_rate(info: TopicInfo, now: Snapshot, before: Snapshot | None) -> float | None:
     """Messages published each second; None as long as there is nothing to compare with."""
     for earlier in before.topics if before is not None else ():
-        if earlier.name == info.name:
+        if earlier.name == info.name and earlier.unknown == info.unknown:
             assert before is not None
             return max(0.0, (_published(info) - _published(earlier)) / (now.at - before.at))
     return None
@@ -143,7 +143,7 @@ def _topic_rate(info: TopicInfo, now: Snapshot, before: Snapshot | None) -> floa
 def _lag_rate(info: GroupInfo, now: Snapshot, before: Snapshot | None) -> float | None:
     """How fast its lag grows, or shrinks."""
     for earlier in before.groups if before is not None else ():
-        if earlier.name == info.name:
+        if earlier.name == info.name and earlier.unknown == info.unknown:
             assert before is not None
             return (_lag(info) - _lag(earlier)) / (now.at - before.at)
     return None
@@ -155,7 +155,8 @@ def _as_json(now: Snapshot, before: Snapshot | None) -> dict[str, Any]:
         "topics": [
             {
                 "name": info.name,
-                "partitions": len(info.partitions),
+                "partitions": len(info.partitions) + len(info.unknown),
+                "unknown_partitions": list(info.unknown),
                 "messages": sum(each.messages for each in info.partitions),
                 "bytes": sum(each.bytes for each in info.partitions),
                 "scheduled": info.scheduled,
@@ -168,6 +169,7 @@ def _as_json(now: Snapshot, before: Snapshot | None) -> dict[str, Any]:
                 "name": info.name,
                 "topics": list(info.lag),
                 "lag": _lag(info),
+                "unknown_partitions": info.unknown,
                 "lag_rate": _lag_rate(info, now, before),
                 "members": sorted(info.members),
             }
@@ -198,13 +200,16 @@ def _frame(now: Snapshot, before: Snapshot | None, title: str = "", rows_max: in
     topics = _table("topic", "partitions", "messages", "size", "scheduled", "published/s")
     shown_topics, more_topics = _cut(shown["topics"], topics_max)
     for each in shown_topics:
-        numbers = (each["partitions"], each["messages"], shown_size(each["bytes"]), each["scheduled"])
+        is_part = bool(each["unknown_partitions"])
+        held = (known(str(each["messages"]), is_part), known(shown_size(each["bytes"]), is_part))
+        numbers = (each["partitions"], *held, each["scheduled"])
         topics.add_row(each["name"], *map(str, numbers), _shown_rate(each["rate"]))
     groups = _table("group", "lag", "lag/s", "topics", "members", texts=("topics", "members"))
     shown_groups, more_groups = _cut(sorted(shown["groups"], key=lambda each: -each["lag"]), groups_max)
     for each in shown_groups:
         members = f"{len(each['members'])}: {', '.join(each['members'])}" if each["members"] else "-"
-        lag = Text(str(each["lag"]), "yellow" if each["lag"] else "")
+        shown_lag = known(str(each["lag"]), bool(each["unknown_partitions"]))
+        lag = Text(shown_lag, "yellow" if each["lag"] else "")
         groups.add_row(each["name"], lag, _shown_rate(each["lag_rate"]), ", ".join(each["topics"]) or "-", members)
     head = Text(f"{title}  {shown['time'][:19]}Z".strip(), "bold")
     return Group(head, Text(), topics, *more_topics, Text(), groups, *more_groups)

@@ -12,7 +12,7 @@ from penstock.cli.bundles import Bundle, bundled
 from penstock.cli.given import flags_given, retention_given, settings_given
 from penstock.cli.options import OutputOption, Settings, Topic, Yes
 from penstock.cli.output import Column, Output, confirm, print_answer, print_one, print_rows
-from penstock.cli.shown import counted, flat, shown_size, shown_time, time_json
+from penstock.cli.shown import counted, flat, known, shown_size, shown_time, time_json
 from penstock.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -37,6 +37,13 @@ _PARTITION_COLUMNS = (
     Column("messages", is_number=True),
     Column("size", is_number=True),
 )
+
+
+# What they come to in a cluster: `penstock cluster partitions` shows which nodes those are.
+_BY_DEFAULT = {
+    "replicas": "none (3, or as many as there are nodes)",
+    "min_isr": "none (2 of 3 or more replicas, else 1)",
+}
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ def create(
 def list_topics(broker: Broker, output: OutputOption = Output.TABLE) -> None:
     """What topics there are."""
     with broker.open() as q:
-        topics = q.topics()
+        topics = q.topics(partial=True)
     print_rows(output, topics, topic_json, _COLUMNS, _cells, "there are no topics")
 
 
@@ -117,7 +124,7 @@ def list_topics(broker: Broker, output: OutputOption = Output.TABLE) -> None:
 def show(broker: Broker, name: Topic, output: OutputOption = Output.TABLE) -> None:
     """A topic with its partitions and settings."""
     with broker.open() as q:
-        info = q.topic(name)
+        info = q.topic(name, partial=True)
     _print_topic(info, output)
 
 
@@ -143,8 +150,10 @@ def set_topic(
 def delete(broker: Broker, name: Topic, yes: Yes = False, output: OutputOption = Output.TABLE) -> None:
     """Delete a topic with all its messages."""
     with broker.open() as q:
-        count = _messages(q.topic(name))
-        confirm(f"Delete {name} with {counted(count, 'message')}?", yes)
+        info = q.topic(name, partial=True)
+        count = _messages(info)
+        more = f" and what is in {counted(len(info.unknown), 'partition')} that nobody leads" if info.unknown else ""
+        confirm(f"Delete {name} with {counted(count, 'message')}{more}?", yes)
         q.delete_topic(name)
     print_answer(output, {"deleted": name, "messages": count}, f"deleted {name} with {counted(count, 'message')}")
 
@@ -173,6 +182,7 @@ def topic_json(info: TopicInfo) -> dict[str, Any]:
             }
             for each in info.partitions
         ],
+        "unknown_partitions": list(info.unknown),
     }
 
 
@@ -185,29 +195,33 @@ def _size(info: TopicInfo) -> int:
 
 
 def _cells(info: TopicInfo) -> list[str]:
+    is_part = bool(info.unknown)
     return [
         info.name,
-        str(len(info.partitions)),
-        str(_messages(info)),
-        shown_size(_size(info)),
+        str(len(info.partitions) + len(info.unknown)),
+        known(str(_messages(info)), is_part),
+        known(shown_size(_size(info)), is_part),
         str(info.scheduled),
         shown_time(info.created_us, SystemClock().now_us()),
     ]
 
 
 def _print_topic(info: TopicInfo, output: Output) -> None:
+    settings = flat(info.settings)
     fields = [
         ("topic", info.name),
         ("created", shown_time(info.created_us, SystemClock().now_us())),
-        ("messages", f"{_messages(info)}, {shown_size(_size(info))}"),
+        ("messages", known(f"{_messages(info)}, {shown_size(_size(info))}", bool(info.unknown))),
         ("scheduled", str(info.scheduled)),
-        *flat(info.settings),
+        *((name, _BY_DEFAULT[name] if text == "none" and name in _BY_DEFAULT else text) for name, text in settings),
     ]
     rows = [_partition_cells(each) for each in info.partitions]
     columns = list(_PARTITION_COLUMNS)
     if info.settings.get("archive") == "required":
         columns.append(Column("not archived", is_number=True))
         rows = [[*row, str(_not_archived(each))] for row, each in zip(rows, info.partitions, strict=True)]
+    rows += [[str(number), *["?"] * (len(columns) - 1)] for number in info.unknown]
+    rows.sort(key=lambda row: int(row[0]))
     print_one(output, topic_json(info), fields=fields, columns=columns, rows=rows)
 
 

@@ -73,13 +73,17 @@ class Admin:
         """With all its messages."""
         await self._transport.call(DeleteTopic(name))
 
-    async def topics(self) -> list[TopicInfo]:
-        """All there are, by name."""
-        return [_topic(info) for info in await self._transport.call(ListTopics())]
+    async def topics(self, *, partial: bool = False) -> list[TopicInfo]:
+        """All there are, by name.
 
-    async def topic(self, name: str) -> TopicInfo:
-        """Its partitions, with the offsets they hold, and its settings."""
-        return _topic(await self._transport.call(DescribeTopic(name)))
+        In a cluster a partition may have no leader for a while, and nothing is known of it then. It is waited for, and
+        NotLeader says which it is if that takes too long. If `partial`, the others are told: `unknown` has its number.
+        """
+        return [_topic(info) for info in await self._transport.call(ListTopics(partial))]
+
+    async def topic(self, name: str, *, partial: bool = False) -> TopicInfo:
+        """Its partitions, with the offsets they hold, and its settings. For `partial` see `topics`."""
+        return _topic(await self._transport.call(DescribeTopic(name, None, partial)))
 
     async def archived(
         self, topic: str, offsets: Mapping[int, int], *, topic_id: str | None = None, lowers: bool = False
@@ -117,13 +121,13 @@ class Admin:
         """With everything it knows of what it has done. The messages stay."""
         await self._transport.call(DeleteGroup(name))
 
-    async def groups(self) -> list[GroupInfo]:
-        """All there are, by name."""
-        return [_group(info) for info in await self._transport.call(ListGroups())]
+    async def groups(self, *, partial: bool = False) -> list[GroupInfo]:
+        """All there are, by name. For `partial` see `topics`: without the lag where nobody leads."""
+        return [_group(info) for info in await self._transport.call(ListGroups(partial))]
 
-    async def group(self, name: str) -> GroupInfo:
-        """Its members and what each may lease from, its lag, and its settings."""
-        return _group(await self._transport.call(DescribeGroup(name)))
+    async def group(self, name: str, *, partial: bool = False) -> GroupInfo:
+        """Its members and what each may lease from, its lag, and its settings. For `partial` see `topics`."""
+        return _group(await self._transport.call(DescribeGroup(name, None, partial)))
 
     async def lag(self, group: str) -> dict[str, list[int]]:
         """Messages not done, for each topic of the group and each partition of it."""

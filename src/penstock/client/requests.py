@@ -53,6 +53,9 @@ class PartitionInfo(msgspec.Struct, frozen=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
+    """`partitions` has all there are, unless it was asked for what is known: then those are left out that nobody leads
+    at the moment, and `unknown` has their numbers."""
+
     name: str
     partitions: tuple[PartitionInfo, ...]
     settings: dict[str, Any]
@@ -63,6 +66,11 @@ class TopicInfo(msgspec.Struct, frozen=True):
     id: str = ""
     # Partitions there are, whoever leads them. 0 if the broker is older than this.
     count: int = 0
+
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        known = {one.number for one in self.partitions}
+        return tuple(number for number in range(self.count) if number not in known)
 
 
 class CreateTopic(Request[TopicInfo], frozen=True):
@@ -86,10 +94,12 @@ class DescribeTopic(Request[TopicInfo], frozen=True):
 
     name: str
     partitions: tuple[int, ...] | None = None
+    # Without those that nobody leads, rather than not at all.
+    partial: bool = False
 
 
 class ListTopics(Request[list[TopicInfo]], frozen=True):
-    pass
+    partial: bool = False
 
 
 class FindOffsets(Request[list[int]], frozen=True):
@@ -134,7 +144,8 @@ class GroupInfo(msgspec.Struct, frozen=True):
 
     In a group whose assignment is shared, every member may lease from everything. `partitions` has, for each topic, the
     numbers of the partitions that `lag` is of, in its order. A node of a cluster tells of those that it leads, and of
-    members only if it looks after them.
+    members only if it looks after them. `unknown` has the numbers of those that nobody leads at the moment, if it was
+    asked for what is known.
     """
 
     name: str
@@ -143,6 +154,12 @@ class GroupInfo(msgspec.Struct, frozen=True):
     lag: dict[str, list[int]]
     members: dict[str, list[tuple[str, int]]]
     partitions: dict[str, list[int]] = {}
+    unknown: dict[str, list[int]] = {}
+
+    def lags_of(self, topic: str) -> list[int | None]:
+        """For each partition there is; None where nobody leads it."""
+        known = dict(zip(self.partitions.get(topic) or range(len(self.lag[topic])), self.lag[topic], strict=True))
+        return [known.get(number) for number in range(len(known) + len(self.unknown.get(topic, ())))]
 
 
 class CreateGroup(Request[GroupInfo], frozen=True):
@@ -164,10 +181,12 @@ class DescribeGroup(Request[GroupInfo], frozen=True):
 
     name: str
     partitions: dict[str, tuple[int, ...]] | None = None
+    # Without the lag of partitions that nobody leads, rather than not at all.
+    partial: bool = False
 
 
 class ListGroups(Request[list[GroupInfo]], frozen=True):
-    pass
+    partial: bool = False
 
 
 class Seek(Request[None], frozen=True):

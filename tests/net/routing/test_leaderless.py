@@ -16,7 +16,7 @@ from penstock.message import Message
 from penstock.net.routing.transport import RoutedTransport
 
 # Whoever waits for it is told soon that it was in vain.
-HASTY = replace(QUICK, patience_s=0.05)
+HASTY = replace(QUICK, patience_s=0.05, partial_s=0.02)
 
 
 async def without_a_leader(cluster: Cluster) -> None:
@@ -58,6 +58,52 @@ def test_what_is_about_the_one_without_a_leader_is_told_which_it_is() -> None:
             await transport.read("t", 1, 0, 1, 1_000)
         with pytest.raises(NotLeader, match="nobody leads partition 1 of t yet"):
             await values(Reader(transport, "t", partitions=[0, 1]))
+
+    run(work, pace=HASTY)
+
+
+def test_who_asks_for_what_is_known_hears_of_the_others_and_which_is_not() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await without_a_leader(cluster)
+        await cluster.site.call(r.CreateTopic("whole", 1, {}))
+        (info, whole) = await transport.call(r.ListTopics(partial=True))
+        assert ([one.number for one in info.partitions], info.unknown, whole.unknown) == ([0, 2], (1,), ())
+        assert await transport.call(r.DescribeTopic("t", partial=True)) == info
+        with pytest.raises(NotLeader, match="nobody leads partition 1 of t yet"):
+            await transport.call(r.ListTopics())
+        for number in (0, 2):
+            cluster.move("t", number, "")
+        (nothing, _) = await transport.call(r.ListTopics(partial=True))
+        assert (nothing.partitions, nothing.unknown, nothing.settings) == ((), (0, 1, 2), info.settings)
+
+    run(work, pace=HASTY)
+
+
+def test_the_lag_of_a_group_is_told_where_it_is_known() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("t", 3, {}))
+        await cluster.site.join("g", "m", ["t"], {})
+        for number in range(3):
+            await cluster.site.publish("t", Message(b"x"), number)
+        cluster.move("t", 1, "")
+        (listed,) = await transport.call(r.ListGroups(partial=True))
+        for info in (listed, await transport.call(r.DescribeGroup("g", partial=True))):
+            assert (info.lag, info.partitions, info.unknown) == ({"t": [1, 1]}, {"t": [0, 2]}, {"t": [1]})
+            assert info.lags_of("t") == [1, None, 1]
+        for request in (r.ListGroups(), r.DescribeGroup("g")):
+            with pytest.raises(NotLeader, match="nobody leads partition 1 of t yet"):
+                await transport.call(request)
+        changed = await transport.call(r.ChangeGroup("g", {"max_retries": 7}))
+        assert (changed.settings["max_retries"], changed.unknown) == (7, {"t": [1]})
+
+    run(work, pace=HASTY)
+
+
+def test_what_was_changed_is_told_though_nobody_leads_a_partition() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await without_a_leader(cluster)
+        changed = await transport.call(r.ChangeTopic("t", None, {"max_delay_us": 7_000_000}))
+        assert (changed.settings["max_delay_us"], changed.unknown) == (7_000_000, (1,))
 
     run(work, pace=HASTY)
 

@@ -65,9 +65,9 @@ class Calls:
         if isinstance(request, r.CreateTopic | r.ChangeTopic) and request.partitions is not None:
             self._atlas.note(request.name, request.partitions)
         if route.way is Way.TOPIC:
-            return await self._topics.described(topic_of(request))
+            return await self._topics.changed(topic_of(request))
         if route.way is Way.GROUP:
-            return await self._groups.described(reply.name)
+            return await self._groups.described(reply.name, partial=True)
         if isinstance(request, r.DeleteTopic):
             self._atlas.forget(request.name)
         return reply
@@ -75,11 +75,11 @@ class Calls:
     async def _of_all(self, request: Request[Any]) -> Any:
         match request:
             case r.ListTopics():
-                return await self._topics.listed()
+                return await self._topics.listed(partial=request.partial)
             case r.ListGroups():
-                return await self._groups.listed()
+                return await self._groups.listed(partial=request.partial)
             case r.DescribeGroup():
-                return await self._groups.described(request.name)
+                return await self._groups.described(request.name, partial=request.partial)
             case r.ListParkedKeys():
                 return await self._groups.parked(request)
         raise AssertionError(request)
@@ -95,8 +95,11 @@ class Calls:
             return await self._nodes.ask(request, is_repeatable=route.is_repeatable)
         topic = topic_of(request)
         numbers = None if route.way is Way.GRAVES else getattr(request, "partitions", None)
-        if numbers == () and isinstance(request, r.DescribeTopic):
-            return await self._topics.known(topic)
+        if isinstance(request, r.DescribeTopic):
+            if numbers == ():
+                return await self._topics.known(topic)
+            if numbers is None and request.partial:
+                return await self._topics.described(topic, partial=True)
         if route.way is Way.GRAVES:
             topic = await self._graves(topic)
             if topic not in self._atlas.names():

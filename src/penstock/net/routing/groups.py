@@ -20,6 +20,10 @@ from penstock.net.routing.scattering import Scattering
 R = TypeVar("R")
 
 
+# Groups that are put together at the same time: each may have to wait for leaders.
+_AT_ONCE = 100
+
+
 class Groups:
     """Belongs to one event loop."""
 
@@ -32,27 +36,31 @@ class Groups:
         self._scattering = scattering
         self._pace = pace
 
-    async def described(self, name: str) -> GroupInfo:
-        """GroupNotFound if no node knows it."""
+    async def described(self, name: str, *, partial: bool = False) -> GroupInfo:
+        """GroupNotFound if no node knows it. If `partial`, without the lag where nobody leads."""
         told = await self._of_each_node(DescribeGroup(name))
         known = {node: info for node, info in told.items() if info is not None}
         if not known:
             raise GroupNotFound(f"there is no group {name}", group=name)
-        whole = await self._whole(list(known.values()))
+        whole = await self._whole(list(known.values()), partial)
         keeper = (await self._coordinators.find(name)).node
         return msgspec.structs.replace(whole, members=known[keeper].members) if keeper in known else whole
 
-    async def listed(self) -> list[GroupInfo]:
+    async def listed(self, *, partial: bool = False) -> list[GroupInfo]:
         """By name."""
         by_name: dict[str, list[GroupInfo]] = {}
         for infos in (await self._of_each_node(ListGroups())).values():
             for info in infos or ():
                 by_name.setdefault(info.name, []).append(info)
-        return [await self._whole(by_name[name]) for name in sorted(by_name)]
+        names, found = sorted(by_name), []
+        for at in range(0, len(names), _AT_ONCE):
+            some = names[at : at + _AT_ONCE]
+            found += await asyncio.gather(*[self._whole(by_name[name], partial) for name in some])
+        return found
 
     async def parked(self, request: ListParkedKeys) -> list[ParkedKey]:
         found: list[ParkedKey] = []
-        for topic in sorted((await self.described(request.group)).lag):
+        for topic in sorted((await self.described(request.group, partial=True)).lag):
 
             def make(numbers: tuple[int, ...], topic: str = topic) -> Request[list[ParkedKey]]:
                 return ListParkedKeys(request.group, {topic: numbers})
@@ -83,30 +91,35 @@ class Groups:
                 return told
             await attempts.pause(last)
 
-    async def _whole(self, infos: list[GroupInfo]) -> GroupInfo:
+    async def _whole(self, infos: list[GroupInfo], partial: bool) -> GroupInfo:
         """With all its members that anybody knows of."""
-        lag = {}
+        lag, partitions, unknown = {}, {}, {}
         for topic in sorted({topic for info in infos for topic in info.lag}):
             parts = [(tuple(info.partitions[topic]), info.lag[topic]) for info in infos if topic in info.lag]
             numbers = sorted(number for some, _ in parts for number in some)
             if topic not in self._atlas.names() or numbers != self._atlas.numbers(topic):
                 try:
-                    parts = await self._exactly(infos[0].name, topic)
+                    parts = await self._exactly(infos[0].name, topic, partial)
+                    everything = self._atlas.numbers(topic)
                 except TopicNotFound:
                     # It was deleted meanwhile.
                     continue
-            lag[topic] = by_number(parts)
+                numbers = sorted(number for some, _ in parts for number in some)
+                if lacking := [number for number in everything if number not in numbers]:
+                    unknown[topic] = lacking
+            lag[topic], partitions[topic] = by_number(parts), numbers
         members = {name: assigned for info in infos for name, assigned in info.members.items()}
         return msgspec.structs.replace(
             infos[0],
             lag=lag,
             members=members,
-            partitions={topic: list(range(len(lags))) for topic, lags in lag.items()},
+            partitions=partitions,
+            unknown=unknown,
         )
 
-    async def _exactly(self, group: str, topic: str) -> list[tuple[tuple[int, ...], list[int]]]:
+    async def _exactly(self, group: str, topic: str, partial: bool) -> list[tuple[tuple[int, ...], list[int]]]:
         """Of a topic that has not come out whole: a leader has changed, or has not heard of the group there."""
         parts = await self._scattering.ask(
-            topic, lambda numbers: DescribeGroup(group, {topic: numbers}), is_repeatable=True
+            topic, lambda numbers: DescribeGroup(group, {topic: numbers}), is_repeatable=True, partial=partial
         )
         return [(numbers, info.lag[topic]) for numbers, info in parts]

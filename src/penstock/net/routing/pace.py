@@ -31,6 +31,8 @@ class Pace:
     suspect_s: float = 1.0
     # Until somebody is told that a consumer leaves whose coordinator is gone: about when there is another one.
     leave_s: float = 8.0
+    # For leaders that are not there, if what is known of the others will do.
+    partial_s: float = 1.0
     # Beyond what a poll waits: for an answer that is on its way.
     grace_s: float = 1.0
 

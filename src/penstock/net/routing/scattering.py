@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from penstock.client.placement import Placed
@@ -43,10 +44,11 @@ class Scattering:
         is_repeatable: bool,
         nothing: Callable[[PenstockError], R] | None = None,
         numbers: Collection[int] | None = None,
+        partial: bool = False,
     ) -> list[Part[R]]:
         """Of all partitions, or only of those. `nothing` is what an error stands for that says that there is nothing;
-        it may raise it."""
-        attempts = Attempts(self._pace)
+        it may raise it. If `partial`, those that nobody leads are left out after a moment."""
+        attempts = Attempts(replace(self._pace, patience_s=self._pace.partial_s) if partial else self._pace)
         parts: list[Part[R]] = []
         await self._atlas.refresh_patiently(attempts, topic)
         left = set(self._atlas.numbers(topic) if numbers is None else numbers)
@@ -55,7 +57,12 @@ class Scattering:
             if not left:
                 return parts
             assert last is not None
-            await attempts.pause(last)
+            try:
+                await attempts.pause(last)
+            except PenstockError:
+                if partial:
+                    return parts
+                raise
             self._nodes.wander()
             await self._atlas.refresh_patiently(attempts, topic)
 

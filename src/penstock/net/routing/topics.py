@@ -7,13 +7,16 @@ import asyncio
 import msgspec
 
 from penstock.client.requests import DescribeTopic, ListTopics, TopicInfo
-from penstock.errors import PenstockError, TopicNotFound
+from penstock.errors import NotLeader, PenstockError, TopicNotFound
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.failures import is_misplaced, is_unknown
 from penstock.net.routing.merging import merged
 from penstock.net.routing.nodes import Nodes
 from penstock.net.routing.pace import Attempts, Pace
 from penstock.net.routing.scattering import Scattering
+
+# Topics that are asked for by themselves: each is waited for if it lacks a leader, and all of them may.
+_AT_ONCE = 100
 
 
 class Topics:
@@ -25,10 +28,22 @@ class Topics:
         self._atlas = atlas
         self._scattering = scattering
 
-    async def described(self, name: str) -> TopicInfo:
-        parts = await self._scattering.ask(name, lambda numbers: DescribeTopic(name, numbers), is_repeatable=True)
+    async def described(self, name: str, *, partial: bool = False) -> TopicInfo:
+        """If `partial`, without the partitions that nobody leads."""
+        parts = await self._scattering.ask(
+            name, lambda numbers: DescribeTopic(name, numbers), is_repeatable=True, partial=partial
+        )
+        if not parts:
+            return await self.known(name)
         info: TopicInfo = merged(DescribeTopic(name), parts)
         return info
+
+    async def changed(self, name: str) -> TopicInfo:
+        """What was asked for is done: that nobody leads one of the partitions is no reason to say anything else."""
+        try:
+            return await self.described(name)
+        except NotLeader:
+            return await self.described(name, partial=True)
 
     async def known(self, name: str) -> TopicInfo:
         """Without its partitions: any node tells, also while nobody leads some of them."""
@@ -46,23 +61,27 @@ class Topics:
                 continue
             return msgspec.structs.replace(info, count=max(count, info.count))
 
-    async def listed(self) -> list[TopicInfo]:
-        """By name. Each node is asked once; a topic that does not come out whole is then asked for by itself."""
+    async def listed(self, *, partial: bool = False) -> list[TopicInfo]:
+        """By name. Each node is asked once; topics that do not come out whole are then asked for by themselves."""
         await self._atlas.refresh_patiently(Attempts(self._pace))
         told: dict[str, list[TopicInfo]] = {}
         for infos in await self._of_each_node():
             for info in infos:
                 told.setdefault(info.name, []).append(info)
-        found = []
-        for name in sorted({*told, *self._atlas.names()}):
-            whole = self._whole(name, told.get(name, []))
-            if whole is None:
-                try:
-                    whole = await self.described(name)
-                except TopicNotFound:
-                    continue
-            found.append(whole)
-        return found
+        names = sorted({*told, *self._atlas.names()})
+        found: dict[str, TopicInfo | None] = {name: self._whole(name, told.get(name, [])) for name in names}
+        lacking = [name for name in names if found[name] is None]
+        for at in range(0, len(lacking), _AT_ONCE):
+            some = lacking[at : at + _AT_ONCE]
+            described = await asyncio.gather(*[self._described_or_gone(name, partial) for name in some])
+            found |= zip(some, described, strict=True)
+        return [whole for name in names if (whole := found[name]) is not None]
+
+    async def _described_or_gone(self, name: str, partial: bool) -> TopicInfo | None:
+        try:
+            return await self.described(name, partial=partial)
+        except TopicNotFound:
+            return None
 
     async def _of_each_node(self) -> list[list[TopicInfo]]:
         """Of those that answer. Whoever leads what the others led tells of it when it is asked for by itself."""

@@ -33,10 +33,14 @@ def _group(info: GroupInfo) -> pb.Group:
         name=info.name,
         settings=group_settings(info.settings),
         created_us=info.created_us,
-        lag=[pb.Lag(topic=topic, messages=messages) for topic, messages in info.lag.items()],
+        lag=[pb.Lag(topic=topic, messages=_lags(info, topic)) for topic in info.lag],
         members=members,
         is_replay=info.settings["is_replay"],
     )
+
+
+def _lags(info: GroupInfo, topic: str) -> list[int]:
+    return [-1 if lag is None else lag for lag in info.lags_of(topic)]
 
 
 async def create_group(call: Call, request: pb.CreateGroupRequest) -> pb.Group:
@@ -44,11 +48,11 @@ async def create_group(call: Call, request: pb.CreateGroupRequest) -> pb.Group:
 
 
 async def get_group(call: Call, request: pb.GetGroupRequest) -> pb.Group:
-    return _group(await call.site.call(DescribeGroup(request.name)))
+    return _group(await call.site.call(DescribeGroup(request.name, partial=True)))
 
 
 async def list_groups(call: Call, request: pb.ListGroupsRequest) -> pb.ListGroupsReply:
-    return pb.ListGroupsReply(groups=[_group(info) for info in await call.site.call(ListGroups())])
+    return pb.ListGroupsReply(groups=[_group(info) for info in await call.site.call(ListGroups(partial=True))])
 
 
 async def update_group(call: Call, request: pb.UpdateGroupRequest) -> pb.Group:

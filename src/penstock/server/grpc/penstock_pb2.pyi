@@ -330,20 +330,22 @@ class TopicSettings(_message.Message):
     def __init__(self, retention_age_us: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., cleanup: _Optional[str] = ..., tombstone_age_us: _Optional[int] = ..., max_delay_us: _Optional[int] = ..., dead_letters: _Optional[bool] = ..., archive: _Optional[str] = ..., durability: _Optional[str] = ..., sync_interval_us: _Optional[int] = ..., replicas: _Optional[int] = ..., min_isr: _Optional[int] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "partitions", "settings", "created_us", "scheduled", "id")
+    __slots__ = ("name", "partitions", "settings", "created_us", "scheduled", "id", "unknown")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     CREATED_US_FIELD_NUMBER: _ClassVar[int]
     SCHEDULED_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
     settings: TopicSettings
     created_us: int
     scheduled: int
     id: str
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., created_us: _Optional[int] = ..., scheduled: _Optional[int] = ..., id: _Optional[str] = ...) -> None: ...
+    unknown: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., created_us: _Optional[int] = ..., scheduled: _Optional[int] = ..., id: _Optional[str] = ..., unknown: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Partition(_message.Message):
     __slots__ = ("number", "start_offset", "end_offset", "bytes", "archived", "whole_from")

@@ -39,6 +39,7 @@ def _topic(info: TopicInfo) -> pb.Topic:
         created_us=info.created_us,
         scheduled=info.scheduled,
         id=info.id,
+        unknown=info.unknown,
     )
 
 
@@ -47,11 +48,11 @@ async def create_topic(call: Call, request: pb.CreateTopicRequest) -> pb.Topic:
 
 
 async def get_topic(call: Call, request: pb.GetTopicRequest) -> pb.Topic:
-    return _topic(await call.site.call(DescribeTopic(request.name)))
+    return _topic(await call.site.call(DescribeTopic(request.name, partial=True)))
 
 
 async def list_topics(call: Call, request: pb.ListTopicsRequest) -> pb.ListTopicsReply:
-    return pb.ListTopicsReply(topics=[_topic(info) for info in await call.site.call(ListTopics())])
+    return pb.ListTopicsReply(topics=[_topic(info) for info in await call.site.call(ListTopics(partial=True))])
 
 
 async def update_topic(call: Call, request: pb.UpdateTopicRequest) -> pb.Topic:

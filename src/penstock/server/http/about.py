@@ -32,7 +32,7 @@ async def ready(desk: Desk, asked: Asked[None, Any]) -> shapes.Status:
 async def cluster(desk: Desk, asked: Asked[None, Any]) -> shapes.Cluster:
     """Of what there is, as much as one may know of."""
     info = await asked.site.call(DescribeCluster())
-    groups, placed = await asked.admin.groups(), await _placed(asked, info)
+    groups, placed = await asked.admin.groups(partial=True), await _placed(asked, info)
     return shapes.Cluster(
         mode="cluster" if info.nodes else "single",
         node=info.node or NAME,

@@ -34,7 +34,7 @@ def _group(info: GroupInfo) -> shapes.Group:
         name=info.name,
         settings=info.settings,
         created_at=rfc3339(info.created_us),
-        lag=info.lag,
+        lag={topic: info.lags_of(topic) for topic in info.lag},
         members=members,
     )
 
@@ -44,11 +44,11 @@ async def create_group(desk: Desk, asked: Asked[shapes.CreateGroup, Any]) -> sha
 
 
 async def list_groups(desk: Desk, asked: Asked[None, Any]) -> shapes.Groups:
-    return shapes.Groups(groups=[_group(info) for info in await asked.admin.groups()])
+    return shapes.Groups(groups=[_group(info) for info in await asked.admin.groups(partial=True)])
 
 
 async def get_group(desk: Desk, asked: Asked[None, Any]) -> shapes.Group:
-    return _group(await asked.admin.group(asked.path["group"]))
+    return _group(await asked.admin.group(asked.path["group"], partial=True))
 
 
 async def change_group(desk: Desk, asked: Asked[shapes.ChangeGroup, Any]) -> shapes.Group:

@@ -149,6 +149,10 @@ class Topic(_Out):
     created_at: TimeShown
     scheduled: Annotated[int, Meta(description="Delayed messages that are not due yet.")]
     id: Annotated[str, Meta(description="Of the topic: one that was deleted and made again has another.")]
+    unknown: Annotated[
+        tuple[int, ...],
+        Meta(description="Partitions that nobody in the cluster leads at the moment. They are not among the others."),
+    ] = ()
 
 
 class Topics(_Out):
@@ -355,7 +359,10 @@ class Group(_Out):
     name: str
     settings: dict[str, Any]
     created_at: TimeShown
-    lag: Annotated[dict[str, list[int]], Meta(description="Messages not done, by topic, for each partition.")]
+    lag: Annotated[
+        dict[str, list[int | None]],
+        Meta(description="Messages not done, by topic, for each partition; null where nobody leads it at the moment."),
+    ]
     members: Annotated[dict[str, list[Assigned]], Meta(description="What each member may lease from.")]
 
 

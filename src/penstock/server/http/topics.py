@@ -61,6 +61,7 @@ def _topic(info: TopicInfo) -> shapes.Topic:
         created_at=rfc3339(info.created_us),
         scheduled=info.scheduled,
         id=info.id,
+        unknown=info.unknown,
     )
 
 
@@ -73,11 +74,11 @@ async def create_topic(desk: Desk, asked: Asked[shapes.CreateTopic, Any]) -> sha
 
 
 async def list_topics(desk: Desk, asked: Asked[None, Any]) -> shapes.Topics:
-    return shapes.Topics(topics=[_topic(info) for info in await asked.admin.topics()])
+    return shapes.Topics(topics=[_topic(info) for info in await asked.admin.topics(partial=True)])
 
 
 async def get_topic(desk: Desk, asked: Asked[None, Any]) -> shapes.Topic:
-    return _topic(await asked.admin.topic(asked.path["topic"]))
+    return _topic(await asked.admin.topic(asked.path["topic"], partial=True))
 
 
 async def change_topic(desk: Desk, asked: Asked[shapes.ChangeTopic, Any]) -> shapes.Topic:

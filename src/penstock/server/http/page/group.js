@@ -3,11 +3,11 @@
 import { ask as request, at, get } from "./api.js";
 import { bar } from "./chart.js";
 import { card, empty, facts, h, table } from "./dom.js";
-import { total } from "./meter.js";
+import { isPartial, total } from "./meter.js";
 import { seekForm } from "./seek.js";
 import { settings } from "./topic.js";
 import { ask, tell } from "./ui.js";
-import { clock, count, fromNow, keyIn, rate } from "./words.js";
+import { clock, count, fromNow, keyIn, known, rate } from "./words.js";
 
 export const title = ([name]) => name;
 
@@ -27,7 +27,7 @@ export function draw({ meter, refresh }, { group, keys }) {
     h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Overview"), " / group"),
     h("h1", {}, group.name),
     facts([
-      ["Lag", count(total(rows.map((row) => row.lag)))],
+      ["Lag", known(count(total(rows.map((row) => row.lag))), isPartial(group))],
       ["Done", rate(meter.group(group.name))],
       ["Members", count(Object.keys(group.members).length)],
       ["Parked keys", count(keys.length)],
@@ -66,8 +66,8 @@ function lagTable(group, rows) {
     [
       { name: "Topic", cell: (r) => h("a", { href: `#/topics/${encodeURIComponent(r.topic)}` }, r.topic) },
       { name: "Partition", number: true, cell: (r) => String(r.partition) },
-      { name: "Lag", number: true, cell: (r) => count(r.lag) },
-      { name: "Compared", cell: (r) => bar(r.lag, most) },
+      { name: "Lag", number: true, cell: (r) => (r.lag === null ? "?" : count(r.lag)) },
+      { name: "Compared", cell: (r) => (r.lag === null ? "nobody leads it" : bar(r.lag, most)) },
       { name: "Members", wide: true, cell: (r) => owners(r).join(", ") || "–" },
     ],
     rows,

@@ -47,10 +47,19 @@ export class Meter {
       const end = topic.partitions.reduce((sum, part) => sum + part.end_offset, 0);
       ends.set(topic.name, end);
       for (const part of topic.partitions) this.#count(`p ${topic.name} ${part.number}`, at, part.end_offset);
+      if (topic.unknown.length) {
+        // When it has a leader again, all of it would seem to be new.
+        this.#counters.delete(`t ${topic.name}`);
+        continue;
+      }
       const grown = this.#count(`t ${topic.name}`, at, end);
       if (grown !== null && !topic.name.endsWith(".dlq")) published = (published ?? 0) + grown;
     }
     for (const group of groups) {
+      if (isPartial(group)) {
+        this.#counters.delete(`g ${group.name}`);
+        continue;
+      }
       // What is published and not behind has been dealt with.
       const dealt = Object.entries(group.lag).reduce(
         (sum, [topic, lags]) => sum + (ends.get(topic) ?? 0) - total(lags),
@@ -87,4 +96,6 @@ export class Meter {
   }
 }
 
+/** Nobody leads some of its partitions at the moment. */
+export const isPartial = (group) => Object.values(group.lag).flat().includes(null);
 export const total = (numbers) => numbers.reduce((sum, n) => sum + n, 0);

@@ -3,9 +3,9 @@
 import { ask as request } from "./api.js";
 import { bar, chart } from "./chart.js";
 import { card, empty, field, h, table } from "./dom.js";
-import { total } from "./meter.js";
+import { isPartial, total } from "./meter.js";
 import { ask, tell } from "./ui.js";
-import { count, isLetters, rate, size, some } from "./words.js";
+import { count, isLetters, known, rate, size, some } from "./words.js";
 
 export const title = () => "Overview";
 export const read = async () => null;
@@ -35,9 +35,13 @@ function topicTable(topics, meter) {
         name: "Topic",
         cell: (t) => [linkTo("topics", t.name), isLetters(t.name) ? tag("dead letters") : hotTag(meter.hot(t).size)],
       },
-      { name: "Partitions", number: true, cell: (t) => count(t.partitions.length) },
-      { name: "Messages", number: true, cell: (t) => count(held(t)) },
-      { name: "Size", number: true, cell: (t) => size(total(t.partitions.map((part) => part.bytes))) },
+      { name: "Partitions", number: true, cell: (t) => count(t.partitions.length + t.unknown.length) },
+      { name: "Messages", number: true, cell: (t) => known(count(held(t)), t.unknown.length) },
+      {
+        name: "Size",
+        number: true,
+        cell: (t) => known(size(total(t.partitions.map((part) => part.bytes))), t.unknown.length),
+      },
       { name: "Scheduled", number: true, cell: (t) => (t.scheduled ? count(t.scheduled) : "–") },
       { name: "Rate", number: true, cell: (t) => rate(meter.topic(t.name)) },
     ],
@@ -59,7 +63,7 @@ function groupTable(groups, meter) {
       { name: "Topics", wide: true, cell: (g) => Object.keys(g.lag).join(", ") || "–" },
       { name: "Members", number: true, cell: (g) => count(Object.keys(g.members).length) },
       { name: "Done", number: true, cell: (g) => rate(meter.group(g.name)) },
-      { name: "Lag", number: true, cell: (g) => count(lagOf(g)) },
+      { name: "Lag", number: true, cell: (g) => known(count(lagOf(g)), isPartial(g)) },
       { name: "Compared", cell: (g) => bar(lagOf(g), most) },
     ],
     groups,

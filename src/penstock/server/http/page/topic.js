@@ -9,7 +9,7 @@ import * as messages from "./messages.js";
 import { total } from "./meter.js";
 import * as publish from "./publish.js";
 import { failed } from "./ui.js";
-import { clock, count, isLetters, rate, size } from "./words.js";
+import { clock, count, isLetters, known, rate, size, some } from "./words.js";
 
 const partitions = { read: async () => null, draw: drawPartitions };
 const TABS = {
@@ -37,8 +37,8 @@ export function draw(world, { topic, more }, [name, tab = ""]) {
     h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Overview"), " / topic"),
     h("h1", {}, name),
     facts([
-      ["Messages", count(held)],
-      ["Size", size(total(topic.partitions.map((part) => part.bytes)))],
+      ["Messages", known(count(held), topic.unknown.length)],
+      ["Size", known(size(total(topic.partitions.map((part) => part.bytes))), topic.unknown.length)],
       ["Rate", rate(world.meter.topic(name))],
       ["Scheduled", count(topic.scheduled)],
       ["Created", clock(topic.created_at).split(".")[0]],
@@ -66,9 +66,11 @@ export function draw(world, { topic, more }, [name, tab = ""]) {
 function drawPartitions({ meter }, topic) {
   const hot = meter.hot(topic);
   const most = Math.max(...topic.partitions.map((part) => meter.partition(topic.name, part.number) ?? 0));
-  const note = hot.size
-    ? "A hot partition gets at least three times the average: a few keys have most of the messages."
-    : null;
+  const notes = [
+    hot.size ? "A hot partition gets at least three times the average: a few keys have most of the messages." : "",
+    topic.unknown.length ? `Nobody leads ${some(topic.unknown.length, "partition")} (${topic.unknown.join(", ")}).` : "",
+  ];
+  const note = notes.filter(Boolean).join(" ") || null;
   const rows = table(
     `Partitions of ${topic.name}`,
     [

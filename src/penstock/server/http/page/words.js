@@ -6,6 +6,9 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 export const count = (n) => plain.format(n);
 export const some = (n, one, many = `${one}s`) => `${plain.format(n)} ${n === 1 ? one : many}`;
 
+/** What is known of something of which a part is not. */
+export const known = (text, isPart) => (isPart ? `${text} + ?` : text);
+
 export function rate(perSecond) {
   if (perSecond === null) return "–";
   if (perSecond === 0) return "0/s";
