@@ -39,13 +39,6 @@ _PARTITION_COLUMNS = (
 )
 
 
-# What they come to in a cluster: `penstock cluster partitions` shows which nodes those are.
-_BY_DEFAULT = {
-    "replicas": "none (3, or as many as there are nodes)",
-    "min_isr": "none (2 of 3 or more replicas, else 1)",
-}
-
-
 @dataclass(frozen=True)
 class Wanted(Bundle):
     """Settings: some have flags of their own."""
@@ -207,13 +200,12 @@ def _cells(info: TopicInfo) -> list[str]:
 
 
 def _print_topic(info: TopicInfo, output: Output) -> None:
-    settings = flat(info.settings)
     fields = [
         ("topic", info.name),
         ("created", shown_time(info.created_us, SystemClock().now_us())),
         ("messages", known(f"{_messages(info)}, {shown_size(_size(info))}", bool(info.unknown))),
         ("scheduled", str(info.scheduled)),
-        *((name, _BY_DEFAULT[name] if text == "none" and name in _BY_DEFAULT else text) for name, text in settings),
+        *flat(info.settings),
     ]
     rows = [_partition_cells(each) for each in info.partitions]
     columns = list(_PARTITION_COLUMNS)
