@@ -104,6 +104,14 @@ def test_topics_and_groups_are_told_of_though_nobody_leads_a_partition(run: Run,
     assert told.code == 0
 
 
+def test_a_move_that_leaves_no_node_to_spare_is_warned_of(run: Run, own: LocalCluster) -> None:
+    own.create("orders", 1)
+    told = run.ok("cluster", "reassign", "orders:0", "a,b", "--wait", "--server", own.address)
+    assert "orders:0 will have 2 replicas, and its min_isr is 2: while one of those nodes is away" in told.err
+    told = run.ok("cluster", "reassign", "orders:0", "a,b,c", "--wait", "--server", own.address)
+    assert "min_isr" not in told.err
+
+
 def test_a_node_that_is_gone_is_bad_news(run: Run, own: LocalCluster) -> None:
     own.create("orders", 2)
     own.stop("c")

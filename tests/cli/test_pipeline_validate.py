@@ -16,6 +16,7 @@ from cli.support import Ran, Run
 from penstock.client.blocking import Client
 from penstock.errors import SparkMissing
 from penstock.spark.pipeline import session
+from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.reading import FIELDS, SINK_FIELDS, examine, read
 from penstock.spark.pipeline.reading_sources import FIELDS as SOURCE_FIELDS
 from penstock.spark.pipeline.spec import MESSAGE_COLUMNS, TopicSink
@@ -348,3 +349,17 @@ def test_what_a_variable_holds_is_not_told_by_the_file_it_names(
     )  # fmt: skip
     assert "TOPSECRET" not in ran.out + ran.err
     assert "schema_file: can't be '${WHERE}.avsc' with what its variables hold" in ran.out
+
+
+def test_a_decoding_that_is_none_is_one_mistake(run: Run, tmp_path: Path) -> None:
+    text = "{name: p, source: {topics: orders, decode: jsn, schema: id INT}, sink: {topic: out}}"
+    told = validated(run, tmp_path, text, "-o", "json")
+    (problem,) = json.loads(told.out)["problems"]
+    assert problem["message"] == "is json, avro, text or bytes, not 'jsn'; did you mean json?"
+
+
+def test_a_run_without_a_batch_has_no_last_one(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    Store(tmp_path).put(State("p", "", "finished", 1, 1, "local", "c", "l", progress=Progress()))
+    assert re.search(r"^last batch +-$", run.ok("pipeline", "status", "p", "--state-dir", tmp_path).out, re.MULTILINE)
+    assert "None" not in run.ok("pipeline", "status", "--state-dir", tmp_path).out

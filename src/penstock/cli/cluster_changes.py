@@ -65,6 +65,7 @@ def reassign(
             moves = call(CancelMoves(topic, number))
         else:
             moves = call(Reassign(topic, number, tuple(names_given("NODE,NODE…", nodes)), rate))
+            _warn_of_no_spare(call, moves)
         left = _waited(call, moves, timeout_s) if wait or timeout_s is not None else None
     _print_moves(output, moves, "nothing to move: the replicas are there, or on their way", left=left)
 
@@ -233,6 +234,20 @@ def _move_json(move: Move) -> dict[str, Any]:
 
 def _elected_json(each: Elected) -> dict[str, Any]:
     return {"topic": each.topic, "partition": each.number, "from": each.before or None, "to": each.leader}
+
+
+def _warn_of_no_spare(call: Call, moves: Sequence[Move]) -> None:
+    """With as many replicas as must be in sync, publishing waits whenever a node is away."""
+    from penstock.client.cluster_requests import SurveyCluster
+
+    targets = {(move.topic, move.number): move.target for move in moves}
+    for each in call(SurveyCluster()).partitions if targets else ():
+        count = len(targets.get((each.topic, each.number), ()))
+        if 1 < count <= each.min_isr:
+            note(
+                f"{each.topic}:{each.number} will have {count} replicas, and its min_isr is {each.min_isr}: while one "
+                "of those nodes is away, nothing can be published there with acks=all"
+            )
 
 
 def _print_moves(

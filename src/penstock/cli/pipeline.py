@@ -17,6 +17,7 @@ from penstock.clock import SystemClock
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.document import Problem
+    from penstock.spark.pipeline.progress import Progress
     from penstock.spark.pipeline.running import Job
     from penstock.spark.pipeline.spec import Pipeline
     from penstock.spark.pipeline.state import State, Store
@@ -220,9 +221,14 @@ def _status_cells(state: State) -> list[str]:
     now = state.progress
     numbers = ["-"] * 5
     if now is not None:
-        numbers = [f"{now.rows:,}", f"{now.bad_rows:,}", shown_rate(now.rows_per_s), f"{now.lag:,}", str(now.batch)]
+        numbers = [f"{now.rows:,}", f"{now.bad_rows:,}", shown_rate(now.rows_per_s), f"{now.lag:,}"]
+        numbers.append("-" if now.batch is None else str(now.batch))
     rows, bad, rate, lag, batch = numbers
     return [state.name, state.status, rows, bad, rate, lag, batch, shown_time(state.started_us, SystemClock().now_us())]
+
+
+def _batch(now: Progress) -> str:
+    return f"{now.batch}: {now.batch_rows:,} rows in {shown_span(now.batch_ms * 1_000)}, {now.time}"
 
 
 def _fields(state: State) -> list[tuple[str, str]]:
@@ -244,7 +250,7 @@ def _fields(state: State) -> list[tuple[str, str]]:
         bad = f", {counted(now.bad_rows, 'bad one')}" if now.bad_rows else ""
         found += [
             ("rows", f"{now.rows:,} in {now.batches:,} batch{'' if now.batches == 1 else 'es'}{bad}"),
-            ("last batch", f"{now.batch}: {now.batch_rows:,} rows in {shown_span(now.batch_ms * 1_000)}, {now.time}"),
+            ("last batch", "-" if now.batch is None else _batch(now)),
             ("rows/s", shown_rate(now.rows_per_s)),
             ("lag", f"{now.lag:,}"),
             ("state", f"{now.state_rows:,} rows"),

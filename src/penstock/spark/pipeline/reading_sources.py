@@ -68,9 +68,9 @@ def _source(field: Field, directory: Path) -> Source | None:
     columns_field = section.get("columns")
     columns = [] if columns_field is None else _columns(columns_field)
     on_bad_row = _on_bad_row(section.get("on_bad_row"), decode)
-    watermark = _watermark(section.get("watermark"), [*decoded, *(f"_{column}" for column in columns)])
     if decode is None or name is None:
         return None
+    watermark = _watermark(section.get("watermark"), [*decoded, *(f"_{column}" for column in columns)])
     return Source(
         name,
         tuple(topics),
@@ -178,7 +178,8 @@ def _schema(section: Section, decode: str | None, directory: Path) -> tuple[str,
         section.refuse(("schema",), "the schema of Avro is in a file: schema_file")
         field = section.required("schema_file", "order.avsc")
         return ("", []) if field is None else read_avro(field, directory)
-    section.refuse(("schema", "schema_file"), f"is for decode: json or avro, not {decode}")
+    if decode is not None:
+        section.refuse(("schema", "schema_file"), f"is for decode: json or avro, not {decode}")
     return "", ["value"]
 
 
