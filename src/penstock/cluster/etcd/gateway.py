@@ -38,7 +38,7 @@ class Gateway:
         self.seen = Seen()
         self._settings = settings
         context = settings.context()
-        self._members = [Member(endpoint, context, self.seen) for endpoint in settings.endpoints]
+        self._members = [Member(endpoint, context, self.seen, self) for endpoint in settings.endpoints]
         self._current = 0
         self._token: str | None = None
         self._room = asyncio.Semaphore(settings.connections_max)
@@ -183,7 +183,7 @@ class Gateway:
                 connection = await (member.fresh() if fresh else member.connection())
                 try:
                     if self._settings.user is not None and self._token is None:
-                        await self._authenticate(member, connection)
+                        await self.authenticate(member.name, connection)
                 except BaseException:
                     connection.close()
                     raise
@@ -198,10 +198,10 @@ class Gateway:
         within_s = min(within_s or self._settings.request_s, self._settings.request_s)
         try:
             async with asyncio.timeout(within_s):
-                reply = await connection.request(path, body, self._headers(), self._settings.response_bytes_max)
+                reply = await connection.request(path, body, self.headers(), self._settings.response_bytes_max)
                 if reply.status != 200 and fault_of(reply).is_of_the_token and self.forget_token():
-                    await self._authenticate(member, connection)
-                    reply = await connection.request(path, body, self._headers(), self._settings.response_bytes_max)
+                    await self.authenticate(member.name, connection)
+                    reply = await connection.request(path, body, self.headers(), self._settings.response_bytes_max)
         except TimeoutError as error:
             connection.close()
             raise AnswerLost(f"no answer within {within_s:g} s") from error
@@ -214,7 +214,7 @@ class Gateway:
         return reply
 
     async def _begin(self, member: Member, connection: Connection, path: str, body: bytes) -> None:
-        headers = {**self._headers(), "Grpc-Metadata-hasleader": "true"}
+        headers = {**self.headers(), "Grpc-Metadata-hasleader": "true"}
         try:
             async with asyncio.timeout(self._settings.request_s):
                 reply = await connection.stream(path, body, headers, self._settings.response_bytes_max)
@@ -226,7 +226,7 @@ class Gateway:
                 raise fault.error(member.name)
             raise AnswerLost(fault.words)
 
-    async def _authenticate(self, member: Member, connection: Connection) -> None:
+    async def authenticate(self, where: str, connection: Connection) -> None:
         request = encode({"name": self._settings.user, "password": self._settings.password})
         try:
             reply = await connection.request("/v3/auth/authenticate", request, {}, _TOKEN_BYTES_MAX)
@@ -239,11 +239,11 @@ class Gateway:
         if "authentication is not enabled" in fault.words:
             self._token = ""
         elif fault.is_certain:
-            raise fault.error(member.name)
+            raise fault.error(where)
         else:
             raise NotSent(f"no token could be had: {fault.words}")
 
-    def _headers(self) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         return {"Authorization": self._token} if self._token else {}
 
     def _unavailable(self, said: list[tuple[str, Exception]]) -> EtcdUnavailable:

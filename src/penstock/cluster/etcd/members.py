@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import ssl
+from typing import Protocol
 
 from penstock.cluster.etcd import versions
-from penstock.cluster.etcd.answers import StatusAnswer, decode, encode
-from penstock.cluster.etcd.http import AnswerLost, Connection, NotSent
+from penstock.cluster.etcd.answers import StatusAnswer, decode, encode, fault_of
+from penstock.cluster.etcd.http import AnswerLost, Connection, NotSent, Reply
 from penstock.cluster.etcd.settings import Endpoint
 from penstock.errors import EtcdReplaced, EtcdVersionRefused
 from penstock.limits import KIB
@@ -39,12 +40,24 @@ class Seen:
             )
 
 
+class Tokens(Protocol):
+    """As whom etcd is asked."""
+
+    def headers(self) -> dict[str, str]: ...
+
+    def forget_token(self) -> bool:
+        """Whether another one can be had."""
+
+    async def authenticate(self, where: str, connection: Connection) -> None: ...
+
+
 class Member:
-    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext | None, seen: Seen) -> None:
+    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext | None, seen: Seen, tokens: Tokens) -> None:
         self.name = str(endpoint)
         self._endpoint = endpoint
         self._context = context
         self._seen = seen
+        self._tokens = tokens
         self._idle: list[Connection] = []
         self._warned: str | None = None
         self._closed = False
@@ -83,7 +96,14 @@ class Member:
 
     async def _look_at(self, connection: Connection) -> None:
         try:
-            reply = await connection.request("/v3/maintenance/status", encode({}), {}, _STATUS_BYTES_MAX)
+            reply = await self._asked(connection)
+            if reply.status not in (200, 404):
+                fault = fault_of(reply)
+                if fault.is_of_the_token and self._tokens.forget_token():
+                    await self._tokens.authenticate(self.name, connection)
+                    reply = await self._asked(connection)
+                elif fault.is_of_the_token:
+                    raise fault.error(self.name)
             if reply.status == 404:
                 await self._tell_old(connection)
             if reply.status != 200:
@@ -99,6 +119,10 @@ class Member:
         self._seen.must_be_of(status.header.cluster_id, self.name)
         if status.leader == 0:
             raise NotSent("it has no leader")
+
+    async def _asked(self, connection: Connection) -> Reply:
+        """From 3.5 on with a token, if etcd asks for one."""
+        return await connection.request("/v3/maintenance/status", encode({}), self._tokens.headers(), _STATUS_BYTES_MAX)
 
     async def _tell_old(self, connection: Connection) -> None:
         """Before 3.4 the paths are others: the version says so better than a missing path."""
