@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.client.blocking import Client
@@ -19,6 +20,7 @@ from penstock.errors import InvalidInput, SparkMissing
 from penstock.spark.pipeline import delta
 from penstock.spark.pipeline.delta import DeltaSink
 from penstock.spark.pipeline.delta_task import TableFile, written
+from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.spec import TableSink
 from spark.pipeline_runs import Run
 
@@ -115,7 +117,7 @@ def test_every_type_that_delta_has_comes_back(spark: SparkSession, tmp_path: Pat
                DATE'2026-01-02' i, TIMESTAMP'2026-01-02 03:04:05.678901' j, TIMESTAMP_NTZ'2026-01-02 03:04:05' k,
                CAST(1.25 AS DECIMAL(10, 2)) l, array(1, null) m, map('x', 1) n, named_struct('y', 'z') o, 'text' p
     """)
-    sink = DeltaSink(TableSink("delta", str(tmp_path / "types"), ("p", "i", "j", "g", "l")), frame)
+    sink = DeltaSink(TableSink("delta", str(tmp_path / "types"), ("p", "i", "j", "g", "k")), frame)
     sink.write(as_batch(frame), 0)
     (row,) = rows_of(tmp_path / "types", "p")
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -138,6 +140,8 @@ def as_batch(frame: Any) -> Any:
         ("SELECT 1 AS `a b`", (), "the column 'a b' can't be in a delta table"),
         ("SELECT 1D AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by double"),
         ("SELECT array(1) AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by array"),
+        ("SELECT 1.5BD AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by decimal(2,1)"),
+        ("SELECT 1 AS `x/y`, 1 AS y", ("x/y",), "sink.partition_by: the name x/y has a / or a %"),
         ("SELECT 1 AS x", ("X",), "sink.partition_by has all columns"),
     ],
 )
@@ -210,6 +214,37 @@ def test_others_may_write_to_the_table_meanwhile(spark: SparkSession, tmp_path: 
     sink.write(as_batch(frame), 1)
     assert DeltaTable(str(tmp_path / "table")).transaction_version("another") == 7
     assert len(rows_of(tmp_path / "table", "id")) == 2
+
+
+@pytest.mark.parametrize("moment", ["DATE'+58000-01-01'", "TIMESTAMP'+58000-01-01 00:00:00Z'", "DATE'-0001-12-31'"])
+def test_a_time_that_no_table_can_be_partitioned_by_is_told_and_leaves_it_whole(
+    spark: SparkSession, tmp_path: Path, moment: str
+) -> None:
+    good, bad = (spark.sql(f"SELECT 1 AS id, {day} AS day") for day in ("DATE'2026-01-01'", moment))
+    good = good.select("id", good.day.cast(bad.schema["day"].dataType).alias("day"))
+    sink = DeltaSink(TableSink("delta", str(tmp_path / "table"), ("day",)), bad)
+    sink.write(as_batch(good), 0)
+    with pytest.raises(PySparkException) as failed:
+        sink.write(as_batch(bad), 1)
+    told = "the column day, by which the delta table is partitioned, has a time that is not in the years 1 to 9999"
+    assert cause_of(failed.value) == f"{told} [invalid_input]"
+    sink.write(as_batch(good), 1)
+    assert len(rows_of(tmp_path / "table", "id")) == 2
+
+
+def test_where_everything_is_replaced_the_table_keeps_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+    first = spark.sql("SELECT 1 AS id, 'a' AS note")
+    DeltaSink(TableSink("delta", str(tmp_path / "table")), first).write(as_batch(first), 0)
+    less = spark.sql("SELECT 2 AS id")
+    DeltaSink(TableSink("delta", str(tmp_path / "table"), mode="complete"), less).write(as_batch(less), 1)
+    assert rows_of(tmp_path / "table", "id") == [{"id": 2, "note": None}]
+
+
+def test_a_table_of_which_only_the_directory_of_its_log_is_there_is_begun(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    frame = spark.sql("SELECT 1 AS id")
+    DeltaSink(TableSink("delta", str(tmp_path / "table")), frame).write(as_batch(frame), 0)
+    assert rows_of(tmp_path / "table", "id") == [{"id": 1}]
 
 
 def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:

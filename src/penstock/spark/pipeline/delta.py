@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _DIVIDES = frozenset(("string", "byte", "short", "integer", "long", "boolean", "date", "timestamp", "timestamp_ntz"))
 _FLAT = _DIVIDES | {"float", "double", "binary"}
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
+_NOT_IN_PATHS = re.compile(r"[/%\\]")
 # What can be in a table beside rows that are added, and needs no more of who adds them.
 _FEATURES = frozenset(("appendOnly", "invariants", "timestampNtz"))
 
@@ -77,7 +78,8 @@ class DeltaSink:
         table.create_write_transaction(
             added,
             "overwrite" if self._replaces else "append",
-            self._schema(),
+            # That of the table: when all is replaced, its schema would be, too.
+            table.schema(),
             list(self._by),
             commit_properties=CommitProperties(app_transactions=[Transaction(query, batch)]),
         )
@@ -87,7 +89,7 @@ class DeltaSink:
         from deltalake import DeltaTable
 
         if not DeltaTable.is_deltatable(str(self._root)):
-            if self._root.exists() and (not self._root.is_dir() or any(self._root.iterdir())):
+            if self._root.exists() and not _is_empty(self._root):
                 raise InvalidInput(f"{self._root} is there already, and is not a delta table")
             return None
         table = DeltaTable(str(self._root))
@@ -142,6 +144,14 @@ class DeltaSink:
                 )
 
 
+def _is_empty(root: Path) -> bool:
+    """But for the log of a table of which nothing was written yet: the process was killed that began it."""
+    if not root.is_dir():
+        return False
+    log = root / "_delta_log"
+    return all(each == log for each in root.iterdir()) and not (log.exists() and any(log.iterdir()))
+
+
 def _local(path: str) -> Path:
     parts = urlsplit(path)
     if parts.scheme not in ("", "file"):
@@ -181,14 +191,12 @@ def _check_columns(fields: dict[str, dict[str, Any]], partition_by: tuple[str, .
         if (unknown := _unknown(field["type"])) is not None:
             raise InvalidInput(f"the column {name} has the type {unknown}, which delta tables do not have: cast it")
     for name in partition_by:
-        if not _divides(fields[name]["type"]):
+        if _NOT_IN_PATHS.search(name):
+            raise InvalidInput(f"sink.partition_by: the name {name} has a / or a %, which is in no name of a partition")
+        if not isinstance(fields[name]["type"], str) or fields[name]["type"] not in _DIVIDES:
             raise InvalidInput(f"sink.partition_by: a delta table has no partitions by {_told(fields[name]['type'])}")
     if len(partition_by) == len(fields):
         raise InvalidInput("sink.partition_by has all columns: there must be one more")
-
-
-def _divides(type: Any) -> bool:
-    return isinstance(type, str) and (type in _DIVIDES or type.startswith("decimal"))
 
 
 def _unknown(type: Any) -> str | None:

@@ -18,12 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from penstock.errors import InvalidInput
+from penstock.spark.telling import telling
+
 FILES = "path STRING, bytes LONG, modified_ms LONG, rows LONG, partition STRING"
 _SCHEMA = pa.schema(
     {"path": pa.string(), "bytes": pa.int64(), "modified_ms": pa.int64(), "rows": pa.int64(), "partition": pa.string()}
 )
 _ROWS_PER_GROUP = 128 * 1024
 _PARTITIONS_MAX = 10_000
+# Since 1970.
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ def writing(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For `mapInArrow`: rows in, FILES out."""
 
+    @telling
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = [
             vars(each) | {"partition": json.dumps(each.partition)} for each in written(batches, table, partition_by)
@@ -67,7 +73,7 @@ def written(batches: Iterator[pa.RecordBatch], table: str, partition_by: tuple[s
         place = Path(file.path)
         about, path = place.stat(), place.relative_to(root).as_posix()
         keys = ds.get_partition_keys(partitioning.parse(f"/{path}"))
-        values = {name: keys.get(name) for name in partition_by}
+        values = {name: keys[name] for name in partition_by}
         files.append(TableFile(path, about.st_size, about.st_mtime_ns // 1_000_000, file.metadata.num_rows, values))
 
     ds.write_dataset(
@@ -88,10 +94,27 @@ def written(batches: Iterator[pa.RecordBatch], table: str, partition_by: tuple[s
 def _told(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> pa.RecordBatch:
     """Partitions as Delta's log has them: by text. There is none of the empty one: it is that of null."""
     for name in partition_by:
-        column = batch.column(name)
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp("us"))
-        text = column.cast(pa.string())
+        text = _text(name, batch.column(name))
         at = batch.schema.get_field_index(name)
         batch = batch.set_column(at, pa.field(name, pa.string()), pc.if_else(pc.equal(text, ""), None, text))
     return batch
+
+
+def _text(name: str, column: pa.Array) -> pa.Array:
+    if not pa.types.is_temporal(column.type):
+        return column.cast(pa.string())
+    _check_years(name, column)
+    if pa.types.is_date(column.type) or column.type.tz is None:
+        return column.cast(pa.string())
+    # Without its zone, a reader would take it for a time in its own.
+    moment = pc.strftime(column.cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
+    return pc.binary_join_element_wise(moment, "Z", "")
+
+
+def _check_years(name: str, column: pa.Array) -> None:
+    """No reader takes others, and a table whose log has one can't be opened any more."""
+    days = column.cast(pa.date32(), safe=False).cast(pa.int32())
+    if pc.any(pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY))).as_py():
+        raise InvalidInput(
+            f"the column {name}, by which the delta table is partitioned, has a time that is not in the years 1 to 9999"
+        )
