@@ -11,7 +11,7 @@ import pytest
 
 from etcd_support import run
 from penstock.broker.settings import GroupSettings
-from penstock.client.cluster_requests import FindGroups
+from penstock.client.cluster_requests import FindGroups, GroupsIn
 from penstock.client.placement import AssignPartition, FindOwners, Owner, StartGroup
 from penstock.cluster.consumers import ClusterConsumers
 from penstock.cluster.coordination import Coordination
@@ -89,7 +89,7 @@ class Cluster:
         await asyncio.sleep(0)
         match request:
             case FindGroups():
-                return ["g"] if request.partition in self.begun_in else []
+                return GroupsIn(("g",) if request.partition in self.begun_in else (), 100 + request.partition)
             case StartGroup():
                 while set(request.partitions) & self.stuck:
                     await asyncio.sleep(0.001)
@@ -160,13 +160,16 @@ def test_a_partition_that_nobody_leads_keeps_no_group_from_the_others_and_it_beg
         await cluster.join()
         at_once = await started(cluster, 2)
         assert sorted(at_once) == sorted({0, 1, 2} - {leaderless})
-        assert {(one.is_earlier, one.since_us) for one in at_once.values()} == {(is_earlier, 0)}
+        since_us = 0 if is_earlier else ManualClock().now_us()
+        assert {(one.is_earlier, one.since_us) for one in at_once.values()} == {(is_earlier, since_us)}
+        # Where they ended then, however late that is heard.
+        assert all(one.at == (None if is_earlier else 100 + number) for number, one in at_once.items())
         cluster.begun_in = {0, 1, 2}
         cluster.leaderless.clear()
         (later,) = (await started(cluster, 1)).values()
         # As if it had begun when it was to.
         assert (later.partitions, later.is_earlier) == ((leaderless,), is_earlier)
-        assert later.since_us == (0 if is_earlier else ManualClock().now_us())
+        assert (later.since_us, later.at) == (since_us, None)
         assert {(await cluster.told.get()).partition for _ in range(3)} == {0, 1, 2}
 
     on_cluster(work, count=3)
@@ -205,7 +208,8 @@ def test_a_leader_that_can_not_write_keeps_no_group_from_the_others_and_it_begin
         assert list(await started(cluster, 1)) == [1]
         assert (await cluster.told.get()).partition == 1
         cluster.stuck.clear()
-        assert {0, 2} <= set(await started(cluster, 2))
+        later = await started(cluster, 2)
+        assert {number: one.at for number, one in later.items()} == {0: 100, 2: 102}
         assert {(await cluster.told.get()).partition for _ in range(2)} == {0, 2}
 
     on_cluster(work, count=3)

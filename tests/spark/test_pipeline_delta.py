@@ -192,8 +192,9 @@ def test_a_table_that_asks_for_more_than_rows_is_left_to_delta_lake(spark: Spark
 def test_other_places_are_left_alone(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = spark.sql("SELECT 1 AS id")
     (tmp_path / "mine.txt").write_text("not yours")
-    with pytest.raises(InvalidInput, match="is there already, and is not a delta table"):
-        DeltaSink(TableSink("delta", str(tmp_path)), frame)
+    for place in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(InvalidInput, match="is there already, and is not a delta table"):
+            DeltaSink(TableSink("delta", str(place)), frame)
     with pytest.raises(
         InvalidInput, match="a delta table at s3a://bucket/table is written by Delta Lake's own package"
     ):

@@ -133,6 +133,27 @@ def test_a_pipeline_that_is_killed_goes_on_and_writes_each_row_once_until_it_fai
     assert SECRET not in second.said + told + log + (store.home("copy") / "state.json").read_text()
 
 
+@pytest.mark.parametrize("when", ["starting", "running"])
+def test_a_pipeline_whose_whole_process_group_is_told_to_end_has_stopped(
+    q: Client, broker: BrokerProcess, tmp_path: Path, when: str
+) -> None:
+    """As `timeout` and service managers do it: Java is told, too, and does not wait for anybody."""
+    topic = f"ended_while_{when}"
+    for name in (topic, "doubled"):
+        q.create_topic(name, 1, exist_ok=True)
+    q.publish(topic, json.dumps({"n": 1}))
+    file, store = tmp_path / "copy.yaml", Store(tmp_path / "state")
+    file.write_text(PIPELINE.format(address=broker.address, topic=topic))
+    with running(file, store.directory) as pipeline:
+        pipeline.until(event="starting")
+        if when == "running":
+            pipeline.until(event="progress", batches=1)
+        os.killpg(pipeline.process.pid, signal.SIGTERM)
+        _, told = pipeline.process.communicate()
+        assert (pipeline.process.returncode, told) == (0, "")
+    assert store.get("copy").status == "stopped"
+
+
 class Told:
     """A view that notes what it is told."""
 

@@ -12,7 +12,7 @@ from penstock.cli.broker import Broker
 from penstock.cli.bundles import Bundle, bundled
 from penstock.cli.given import flags_given, maybe_past_given, offset_given, past_given, settings_given
 from penstock.cli.options import FromTime, GroupName, OutputOption, Settings, Topic, ToTime, Yes
-from penstock.cli.output import Column, Output, confirm, print_answer, print_one, print_rows
+from penstock.cli.output import Column, Output, confirm, note, print_answer, print_one, print_rows
 from penstock.cli.shown import bytes_json, counted, flat, known, ranges, shown_bytes, shown_text, shown_time, time_json
 from penstock.clock import SystemClock
 from penstock.errors import InvalidInput
@@ -153,9 +153,11 @@ def seek(
             q.seek(name, topic, time=time, partition=partition)
         else:
             q.seek(name, topic, where, partition=partition)
-        lag = q.group(name, partial=True).lag.get(topic, [])
+        info = q.group(name, partial=True)
+    lag = info.lags_of(topic) if topic in info.lag else []
     answer = {"group": name, "topic": topic, "to": to, "lag": lag}
-    print_answer(output, answer, f"{name} is at {to} in {topic}, with {counted(sum(lag), 'message')} to do")
+    left = known(counted(sum(each or 0 for each in lag), "message"), None in lag)
+    print_answer(output, answer, f"{name} is at {to} in {topic}, with {left} to do")
 
 
 @app.command("parked")
@@ -163,7 +165,9 @@ def seek(
 def parked(broker: Broker, name: GroupName, output: OutputOption = Output.TABLE) -> None:
     """Keys that wait because a message of theirs was given up."""
     with broker.open() as q:
-        keys = q.parked_keys(name)
+        keys = q.parked_keys(name, partial=True)
+        for each, numbers in q.group(name, partial=True).unknown.items():
+            note(f"nobody leads {counted(len(numbers), 'partition')} of {each}: what is parked there is not known")
     print_rows(output, keys, _parked_json, _PARKED_COLUMNS, _parked_cells, f"no key of {name} is parked")
 
 

@@ -202,7 +202,7 @@ def _frame(now: Snapshot, before: Snapshot | None, title: str = "", rows_max: in
     for each in shown_topics:
         is_part = bool(each["unknown_partitions"])
         held = (known(str(each["messages"]), is_part), known(shown_size(each["bytes"]), is_part))
-        numbers = (each["partitions"], *held, each["scheduled"])
+        numbers = (each["partitions"], *held, known(str(each["scheduled"]), is_part))
         topics.add_row(each["name"], *map(str, numbers), _shown_rate(each["rate"]))
     groups = _table("group", "lag", "lag/s", "topics", "members", texts=("topics", "members"))
     shown_groups, more_groups = _cut(sorted(shown["groups"], key=lambda each: -each["lag"]), groups_max)

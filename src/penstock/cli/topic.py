@@ -100,7 +100,7 @@ def create(
     settings = wanted.given()
     with broker.open(create=True) as q:
         info = q.create_topic(name, partitions, exist_ok=exist_ok, **settings)
-    print_answer(output, topic_json(info), f"{name} has {counted(len(info.partitions), 'partition')}")
+    print_answer(output, topic_json(info), f"{name} has {counted(info.count, 'partition')}")
 
 
 @app.command("list")
@@ -148,7 +148,8 @@ def delete(broker: Broker, name: Topic, yes: Yes = False, output: OutputOption =
         more = f" and what is in {counted(len(info.unknown), 'partition')} that nobody leads" if info.unknown else ""
         confirm(f"Delete {name} with {counted(count, 'message')}{more}?", yes)
         q.delete_topic(name)
-    print_answer(output, {"deleted": name, "messages": count}, f"deleted {name} with {counted(count, 'message')}")
+    answer = {"deleted": name, "messages": count, "unknown_partitions": list(info.unknown)}
+    print_answer(output, answer, f"deleted {name} with {counted(count, 'message')}{more}")
 
 
 # --- how they look ------------------------------------------------------------------------------------------
@@ -194,17 +195,18 @@ def _cells(info: TopicInfo) -> list[str]:
         str(len(info.partitions) + len(info.unknown)),
         known(str(_messages(info)), is_part),
         known(shown_size(_size(info)), is_part),
-        str(info.scheduled),
+        known(str(info.scheduled), is_part),
         shown_time(info.created_us, SystemClock().now_us()),
     ]
 
 
 def _print_topic(info: TopicInfo, output: Output) -> None:
+    is_part = bool(info.unknown)
     fields = [
         ("topic", info.name),
         ("created", shown_time(info.created_us, SystemClock().now_us())),
-        ("messages", known(f"{_messages(info)}, {shown_size(_size(info))}", bool(info.unknown))),
-        ("scheduled", str(info.scheduled)),
+        ("messages", f"{known(str(_messages(info)), is_part)}, {known(shown_size(_size(info)), is_part)}"),
+        ("scheduled", known(str(info.scheduled), is_part)),
         *flat(info.settings),
     ]
     rows = [_partition_cells(each) for each in info.partitions]

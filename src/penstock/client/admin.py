@@ -167,9 +167,9 @@ class Admin:
             raise InvalidInput(f"seek to earliest, latest, a time or an offset, not {to!r}")
         await self._transport.call(Seek(group, topic, named, time_us, offset, partition_given(partition)))
 
-    async def parked_keys(self, group: str) -> list[ParkedKey]:
-        """Keys that wait because a message of theirs was given up."""
-        return await self._transport.call(ListParkedKeys(group))
+    async def parked_keys(self, group: str, *, partial: bool = False) -> list[ParkedKey]:
+        """Keys that wait because a message of theirs was given up. For `partial` see `topics`."""
+        return await self._transport.call(ListParkedKeys(group, None, partial))
 
     async def release_key(self, group: str, topic: str, key: Bytes | None, *, partition: int | None = None) -> int:
         """A parked key goes on with what comes after the message that was given up; None for a whole partition."""

@@ -190,7 +190,14 @@ class DescribeReplicas(Request[list[ReplicaReport]], frozen=True):
     ids: tuple[str, ...] | None = None
 
 
-class FindGroups(Request[list[str]], frozen=True):
+class GroupsIn(msgspec.Struct, frozen=True):
+    """Of a partition: `end` is where the next message would be that groups see."""
+
+    groups: tuple[str, ...]
+    end: int
+
+
+class FindGroups(Request[GroupsIn], frozen=True):
     """Those that have begun in a partition, which the node leads."""
 
     topic: str

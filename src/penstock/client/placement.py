@@ -89,7 +89,8 @@ class StartGroup(Request[None], frozen=True):
     before it has begun there, is not of the past, for it.
     `created_us` is that of the group: another one may have had the same name, of which the node knows as yet.
     `since_us`, unless it is 0, is when it was to begin: nobody led these partitions then. One that begins at the latest
-    message does so at the first of after that.
+    message does so at the first of after that. `at`, if it is given, is where they ended when it was to begin, and
+    goes before that: by the time that this is heard there may be more.
     """
 
     group: str
@@ -98,6 +99,7 @@ class StartGroup(Request[None], frozen=True):
     is_earlier: bool = False
     created_us: int = 0
     since_us: int = 0
+    at: int | None = None
 
 
 class AssignPartition(Request[bool], frozen=True):

@@ -217,6 +217,8 @@ class ListParkedKeys(Request[list[ParkedKey]], frozen=True):
 
     group: str
     partitions: dict[str, tuple[int, ...]] | None = None
+    # Without partitions that nobody leads, rather than not at all.
+    partial: bool = False
 
 
 class ReleaseKey(Request[int], frozen=True):

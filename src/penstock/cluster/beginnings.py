@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from penstock.errors import (
     ConnectionLost,
     GroupNotFound,
     LogFollows,
+    NotEnoughReplicas,
     NotFound,
     NotLeader,
     Overloaded,
@@ -51,14 +52,14 @@ class Leaders(Protocol):
 
 
 class _Begun:
-    """Of a group in a topic: in which partitions; how many there were when it was new, 0 if it was not; and when that
-    was. `is_late`: those that are not among the numbers begin later."""
+    """Of a group in a topic: in which partitions; how many there were when it was new, 0 if it was not; when that was,
+    and where those ended then that were led."""
 
-    def __init__(self, count: int, since_us: int) -> None:
+    def __init__(self, count: int, since_us: int, ends: Mapping[int, int]) -> None:
         self.numbers: set[int] = set()
         self.count = count
         self.since_us = since_us
-        self.is_late = False
+        self.ends = ends
 
 
 class Beginnings:
@@ -93,11 +94,14 @@ class Beginnings:
         """Before one of its members does. Those who ask at the same time wait for the same."""
         if self.knows(group, topic):
             return
-        key = group, self._broker.topic(topic).record.id
+        key, created_us = (group, self._broker.topic(topic).record.id), self._broker.group_record(group).created_us
         if key not in self._joining:
             self._joining[key] = asyncio.ensure_future(self._started(group, topic, BRIEF_S))
             self._joining[key].add_done_callback(partial(self._joined, key))
-        self._begun[key] = await asyncio.shield(self._joining[key])
+        begun = await asyncio.shield(self._joining[key])
+        # Unless it was deleted meanwhile, and maybe made anew.
+        if self._broker.has_group(group) and self._broker.group_record(group).created_us == created_us:
+            self._begun[key] = begun
 
     def _joined(self, key: tuple[str, str], task: asyncio.Task[_Begun]) -> None:
         del self._joining[key]
@@ -134,9 +138,9 @@ class Beginnings:
 
         With little patience, those that do not answer are left for later.
         """
-        on_topic, until = self._broker.topic(topic), self._loop.time() + patience_s
-        is_earlier = await self._is_earlier(group, topic, on_topic.count, until)
-        begun = _Begun(0 if is_earlier else on_topic.count, self._consumers.now_us())
+        on_topic, until, now_us = self._broker.topic(topic), self._loop.time() + patience_s, self._consumers.now_us()
+        ends = await self._ends_if_new(group, topic, on_topic.count, until)
+        begun = _Begun(0 if ends is None else on_topic.count, now_us, ends or {})
 
         async def start_in(number: int) -> PenstockError | None:
             try:
@@ -150,22 +154,32 @@ class Beginnings:
         errors = [error for error in outcomes if error is not None]
         if errors and (patience_s >= PATIENCE_S or not begun.numbers):
             raise errors[-1]
-        begun.is_late = True
         return begun
 
-    async def _is_earlier(self, group: str, topic: str, count: int, until: float) -> bool:
-        """Whether it has begun before, anywhere: where nobody led a partition, it has not, and where it has, nobody may
-        lead it now. Of those that are led all are asked, unless one says that it has."""
+    async def _ends_if_new(self, group: str, topic: str, count: int, until: float) -> dict[int, int] | None:
+        """Where those end that are led and can be read; None if it has begun before, anywhere: where nobody led a
+        partition, it has not, and where it has, nobody may lead it now."""
+        ends: dict[int, int] = {}
         led = [number for number in range(count) if self._leaders.leads(topic, number)] or [0]
-        asked = [
-            asyncio.ensure_future(self.at(topic, number, partial(FindGroups, topic, number), until)) for number in led
-        ]
+
+        async def find(number: int) -> bool:
+            try:
+                found = await self._asked(topic, number, FindGroups(topic, number), until)
+            except NotEnoughReplicas:
+                # It has a new leader, who may not say what is in it.
+                return False
+            except PASSING:
+                found = await self.at(topic, number, partial(FindGroups, topic, number), until)
+            ends[number] = found.end
+            return group in found.groups
+
+        asked = [asyncio.ensure_future(find(number)) for number in led]
         failed: PenstockError | None = None
         try:
             for answer in asyncio.as_completed(asked):
                 try:
-                    if group in await answer:
-                        return True
+                    if await answer:
+                        return None
                 except PASSING as error:
                     failed = error
         finally:
@@ -174,14 +188,14 @@ class Beginnings:
             await asyncio.gather(*asked, return_exceptions=True)
         if failed is not None:
             raise failed
-        return False
+        return ends
 
     def _start_of(self, group: str, topic: str, number: int, begun: _Begun) -> StartGroup:
         """As the group is by then: it may have been deleted, and made anew."""
         is_earlier = number >= begun.count
-        since_us = begun.since_us if begun.is_late and not is_earlier else 0
+        since_us = 0 if is_earlier else begun.since_us
         created_us = self._broker.group_record(group).created_us
-        return StartGroup(group, topic, (number,), is_earlier, created_us, since_us)
+        return StartGroup(group, topic, (number,), is_earlier, created_us, since_us, begun.ends.get(number))
 
     # --- later -------------------------------------------------------------------------------------------
 
@@ -193,6 +207,8 @@ class Beginnings:
 
     async def must_have(self, group: str, topic: str, number: int) -> None:
         """Before the partition is given to anybody: messages that come first would not be where it begins."""
+        if not self._consumers.has(group):
+            return
         await self.join(group, topic)
         if number in self._lacking(group, topic):
             await self._start_late(group, topic, number)

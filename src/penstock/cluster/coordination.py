@@ -19,7 +19,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.catalog import GroupRecord
 from penstock.broker.members import Change
 from penstock.broker.names import check_name
-from penstock.client.cluster_requests import FindGroups
+from penstock.client.cluster_requests import FindGroups, GroupsIn
 from penstock.client.placement import AssignPartition, Coordinator, CountMessages, FindOwners, Owner, StartGroup
 from penstock.client.transport import Transport
 from penstock.cluster.beginnings import PASSING, RETRY_S, RETRY_S_MAX, SKEW_US, Beginnings
@@ -104,7 +104,7 @@ class Coordination:
     def nodes_changed(self) -> None:
         for group in {*self._consumers.coordinated, *self._left, *self._beginnings.groups}:
             if self.of(group).node != self._node.name:
-                log.info("%s looks after group %s from now on", self.of(group).node, group)
+                log.info("%s looks after group %s from now on", self.of(group).node or "nobody", group)
                 self._forget(group)
 
     def _forget(self, group: str) -> None:
@@ -263,7 +263,9 @@ class Coordination:
                 continue
             # What is older than the group is of the past also where nobody led the partition when it began.
             since_us = self._broker.group_record(request.group).created_us if request.is_earlier else request.since_us
-            if group.settings.start == "latest" and since_us:
+            if group.settings.start == "latest" and request.at is not None:
+                await partition.groups.start(request.group, min(request.at, partition.reading.visible_offset))
+            elif group.settings.start == "latest" and since_us:
                 not_older = max(0, since_us - SKEW_US)
                 first = await self._broker.on_a_thread(partial(partition.messages.offset_at, not_older))
                 if not partition.groups.has(request.group):
@@ -275,8 +277,9 @@ class Coordination:
             await topic.partition(number).groups.flushed()
         topic.bell.ring(request.group)
 
-    def groups_in(self, request: FindGroups) -> list[str]:
-        return list(self._broker.topic(request.topic).partition(request.partition).groups.groups)
+    def groups_in(self, request: FindGroups) -> GroupsIn:
+        partition = self._broker.topic(request.topic).partition(request.partition)
+        return GroupsIn(tuple(partition.groups.groups), partition.reading.visible_offset)
 
     async def assign(self, request: AssignPartition) -> bool:
         await self._known(request.group)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from penstock.broker.catalog import TopicRecord
 from penstock.broker.names import DEAD_LETTERS
 from penstock.broker.settings import TopicSettings
-from penstock.cluster.core.election import first
+from penstock.cluster.core.election import Live, first
 from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions
@@ -73,6 +73,18 @@ def check_enough(wanted: int, brokers: Mapping[str, Broker]) -> None:
         )
 
 
+def _beside(sibling: PartitionRecord, record: TopicRecord, live: Live) -> PartitionRecord:
+    """Dead letters are where their messages are, on fewer nodes than are wanted if those are, and on as many disks at
+    least. Where nobody leads the messages, nobody leads their letters, and whoever does then leads both."""
+    count = len(sibling.replicas)
+    least = min(max(min_isr_of(record.settings, count), sibling.min_isr), count)
+    if sibling.leader in live and sibling.leader in sibling.replicas:
+        others = (node for node in sibling.replicas if node != sibling.leader)
+        return first(record.name, sibling.number, (sibling.leader, *others), least, live)
+    made = PartitionRecord(record.name, sibling.number, sibling.replicas, least)
+    return made.elected(sibling.leader or sibling.replicas[0], sibling.incarnation, sibling.isr)
+
+
 class Placing:
     """For the partitions of new topics, or more of them, as the cluster is now."""
 
@@ -84,6 +96,9 @@ class Placing:
         """Of new partitions, by their ids and numbers."""
         brokers = self._members.usable
         wanted = replicas_of(record.settings, self._nodes_for(record.name))
+        if record.name.endswith(DEAD_LETTERS):
+            # They must go somewhere.
+            wanted = min(wanted, max(1, len(brokers)))
         known = self._members.known | brokers.keys()
         if wanted > len(known):
             raise InvalidSetting(
@@ -91,23 +106,19 @@ class Placing:
                 setting="replicas",
             )
         check_enough(wanted, brokers)
-        check_min_isr(record.settings, wanted)
+        if not record.name.endswith(DEAD_LETTERS):
+            check_min_isr(record.settings, wanted)
         load = Load(self._partitions.records())
         beside = self._placed_of(record.name.removesuffix(DEAD_LETTERS)) if record.name.endswith(DEAD_LETTERS) else {}
         live = self._members.live
         placed = {}
         for identity, number in added.items():
-            sibling = beside.get(number)
-            if sibling is not None and sibling.leader in live and sibling.leader in sibling.replicas:
-                # Dead letters are where their messages are, on fewer nodes than are wanted if those are.
-                replicas = (sibling.leader, *(node for node in sibling.replicas if node != sibling.leader))
+            if (sibling := beside.get(number)) is not None:
+                placed[identity] = _beside(sibling, record, live)
             else:
                 replicas = load.choose(wanted, brokers)
-            least = min_isr_of(record.settings, len(replicas))
-            if sibling is not None:
-                # On as many disks at least.
-                least = max(least, sibling.min_isr)
-            placed[identity] = first(record.name, number, replicas, min(least, len(replicas)), live)
+                least = min(min_isr_of(record.settings, len(replicas)), len(replicas))
+                placed[identity] = first(record.name, number, replicas, least, live)
         return placed
 
     def _nodes_for(self, topic: str) -> int:

@@ -14,6 +14,7 @@ from penstock.client.cluster_requests import (
     Elected,
     ElectLeaders,
     FindGroups,
+    GroupsIn,
     Move,
     Plan,
     Reassign,
@@ -79,7 +80,7 @@ class Cluster(Protocol):
 
     def owners(self, request: FindOwners) -> list[Owner]: ...
 
-    def groups_in(self, request: FindGroups) -> list[str]: ...
+    def groups_in(self, request: FindGroups) -> GroupsIn: ...
 
 
 class Site(NamedTuple):

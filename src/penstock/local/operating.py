@@ -10,6 +10,7 @@ from penstock.client.cluster_requests import (
     Elected,
     ElectLeaders,
     FindGroups,
+    GroupsIn,
     Move,
     Plan,
     Reassign,
@@ -63,5 +64,5 @@ async def describe_replicas(site: Site, request: DescribeReplicas) -> list[Repli
 
 
 @handles(FindGroups)
-async def find_groups(site: Site, request: FindGroups) -> list[str]:
+async def find_groups(site: Site, request: FindGroups) -> GroupsIn:
     return cluster_of(site).groups_in(request)

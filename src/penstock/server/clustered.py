@@ -13,7 +13,7 @@ from socket import gethostname
 import penstock
 from penstock.broker.broker import Broker
 from penstock.broker.names import check_name
-from penstock.client.cluster_requests import FindGroups
+from penstock.client.cluster_requests import FindGroups, GroupsIn
 from penstock.client.placement import (
     AssignPartition,
     ClusterInfo,
@@ -244,7 +244,7 @@ class Clustered:
     def owners(self, request: FindOwners) -> list[Owner]:
         return self.coordination.owners(request)
 
-    def groups_in(self, request: FindGroups) -> list[str]:
+    def groups_in(self, request: FindGroups) -> GroupsIn:
         return self.coordination.groups_in(request)
 
     async def close(self) -> None:

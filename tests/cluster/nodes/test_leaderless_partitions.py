@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import count
@@ -11,6 +13,7 @@ import pytest
 
 import penstock
 from cluster_nodes import WITHIN_S, LocalCluster, found
+from penstock.cluster.coordination import Coordination
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
@@ -65,6 +68,51 @@ def test_a_group_that_is_to_begin_in_a_partition_misses_nothing_there_when_anoth
         while not got:
             got |= taken(consumer.poll(10, wait=f"{WITHIN_S}s"))
         assert got == {"after"}
+
+
+def test_a_leader_that_is_late_to_begin_a_group_leaves_nothing_out(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it any more when it does, and what was published since then is not of the past."""
+    cluster.create("t", 3, replicas=1)
+    slow = cluster.partition("t", 1).leader
+    group = next(name for name in map("g{}".format, count()) if coordinator(name, "abc") != slow)
+    known, is_published = Coordination._known, threading.Event()
+
+    async def wait(self: Coordination, name: str, created_us: int = 0) -> None:
+        while self._node.name == slow and created_us and not is_published.is_set():
+            await asyncio.sleep(0.01)
+        await known(self, name, created_us)
+
+    monkeypatch.setattr(Coordination, "_known", wait)
+    with penstock.connect(cluster.address) as q, q.consumer(group, "t", start="latest") as consumer:
+        consumer.join()
+        for number in range(3):
+            q.publish("t", str(number), partition=number)
+        is_published.set()
+        got: set[str] = set()
+        while len(got) < 3:
+            got |= taken(consumer.poll(10, wait=f"{WITHIN_S}s"))
+
+
+def test_a_new_group_has_what_is_served_though_a_partition_has_a_new_leader_and_too_few_replicas(
+    cluster: LocalCluster,
+) -> None:
+    cluster.create("t", 3, replicas=2, min_isr=2)
+    cluster.create("u", 1, replicas=1)
+    # Of those with a replica there, one is led by the other node from now on, and can't begin.
+    lost = next(each.leader for each in cluster.report().partitions if each.leader != cluster.partition("u", 0).leader)
+    cluster.stop(lost)
+    with penstock.connect(cluster.address) as q:
+        topics = q.topics(partial=True)
+        assert [info.name for info in topics] == ["t", "u"]
+        with q.consumer("new", ["t", "u"]) as consumer:
+            consumer.join()
+            q.publish("u", "x")
+            assert taken(consumer.poll(1, wait=f"{WITHIN_S}s")) == {"x"}
+            (group,) = q.groups(partial=True)
+            assert set(group.lag) == {"t", "u"}
+    cluster.start(lost)
 
 
 def test_a_partition_that_can_not_be_written_to_keeps_no_group_from_the_others(cluster: LocalCluster) -> None:

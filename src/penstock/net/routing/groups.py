@@ -65,7 +65,7 @@ class Groups:
             def make(numbers: tuple[int, ...], topic: str = topic) -> Request[list[ParkedKey]]:
                 return ListParkedKeys(request.group, {topic: numbers})
 
-            parts = await self._scattering.ask(topic, make, is_repeatable=True)
+            parts = await self._scattering.ask(topic, make, is_repeatable=True, partial=request.partial)
             found += sorted((key for _, keys in parts for key in keys), key=lambda key: key.partition)
         return found
 
@@ -94,7 +94,9 @@ class Groups:
     async def _whole(self, infos: list[GroupInfo], partial: bool) -> GroupInfo:
         """With all its members that anybody knows of."""
         lag, partitions, unknown = {}, {}, {}
-        for topic in sorted({topic for info in infos for topic in info.lag}):
+        # Of a topic of which nobody leads anything, members tell.
+        assigned = {topic for info in infos for parts in info.members.values() for topic, _ in parts}
+        for topic in sorted({topic for info in infos for topic in info.lag} | assigned):
             parts = [(tuple(info.partitions[topic]), info.lag[topic]) for info in infos if topic in info.lag]
             numbers = sorted(number for some, _ in parts for number in some)
             if topic not in self._atlas.names() or numbers != self._atlas.numbers(topic):

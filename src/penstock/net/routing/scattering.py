@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from penstock.client.placement import Placed
 from penstock.client.requests import Request
-from penstock.errors import NotLeader, PenstockError
+from penstock.errors import NotEnoughReplicas, NotLeader, PenstockError
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.failures import is_behind, is_misplaced, is_unknown
 from penstock.net.routing.leading import Leading
@@ -52,19 +52,24 @@ class Scattering:
         parts: list[Part[R]] = []
         await self._atlas.refresh_patiently(attempts, topic)
         left = set(self._atlas.numbers(topic) if numbers is None else numbers)
+        is_first = True
         while True:
-            last = await self._round(topic, left, parts, make, is_repeatable, nothing)
+            # One that can't be served keeps those of the same leader from being answered for.
+            last = await self._round(
+                topic, left, parts, make, is_repeatable, nothing, partial, partial and not is_first
+            )
             if not left:
                 return parts
             assert last is not None
+            is_first = False
             try:
                 await attempts.pause(last)
+                self._nodes.wander()
+                await self._atlas.refresh_patiently(attempts, topic)
             except PenstockError:
                 if partial:
                     return parts
                 raise
-            self._nodes.wander()
-            await self._atlas.refresh_patiently(attempts, topic)
 
     async def _round(
         self,
@@ -74,15 +79,17 @@ class Scattering:
         make: Make[R],
         is_repeatable: bool,
         nothing: Callable[[PenstockError], R] | None,
+        partial: bool,
+        one_by_one: bool,
     ) -> PenstockError | None:
         """Those that are left, each of its leader at the same time. What kept one of them from being answered."""
         last: PenstockError | None = None
-        asked: dict[str, list[Placed]] = {}
+        asked: dict[tuple[str, int], list[Placed]] = {}
         for number in sorted(left):
             # TopicNotFound if it is gone, PartitionNotFound if there is no such.
             placed = await self._atlas.placed(topic, number, None)
             if placed.leader:
-                asked.setdefault(placed.leader, []).append(placed)
+                asked.setdefault((placed.leader, number if one_by_one else -1), []).append(placed)
             else:
                 last = NotLeader(f"nobody leads partition {number} of {topic} yet", topic=topic, partition=number)
         outcomes = await asyncio.gather(
@@ -93,7 +100,8 @@ class Scattering:
             numbers = tuple(placed.number for placed in some)
             if isinstance(outcome, PenstockError):
                 error = outcome
-                if is_misplaced(error) or is_behind(error) or (is_repeatable and is_unknown(error)):
+                is_not_served = partial and isinstance(error, NotEnoughReplicas)
+                if is_not_served or is_misplaced(error) or is_behind(error) or (is_repeatable and is_unknown(error)):
                     last = error
                     continue
                 try:

@@ -65,7 +65,9 @@ async def seek(desk: Desk, asked: Asked[shapes.Seek, Any]) -> None:
 
 
 async def parked_keys(desk: Desk, asked: Asked[None, Any]) -> shapes.ParkedKeys:
-    return shapes.ParkedKeys(keys=[_parked(key) for key in await asked.admin.parked_keys(asked.path["group"])])
+    return shapes.ParkedKeys(
+        keys=[_parked(key) for key in await asked.admin.parked_keys(asked.path["group"], partial=True)]
+    )
 
 
 def _parked(parked: requests.ParkedKey) -> shapes.ParkedKey:

@@ -160,10 +160,13 @@ def made(pair: Pair, target: Client, creates: bool) -> TopicInfo:
     wanted = len(pair.source.partitions)
     if pair.target is None:
         settings = {name: value for name, value in pair.source.settings.items() if name not in _NOT_COPIED}
-        return target.create_topic(pair.name, wanted, exist_ok=True, **settings)
-    if len(pair.target.partitions) < wanted:
-        return target.change_topic(pair.name, wanted)
-    return pair.target
+        target.create_topic(pair.name, wanted, exist_ok=True, **settings)
+    elif len(pair.target.partitions) < wanted:
+        target.change_topic(pair.name, wanted)
+    else:
+        return pair.target
+    # With all partitions: who changes something hears of those that are led.
+    return target.topic(pair.name)
 
 
 def make_table(target: Client, creates: bool) -> None:

@@ -88,7 +88,7 @@ class DeltaSink:
         """None if there is none yet."""
         from deltalake import DeltaTable
 
-        if not DeltaTable.is_deltatable(str(self._root)):
+        if not self._root.is_dir() or not DeltaTable.is_deltatable(str(self._root)):
             if self._root.exists() and not _is_empty(self._root):
                 raise InvalidInput(f"{self._root} is there already, and is not a delta table")
             return None

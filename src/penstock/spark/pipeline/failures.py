@@ -16,6 +16,7 @@ _PLAN = re.compile(r"^(?:[!'+*]|={2,}|JVM stacktrace|\s+at |Traceback|\d+ )")
 # These tell where, and not what.
 _WRAPPERS = ("STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "TASK_WRITE_FAILED", "WRITING_JOB_ABORTED")
 _CAUSES_MAX = 20
+_ENDING = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
 
 
 def cause_of(error: BaseException) -> str:
@@ -40,6 +41,11 @@ def cause_of(error: BaseException) -> str:
 
 def is_of_ended_java(error: BaseException | None) -> bool:
     return isinstance(error, ConnectionError) or type(error).__name__ in ("Py4JNetworkError", "Py4JError")
+
+
+def has_java_ended(error: BaseException | None) -> bool:
+    """Or is about to: what it is asked for then, it refuses."""
+    return is_of_ended_java(error) or any(sign in str(error) for sign in _ENDING)
 
 
 def _java_messages(error: BaseException) -> list[str]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.errors import PenstockError, PipelineFailed
-from penstock.spark.pipeline.failures import cause_of, is_of_ended_java
+from penstock.errors import PenstockError, PipelineFailed, SparkMissing
+from penstock.spark.pipeline.failures import cause_of, has_java_ended
 from penstock.spark.pipeline.progress import Meter, Progress
 from penstock.spark.pipeline.session import check_spark, open_session
 from penstock.spark.pipeline.state import Kind, State, Status, Store, now_us
@@ -78,8 +78,9 @@ def run(job: Job, store: Store, view: View, spark: SparkSession | None = None) -
         state.kind = job.kind
         store.put(state)
         view.starting(state)
+        stop = Stop()
         try:
-            with _stopped_by_signals() as stop:
+            with _stopped_by_signals(stop):
                 status = _run(job, state, store, view, stop, spark)
         except SystemExit:
             # Whoever read what we print has stopped.
@@ -89,7 +90,11 @@ def run(job: Job, store: Store, view: View, spark: SparkSession | None = None) -
             # While Spark starts, Ctrl-C is its own.
             _end(store, view, state, "stopped")
             return state
-        except BaseException as error:
+        except Exception as error:
+            if stop.is_asked and (isinstance(error, SparkMissing) or has_java_ended(error)):
+                # For the whole process group, while Spark was starting or ending: Java does not wait.
+                _end(store, view, state, "stopped")
+                return state
             told = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
             _end(store, view, state, "failed", told)
             raise
@@ -113,7 +118,7 @@ def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: Sp
             try:
                 return _run_once(job, spark, state, store, view, stop, meter)
             except PipelineFailed as error:
-                if stop.is_asked and is_of_ended_java(error.__cause__):
+                if stop.is_asked and has_java_ended(error.__cause__):
                     # It was for the whole process group, as service managers do it, and Java does not wait for the end
                     # of a batch. That one is done again the next time.
                     return "stopped"
@@ -195,12 +200,11 @@ class Stop:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[Stop]:
-    stop = Stop()
+def _stopped_by_signals(stop: Stop) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     stop.install()
     try:
-        yield stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

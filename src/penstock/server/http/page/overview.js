@@ -42,7 +42,7 @@ function topicTable(topics, meter) {
         number: true,
         cell: (t) => known(size(total(t.partitions.map((part) => part.bytes))), t.unknown.length),
       },
-      { name: "Scheduled", number: true, cell: (t) => (t.scheduled ? count(t.scheduled) : "–") },
+      { name: "Scheduled", number: true, cell: (t) => (t.scheduled || t.unknown.length ? known(count(t.scheduled), t.unknown.length) : "–") },
       { name: "Rate", number: true, cell: (t) => rate(meter.topic(t.name)) },
     ],
     topics.toSorted((a, b) => isLetters(a.name) - isLetters(b.name) || a.name.localeCompare(b.name)),

@@ -40,7 +40,7 @@ export function draw(world, { topic, more }, [name, tab = ""]) {
       ["Messages", known(count(held), topic.unknown.length)],
       ["Size", known(size(total(topic.partitions.map((part) => part.bytes))), topic.unknown.length)],
       ["Rate", rate(world.meter.topic(name))],
-      ["Scheduled", count(topic.scheduled)],
+      ["Scheduled", known(count(topic.scheduled), topic.unknown.length)],
       ["Created", clock(topic.created_at).split(".")[0]],
     ]),
     h(
