@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +20,7 @@ from penstock.cluster.etcd.view import View
 from penstock.cluster.handing_over import hand_over
 from penstock.cluster.keys import Keys
 from penstock.cluster.members import Members
+from penstock.cluster.node import Node
 from penstock.cluster.partitions import Partitions
 from penstock.cluster.registration import Broker
 from penstock.testing import FakeEtcd, ManualTime
@@ -106,3 +109,15 @@ def test_who_is_stopped_is_not_known_as_leaving_when_it_is_back() -> None:
         assert here.members.leaving == {"b", "c"}
 
     on_three_nodes(work)
+
+
+@pytest.mark.parametrize(
+    ("known", "live", "leaving", "is_alone"),
+    [("a", "a", "a", False), ("abc", "abc", "ac", False), ("abc", "abc", "abc", True), ("abc", "a", "a", True)],
+)
+def test_a_node_is_left_alone_if_all_others_are_stopped_or_gone(
+    known: str, live: str, leaving: str, is_alone: bool
+) -> None:
+    members = SimpleNamespace(known=frozenset(known), live=dict.fromkeys(live), leaving=frozenset(leaving))
+    node: Any = SimpleNamespace(name="a", members=members)
+    assert Node.is_left_alone.fget(node) is is_alone  # type: ignore[attr-defined]

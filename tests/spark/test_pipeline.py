@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.client.blocking import Client
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.failures import cause_of
+from penstock.spark.pipeline.planning import check_mode
 from penstock.spark.pipeline.queries import output
 from spark.pipeline_runs import Parse, Run
 
@@ -192,3 +193,14 @@ def test_what_only_spark_finds_wrong_is_told_in_a_sentence(
     told = failed.value.message if isinstance(failed.value, InvalidInput) else cause_of(failed.value)
     assert message in told
     assert "\n" not in told
+
+
+@pytest.mark.parametrize(("sql", "mode"), [("SELECT value FROM s", "complete"), ("SELECT max(value) FROM s", "append")])
+def test_a_mode_in_which_rows_can_not_be_written_is_found_without_a_run(
+    spark: SparkSession, sql: str, mode: str
+) -> None:
+    spark.readStream.format("rate").load().createOrReplaceTempView("s")
+    with pytest.raises(PySparkException) as failed:
+        check_mode(spark.sql(sql), mode)
+    assert f"Invalid streaming output mode: {mode}" in cause_of(failed.value)
+    check_mode(spark.sql(sql), {"complete": "append", "append": "complete"}[mode])

@@ -12,7 +12,7 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting by its name; may be repeated.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal nobody is asked.")]
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="At most so many.")]
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of a topic.")]

@@ -634,6 +634,12 @@ class Node:
         if session is not None:
             await hand_over(self.name, session, self._store, self.view, self.keys, self.members, self.partitions)
 
+    @property
+    def is_left_alone(self) -> bool:
+        """There are others, or were a moment ago, and all of them are being stopped, too."""
+        others = self.members.known - {self.name}
+        return bool(others) and not any(node in self.members.live for node in others - self.members.leaving)
+
     async def leave(self) -> None:
         """Ends the session: others are elected at once for what is led here, and not served any more."""
         if self._keeping is not None:

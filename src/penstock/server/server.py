@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 DRAIN_S = 10.0
+# If all nodes are being stopped: what waits for followers would wait for nothing.
+ALONE_S = 1.0
 # Between one look for etcd and the next, before there was any.
 ETCD_S = 3.0
 
@@ -142,7 +144,8 @@ class Server:
                 # Others are to lead what was led here, however long somebody waits at a door for an answer.
                 await asyncio.gather(clustered.node.leave(), self._close_doors())
             else:
-                await self._close_doors()
+                is_alone = clustered is not None and clustered.node.is_left_alone
+                await self._close_doors(ALONE_S if is_alone else DRAIN_S)
             await self._close_telemetry()
             if clustered is not None:
                 await clustered.close()
@@ -190,12 +193,12 @@ class Server:
             port = await door.open(*config.grpc, tls)
         return config.grpc._replace(port=port)
 
-    async def _close_doors(self) -> None:
+    async def _close_doors(self, patience_s: float = DRAIN_S) -> None:
         try:
-            async with asyncio.timeout(DRAIN_S):
+            async with asyncio.timeout(patience_s):
                 await asyncio.gather(*[door.close() for door in self._doors])
         except TimeoutError:
-            log.warning("some requests were not answered within %g s", DRAIN_S)
+            log.warning("some requests were not answered within %g s", patience_s)
 
     async def _close_telemetry(self) -> None:
         try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def _check_mode(frame: DataFrame, mode: str) -> None:
+def check_mode(frame: DataFrame, mode: str) -> None:
     """What Spark looks at when a query starts: whether rows can be written in that mode at all."""
     jvm: Any = frame.sparkSession._jvm
     output_mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode.capitalize())()
@@ -37,7 +37,7 @@ def plan_problems(pipeline: Pipeline) -> list[Problem]:
         try:
             frame = output(spark, pipeline)
             main(pipeline, frame, directory)
-            _check_mode(frame, pipeline.sink.mode)
+            check_mode(frame, pipeline.sink.mode)
         except (InvalidInput, PipelineFailed) as error:
             return [Problem(0, "", error.message)]
         except Exception as error:
