@@ -99,9 +99,18 @@ class LocalCluster:
     def close(self) -> None:
         for name in list(self.nodes):
             self.stop(name)
+        self.run(self._settled())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _settled(self) -> None:
+        """Connections that were being made or let go of have a turn to end: their sockets are nobody's otherwise."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=1)
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     # --- what is asked of them ---------------------------------------------------------------------------
 
