@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -36,7 +37,11 @@ def test_topics_and_groups_are_told_of_without_what_nobody_leads(own: LocalClust
         door.answered("release", [message])
     own.stop(lost)
     own.until(lambda report: not found(report, "orders", 1).leader)
+    with closing(door.http):
+        look(own, door)
 
+
+def look(own: LocalCluster, door: Door) -> None:
     (topic,) = door.ok("GET", "/v1/topics")["topics"]
     assert ([part["number"] for part in topic["partitions"]], topic["unknown"]) == ([0, 2], [1])
     assert door.ok("GET", "/v1/topics/orders") == topic
