@@ -325,7 +325,11 @@ class Node:
             placed = self.partitions.get(identity)
             if placed is None:
                 # Most likely its topic was deleted; but if etcd was set back to a backup, this may be all there is.
-                log.warning("%s is the directory of no partition there is; it is left alone", identity)
+                log.warning(
+                    "partitions/%s is of no partition there is, and is left alone: its topic was deleted while this node "
+                    "was down, and then it can be removed; or etcd was set back to a backup",
+                    identity,
+                )
             elif identity not in self.hosted and not placed.record.hosts(self.name):
                 try:
                     await self.on_a_thread(partial(self._remove_copy, identity))
