@@ -326,8 +326,8 @@ class Node:
             if placed is None:
                 # Most likely its topic was deleted; but if etcd was set back to a backup, this may be all there is.
                 log.warning(
-                    "partitions/%s is of no partition there is, and is left alone: its topic was deleted while this node "
-                    "was down, and then it can be removed; or etcd was set back to a backup",
+                    "partitions/%s is of no partition there is, and is left alone: its topic was deleted while this "
+                    "node was down, and then it can be removed; or etcd was set back to a backup",
                     identity,
                 )
             elif identity not in self.hosted and not placed.record.hosts(self.name):
