@@ -108,3 +108,42 @@ def test_a_new_client_does_without_a_killed_leader_whose_partition_it_does_not_a
                 with penstock.connect(f"penstock://{running.nodes[leader].address}") as q:
                     q.publish("t", b"after", partition=number)
                     assert values(q, number) == [b"before", b"after"]
+
+
+def test_a_partition_with_a_new_leader_and_too_few_replicas_keeps_nobody_from_the_others(tmp_path: Path) -> None:
+    with cluster(tmp_path) as running:
+        with penstock.connect(running.address) as q:
+            q.create_topic("t", partitions=PARTITIONS, replicas=2, min_isr=2)
+        led = asyncio.run(leaders(running.address))
+        running.nodes[led[1]].kill()
+        others = ",".join(node.address for name, node in running.nodes.items() if name != led[1])
+        asyncio.run(without(f"penstock://{others}", led[1]))
+        with penstock.connect(f"penstock://{others}") as q:
+            (info,) = q.topics(partial=True)
+            assert 1 in info.unknown
+            (served,) = {0, 2} & {number for number in range(PARTITIONS) if is_whole(running.address, number, led[1])}
+            assert served in [one.number for one in info.partitions]
+            with q.consumer("new", "t") as consumer:
+                consumer.join()
+                q.publish("t", "x", partition=served)
+                assert [message.value for message in consumer.poll(1, wait="60s")] == [b"x"]
+                (group,) = q.groups(partial=True)
+                assert 1 in group.unknown["t"]
+
+
+async def without(address: str, node: str) -> None:
+    """Until that node leads nothing any more."""
+    while node in await leaders(address) or "" in await leaders(address):
+        await asyncio.sleep(0)
+
+
+def is_whole(address: str, number: int, lost: str) -> bool:
+    async def replicas() -> tuple[str, ...]:
+        transport = await transport_to(address)
+        try:
+            (topic,) = (await transport.call(FindPlacement(("t",)))).topics
+            return topic.partitions[number].replicas
+        finally:
+            await transport.close()
+
+    return lost not in asyncio.run(replicas())

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from penstock.client.requests import DescribeTopic, ListTopics, TopicInfo
-from penstock.errors import NotLeader, PenstockError, TopicNotFound
+from penstock.errors import NotEnoughReplicas, NotLeader, PenstockError, TopicNotFound
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.failures import is_misplaced, is_unknown
 from penstock.net.routing.merging import merged
@@ -42,7 +42,7 @@ class Topics:
         """What was asked for is done: that nobody leads one of the partitions is no reason to say anything else."""
         try:
             return await self.described(name)
-        except NotLeader:
+        except (NotEnoughReplicas, NotLeader):
             return await self.described(name, partial=True)
 
     async def known(self, name: str) -> TopicInfo:
