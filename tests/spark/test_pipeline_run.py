@@ -247,6 +247,30 @@ def at_once(source: Source) -> Source:
     return replace(source, options={name: each for name, each in source.options.items() if "PerTrigger" not in name})
 
 
+class Ending(Told):
+    """Whoever reads what it prints tells it to end when it has begun, and again when it has ended."""
+
+    def starting(self, state: State) -> None:
+        super().starting(state)
+        signal.raise_signal(signal.SIGTERM)
+
+    def ended(self, state: State) -> None:
+        super().ended(state)
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_at_the_very_beginning_or_end_leaves_it_stopped_without_a_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def never(session: SparkSession, checkpoint: str) -> NoReturn:
+        raise AssertionError("it was told to stop before")
+
+    store, view = Store(tmp_path), Ending()
+    assert run(Job("short", None, never), store, view, spark).status == "stopped"
+    assert view.events == ["starting", "stopped"]
+    assert store.get("short").status == "stopped"
+
+
 def test_a_signal_that_ends_java_too_has_stopped_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:
     def die(session: SparkSession, checkpoint: str) -> NoReturn:
         raise Py4JNetworkError("Answer from Java side is empty")

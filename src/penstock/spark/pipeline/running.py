@@ -76,30 +76,32 @@ def run(job: Job, store: Store, view: View, spark: SparkSession | None = None) -
         store.check_kind(job.name, job.kind)
         state = State(job.name, file, "starting", os.getpid(), now_us(), job.master, checkpoint, str(log))
         state.kind = job.kind
-        store.put(state)
-        view.starting(state)
-        stop = Stop()
-        try:
-            with _stopped_by_signals(stop):
-                status = _run(job, state, store, view, stop, spark)
-        except SystemExit:
-            # Whoever read what we print has stopped.
-            _end(store, view, state, "stopped")
-            raise
-        except KeyboardInterrupt:
-            # While Spark starts, Ctrl-C is its own.
-            _end(store, view, state, "stopped")
-            return state
-        except Exception as error:
-            if stop.is_asked and (isinstance(error, SparkMissing) or has_java_ended(error)):
-                # For the whole process group, while Spark was starting or ending: Java does not wait.
-                _end(store, view, state, "stopped")
-                return state
+        # Before anybody is told that it has begun, and until its end is written: a signal is never what ends it.
+        with _stopped_by_signals() as stop:
+            store.put(state)
+            view.starting(state)
+            return _run_to_end(job, state, store, view, stop, spark)
+
+
+def _run_to_end(job: Job, state: State, store: Store, view: View, stop: Stop, spark: SparkSession | None) -> State:
+    try:
+        status = _run(job, state, store, view, stop, spark)
+    except SystemExit:
+        # Whoever read what we print has stopped.
+        _end(store, view, state, "stopped")
+        raise
+    except KeyboardInterrupt:
+        # While Spark starts, Ctrl-C is its own.
+        status = "stopped"
+    except Exception as error:
+        if not stop.is_asked or not (isinstance(error, SparkMissing) or has_java_ended(error)):
             told = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
             _end(store, view, state, "failed", told)
             raise
-        _end(store, view, state, status)
-        return state
+        # For the whole process group, while Spark was starting or ending: Java does not wait.
+        status = "stopped"
+    _end(store, view, state, status)
+    return state
 
 
 def _end(store: Store, view: View, state: State, status: Status, error: str | None = None) -> None:
@@ -109,8 +111,9 @@ def _end(store: Store, view: View, state: State, status: Status, error: str | No
 
 
 def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: SparkSession | None) -> Status:
-    log = Path(state.log)
-    with _session(job, log, given) as spark:
+    if stop.wait(0):
+        return "stopped"
+    with _session(job, Path(state.log), given) as spark:
         # Spark has installed one of its own for Ctrl-C.
         stop.install()
         meter, patience = Meter(), Patience()
@@ -200,11 +203,12 @@ class Stop:
 
 
 @contextmanager
-def _stopped_by_signals(stop: Stop) -> Iterator[None]:
+def _stopped_by_signals() -> Iterator[Stop]:
+    stop = Stop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     stop.install()
     try:
-        yield
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
