@@ -117,7 +117,7 @@ def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: Sp
         # Spark has installed one of its own for Ctrl-C.
         stop.install()
         meter, patience = Meter(), Patience()
-        while True:
+        while not stop.wait(0):
             try:
                 return _run_once(job, spark, state, store, view, stop, meter)
             except PipelineFailed as error:
@@ -128,8 +128,8 @@ def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: Sp
                 if not error.message.endswith(_PASSING) or not patience.lasts(meter.progress.batches):
                     raise
                 view.retrying(error.message)
-                if stop.wait(_RETRY_S):
-                    return "stopped"
+                stop.wait(_RETRY_S)
+        return "stopped"
 
 
 def _run_once(
