@@ -178,6 +178,30 @@ def test_a_poll_that_does_not_wait_hears_of_what_is_there_and_of_nothing_else() 
     run(work)
 
 
+def test_with_a_node_that_comes_back_it_is_found_out_at_once_who_looks_after_the_group() -> None:
+    """It was not there when the consumer joined, and leads something of the topic: nobody waits for the next look."""
+
+    async def work(cluster: Cluster, before: RoutedTransport) -> None:
+        await before.call(CreateTopic("t", 3, {}))
+        cluster.nodes["c"].kill()
+        cluster.move("t", 2, "")
+        transport = await cluster.transport(replace(QUICK, refresh_s=3600.0))
+        await transport.join("g", "me", ["t"], {})
+        waiting = asyncio.ensure_future(poll(transport, wait_us=60 * SECOND))
+        while not cluster.nodes["b"].asked["poll"]:
+            await asyncio.sleep(0)
+        cluster.nodes["c"].is_down = False
+        cluster.appoint("g", "c")
+        cluster.move("t", 2, "c")
+        while not cluster.nodes["c"].asked["join"]:
+            await asyncio.sleep(0)
+        await fill(cluster, "t", 1, partition=2)
+        assert offsets_of(await waiting) == {(2, 0)}
+        await transport.close()
+
+    run(work)
+
+
 def test_no_more_come_than_were_asked_for_though_an_earlier_poll_has_asked_for_more() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await joined(cluster, transport)

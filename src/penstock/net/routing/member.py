@@ -60,6 +60,8 @@ class Member:
         self._look_at = 0.0
         self._look_pause_s = pace.pause_s
         self._doubt_until = 0.0
+        # Of the nodes: those before have been taken into account when it was found out who looks after the group.
+        self._changes = 0
         self._rejoining: asyncio.Task[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -71,6 +73,7 @@ class Member:
 
     async def join(self, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         await self._place.join(topics, settings)
+        self._changes = self._nodes.changes
         if self._keeping is None and not self._is_over:
             self._keeping = self._loop.create_task(self._keep())
 
@@ -91,6 +94,9 @@ class Member:
                 return taken
             now = self._loop.time()
             self._check(now)
+            if self._changes != self._nodes.changes:
+                # Another one may look after the group by now.
+                self._rejoin()
             self._ask_all(topics, call, until, wanted | {"wait_us": int(max(until - now, 0.0) * 1e6)})
             timeout_s = self._next_s(topics, call, until)
             if timeout_s is None:
@@ -232,6 +238,7 @@ class Member:
             self._rejoining = self._run(self._rejoined())
 
     async def _rejoined(self) -> None:
+        self._changes = self._nodes.changes
         try:
             if any(isinstance(one.error, MemberNotFound | GroupNotFound) for one in self._pollers.values()):
                 await self._place.join_again()

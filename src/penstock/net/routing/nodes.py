@@ -39,6 +39,8 @@ class Nodes:
         self._short: dict[str, AtOnce] = {}
         self._known: dict[str, NodeInfo] = {}
         self._revision = -1
+        # How often others have been alive than before.
+        self.changes = 0
         # The one that answered last.
         self._home = self._seeds[0]
 
@@ -54,7 +56,9 @@ class Nodes:
         """Those that were alive as of then."""
         if nodes and revision >= self._revision:
             self._revision = revision
-            self._known = {node.id: node for node in nodes if node.native}
+            known = {node.id: node for node in nodes if node.native}
+            self.changes += known.keys() != self._known.keys()
+            self._known = known
 
     def at(self, node: NodeInfo) -> Transport:
         transport = self._made.get(node.native)
