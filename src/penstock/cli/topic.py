@@ -37,6 +37,11 @@ _PARTITION_COLUMNS = (
     Column("messages", is_number=True),
     Column("size", is_number=True),
 )
+# What it means that nobody has set them.
+_UNSET = {
+    "replicas": "none (in a cluster: 3, or as many as there are nodes)",
+    "min_isr": "none (in a cluster: 2 of 3 replicas, otherwise 1)",
+}
 
 
 @dataclass(frozen=True)
@@ -207,7 +212,7 @@ def _print_topic(info: TopicInfo, output: Output) -> None:
         ("created", shown_time(info.created_us, SystemClock().now_us())),
         ("messages", f"{known(str(_messages(info)), is_part)}, {known(shown_size(_size(info)), is_part)}"),
         ("scheduled", known(str(info.scheduled), is_part)),
-        *flat(info.settings),
+        *[(name, _UNSET.get(name, value) if value == "none" else value) for name, value in flat(info.settings)],
     ]
     rows = [_partition_cells(each) for each in info.partitions]
     columns = list(_PARTITION_COLUMNS)

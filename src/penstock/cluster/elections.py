@@ -64,7 +64,9 @@ class Elections:
         live = self._node.members.live
         if election.is_led(record, live):
             raise InvalidInput(
-                f"{name_of(record)} is led by {record.leader}: there is no need to give anything up",
+                f"{name_of(record)} is led by {record.leader}, which has all that is committed: there is no need to "
+                "give anything up. If it takes no messages since too few replicas are in sync, have them come back, "
+                f"or lower min_isr (penstock topic set {record.topic} --min-isr N)",
                 leader=record.leader,
             )
         in_sync = [node for node in record.hosting if self._is_candidate(record, node)]
