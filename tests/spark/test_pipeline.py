@@ -147,10 +147,18 @@ def test_two_topics_are_joined_into_a_partitioned_table(q: Client, run: Run, tmp
     assert sorted(path.name for path in (tmp_path / "table").glob("country=*")) == ["country=DE", "country=FR"]
 
 
+class Mute(Exception):
+    """As py4j's are, which ask Java what they say."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError("nobody is there")
+
+
 def test_what_is_no_error_of_sparks_is_told_with_its_kind() -> None:
     assert cause_of(KeyError("x")) == "KeyError: 'x'"
     assert cause_of(ZeroDivisionError()) == "ZeroDivisionError"
     assert cause_of(ConnectionRefusedError("no")).startswith("Spark's Java process has ended")
+    assert cause_of(Mute()).startswith("Spark's Java process has ended")
 
 
 def test_an_error_of_ours_on_an_executor_is_told_with_its_code() -> None:

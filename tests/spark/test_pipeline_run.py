@@ -6,30 +6,34 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import penstock
+import penstock.spark.pipeline.running as running_module
 from broker_process import PENSTOCK, BrokerProcess, broker_process
 from penstock.client.blocking import Client
 from penstock.errors import PipelineFailed, PipelineRunning
 from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.queries import start
 from penstock.spark.pipeline.reading import read
-from penstock.spark.pipeline.running import Job, run
+from penstock.spark.pipeline.running import Job, Stop, run
 from penstock.spark.pipeline.spec import Source, Trigger
 from penstock.spark.pipeline.state import State, Store
 
 MESSAGES = 12
 # More than there are batches until somebody notices.
 WORDS = 60
+SIGNALS = 200
 SECRET = "pk_not-to-be-told"
 PIPELINE = """
 name: copy
@@ -95,9 +99,10 @@ def test_a_pipeline_that_is_killed_goes_on_and_writes_each_row_once_until_it_fai
     file.write_text(PIPELINE.format(address=broker.address, topic="numbers"))
 
     with running(file, store.directory) as first:
-        seen = first.until(event="progress", batches=1)
-        assert seen["rows"] == 4
-        assert seen["lag"] == MESSAGES - 4
+        seen = first.until(event="progress")
+        # All that was between two looks is told as one.
+        assert seen["rows"] == 4 * seen["batches"]
+        assert seen["lag"] == MESSAGES - seen["rows"]
         state = store.get("copy")
         assert (state.status, state.pid) == ("running", first.process.pid)
         with pytest.raises(PipelineRunning, match="the pipeline copy is running already"), store.held("copy"):
@@ -247,6 +252,10 @@ def at_once(source: Source) -> Source:
     return replace(source, options={name: each for name, each in source.options.items() if "PerTrigger" not in name})
 
 
+def never(session: SparkSession, checkpoint: str) -> NoReturn:
+    raise AssertionError("it was told to stop before")
+
+
 class Ending(Told):
     """Whoever reads what it prints tells it to end when it has begun, and again when it has ended."""
 
@@ -262,13 +271,74 @@ class Ending(Told):
 def test_a_signal_at_the_very_beginning_or_end_leaves_it_stopped_without_a_query(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def never(session: SparkSession, checkpoint: str) -> NoReturn:
-        raise AssertionError("it was told to stop before")
-
     store, view = Store(tmp_path), Ending()
     assert run(Job("short", None, never), store, view, spark).status == "stopped"
     assert view.events == ["starting", "stopped"]
     assert store.get("short").status == "stopped"
+
+
+def test_a_second_signal_does_not_wait_until_spark_has_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def opened(*_: object, **__: object) -> NoReturn:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("it was waited for")
+
+    monkeypatch.setattr(running_module, "open_session", opened)
+    store, view = Store(tmp_path), Told()
+    assert run(Job("impatient", None, never), store, view).status == "stopped"
+    assert view.events == ["starting", "stopped"]
+
+
+def test_no_signal_finds_a_lock_that_the_waiting_thread_has() -> None:
+    """It comes between any two steps of `wait`."""
+    stops = [Stop()]
+    before = signal.signal(signal.SIGVTALRM, lambda number, frame: stops[-1]._on_signal(number, frame))
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0.001, 0.001)
+    try:
+        while len(stops) < SIGNALS:
+            if stops[-1].wait(0):
+                stops.append(Stop())
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+class Failing(Told):
+    """It is told to stop when its first batch is done, and the next one fails before it notices."""
+
+    def __init__(self, q: Client) -> None:
+        super().__init__()
+        self._q = q
+        self.queries: Sequence[StreamingQuery] = ()
+
+    def progress(self, progress: Progress) -> None:
+        if progress.rows and self.queries[0].isActive:
+            signal.raise_signal(signal.SIGTERM)
+            self._q.publish("faulty", "nonsense")
+            with suppress(StreamingQueryException):
+                self.queries[0].awaitTermination()
+
+
+def test_what_fails_when_it_is_told_to_stop_has_stopped_and_fails_the_next_time(
+    q: Client, broker: BrokerProcess, spark: SparkSession, tmp_path: Path
+) -> None:
+    """With its whole process group, Java and each of its workers are told to stop, too, and fail in some way."""
+    for name in ("faulty", "doubled"):
+        q.create_topic(name, 1, exist_ok=True)
+    q.publish("faulty", json.dumps({"n": 1}))
+    file, store, view = tmp_path / "copy.yaml", Store(tmp_path / "state"), Failing(q)
+    file.write_text(PIPELINE.format(address=broker.address, topic="faulty").replace("${COPY_KEY}", "none"))
+    pipeline = read(file)
+
+    def begin(session: SparkSession, checkpoint: str) -> Sequence[StreamingQuery]:
+        view.queries = start(session, pipeline, checkpoint)
+        return view.queries
+
+    job = Job("faulty", file, begin)
+    assert run(job, store, view, spark).status == "stopped"
+    assert view.events == ["starting", "running", "stopped"]
+    with pytest.raises(PipelineFailed, match="is not JSON of the schema"):
+        run(job, store, Told(), spark)
 
 
 def test_a_signal_that_ends_java_too_has_stopped_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,15 +16,25 @@ _PLAN = re.compile(r"^(?:[!'+*]|={2,}|JVM stacktrace|\s+at |Traceback|\d+ )")
 # These tell where, and not what.
 _WRAPPERS = ("STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "TASK_WRITE_FAILED", "WRITING_JOB_ABORTED")
 _CAUSES_MAX = 20
-_ENDING = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
+_ENDED = "Spark's Java process has ended: it was killed, or had too little memory (spark.driver.memory)"
 
 
 def cause_of(error: BaseException) -> str:
     """The innermost thing that went wrong."""
+    if _is_of_ended_java(error):
+        return _ENDED
+    try:
+        return _cause_of(error)
+    except Exception as unheard:
+        # What some of py4j's errors say is asked from Java.
+        if _is_of_ended_java(unheard):
+            return _ENDED
+        raise
+
+
+def _cause_of(error: BaseException) -> str:
     text = str(error)
     package = type(error).__module__.partition(".")[0]
-    if is_of_ended_java(error):
-        return "Spark's Java process has ended: it was killed, or had too little memory (spark.driver.memory)"
     if package not in ("pyspark", "py4j"):
         return f"{type(error).__name__}: {_sentence(text)}".removesuffix(": ")
     if (found := _python_cause(text)) is not None:
@@ -39,13 +49,8 @@ def cause_of(error: BaseException) -> str:
     return type(error).__name__
 
 
-def is_of_ended_java(error: BaseException | None) -> bool:
+def _is_of_ended_java(error: BaseException) -> bool:
     return isinstance(error, ConnectionError) or type(error).__name__ in ("Py4JNetworkError", "Py4JError")
-
-
-def has_java_ended(error: BaseException | None) -> bool:
-    """Or is about to: what it is asked for then, it refuses."""
-    return is_of_ended_java(error) or any(sign in str(error) for sign in _ENDING)
 
 
 def _java_messages(error: BaseException) -> list[str]:

@@ -11,13 +11,14 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.errors import PenstockError, PipelineFailed, SparkMissing
-from penstock.spark.pipeline.failures import cause_of, has_java_ended
+from penstock.errors import PenstockError, PipelineFailed
+from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.progress import Meter, Progress
 from penstock.spark.pipeline.session import check_spark, open_session
 from penstock.spark.pipeline.state import Kind, State, Status, Store, now_us
@@ -91,14 +92,12 @@ def _run_to_end(job: Job, state: State, store: Store, view: View, stop: Stop, sp
         _end(store, view, state, "stopped")
         raise
     except KeyboardInterrupt:
-        # While Spark starts, Ctrl-C is its own.
+        # While Spark starts: by Spark's own Ctrl-C, or by a second signal.
         status = "stopped"
     except Exception as error:
-        if not stop.is_asked or not (isinstance(error, SparkMissing) or has_java_ended(error)):
-            told = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-            _end(store, view, state, "failed", told)
+        if not stop.is_asked:
+            _end(store, view, state, "failed", error.message if isinstance(error, PenstockError) else cause_of(error))
             raise
-        # For the whole process group, while Spark was starting or ending: Java does not wait.
         status = "stopped"
     _end(store, view, state, status)
     return state
@@ -113,7 +112,7 @@ def _end(store: Store, view: View, state: State, status: Status, error: str | No
 def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: SparkSession | None) -> Status:
     if stop.wait(0):
         return "stopped"
-    with _session(job, Path(state.log), given) as spark:
+    with _session(job, Path(state.log), stop, given) as spark:
         # Spark has installed one of its own for Ctrl-C.
         stop.install()
         meter, patience = Meter(), Patience()
@@ -121,9 +120,10 @@ def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: Sp
             try:
                 return _run_once(job, spark, state, store, view, stop, meter)
             except PipelineFailed as error:
-                if stop.is_asked and has_java_ended(error.__cause__):
-                    # It was for the whole process group, as service managers do it, and Java does not wait for the end
-                    # of a batch. That one is done again the next time.
+                if stop.is_asked:
+                    # It may have been for the whole process group, as service managers do it: neither Java nor its
+                    # workers wait for the end of a batch, and each fails in its own way. The batch is done again the
+                    # next time; if something is wrong with it, that is told then.
                     return "stopped"
                 if not error.message.endswith(_PASSING) or not patience.lasts(meter.progress.batches):
                     raise
@@ -164,12 +164,13 @@ class Patience:
 
 
 @contextmanager
-def _session(job: Job, log: Path, given: SparkSession | None) -> Iterator[SparkSession]:
+def _session(job: Job, log: Path, stop: Stop, given: SparkSession | None) -> Iterator[SparkSession]:
     if given is not None:
         yield given
         return
     conf = {**job.conf, "spark.master": job.master}
-    spark = open_session(job.name, conf, log, needs_avro=job.needs_avro, needs_delta=job.needs_delta)
+    with stop.interrupting():
+        spark = open_session(job.name, conf, log, needs_avro=job.needs_avro, needs_delta=job.needs_delta)
     try:
         yield spark
     finally:
@@ -178,28 +179,42 @@ def _session(job: Job, log: Path, given: SparkSession | None) -> Iterator[SparkS
 
 
 class Stop:
-    """Asked for by a signal; by a second one at once."""
+    """Asked for by a signal; by a second one at once.
+
+    A signal comes in the middle of whatever this thread does, also of `wait`: what it does takes no lock that this
+    thread may have.
+    """
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
-        self.is_urgent = False
+        self.is_asked = self.is_urgent = False
+        self._news: SimpleQueue[None] = SimpleQueue()
+        self._is_interrupting = False
 
     def install(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._asked.is_set():
-            self.is_urgent = True
-        else:
-            self._asked.set()
+        self.is_urgent = self.is_asked
+        self.is_asked = True
+        self._news.put(None)
+        if self.is_urgent and self._is_interrupting:
+            raise KeyboardInterrupt
 
-    @property
-    def is_asked(self) -> bool:
-        return self._asked.is_set()
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """What is done meanwhile is not waited for when the second one comes."""
+        self._is_interrupting = True
+        try:
+            yield
+        finally:
+            self._is_interrupting = False
 
     def wait(self, seconds: float) -> bool:
-        return self._asked.wait(seconds)
+        with suppress(Empty):
+            if not self.is_asked:
+                self._news.get(timeout=seconds)
+        return self.is_asked
 
 
 @contextmanager
