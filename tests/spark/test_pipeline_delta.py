@@ -261,3 +261,17 @@ def test_a_task_writes_one_file_for_each_partition_however_many_batches(tmp_path
     files = sorted(written(batches(), str(tmp_path), ("odd",)), key=lambda each: each.path)
     assert [(each.rows, each.partition) for each in files] == [(500, {"odd": "false"}), (500, {"odd": "true"})]
     assert all(isinstance(each, TableFile) and (tmp_path / each.path).stat().st_size == each.bytes for each in files)
+
+
+_LATE = 253_402_300_799_000_000  # 9999-12-31T23:59:59Z, in microseconds
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+def test_whether_a_time_has_a_year_that_readers_take_goes_by_utc_as_it_is_told(tmp_path: Path, zone: str) -> None:
+    def at(moment: int) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"n": [1], "at": pa.array([moment], pa.timestamp("us", zone))})
+
+    (file,) = written(at(_LATE), str(tmp_path), ("at",))
+    assert file.partition == {"at": "9999-12-31T23:59:59.000000Z"}
+    with pytest.raises(InvalidInput, match="not in the years 1 to 9999"):
+        written(at(_LATE + 1_000_000), str(tmp_path), ("at",))

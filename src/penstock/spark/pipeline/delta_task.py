@@ -103,12 +103,14 @@ def _told(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> pa.RecordBatc
 def _text(name: str, column: pa.Array) -> pa.Array:
     if not pa.types.is_temporal(column.type):
         return column.cast(pa.string())
-    _check_years(name, column)
     if pa.types.is_date(column.type) or column.type.tz is None:
+        _check_years(name, column)
         return column.cast(pa.string())
+    # In UTC, as it is told: whether it is of a year goes by that, too.
+    moment = column.cast(pa.timestamp("us"))
+    _check_years(name, moment)
     # Without its zone, a reader would take it for a time in its own.
-    moment = pc.strftime(column.cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
-    return pc.binary_join_element_wise(moment, "Z", "")
+    return pc.binary_join_element_wise(pc.strftime(moment, "%Y-%m-%dT%H:%M:%S"), "Z", "")
 
 
 def _check_years(name: str, column: pa.Array) -> None:
