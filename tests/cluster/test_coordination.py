@@ -15,7 +15,15 @@ from penstock.client.cluster_requests import FindGroups, GroupsIn
 from penstock.client.placement import AssignPartition, FindOwners, Owner, StartGroup
 from penstock.cluster.consumers import ClusterConsumers
 from penstock.cluster.coordination import Coordination
-from penstock.errors import InternalError, LogFollows, NotCoordinator, NotLeader, Overloaded, PenstockError
+from penstock.errors import (
+    InternalError,
+    LogFollows,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotLeader,
+    Overloaded,
+    PenstockError,
+)
 from penstock.testing import ManualClock
 
 TERM = 7
@@ -32,8 +40,9 @@ class Cluster:
         self.leaderless: set[int] = set()
         self.started: asyncio.Queue[StartGroup] = asyncio.Queue()
         self.begun_in: set[int] = set()
-        # Partitions whose leader does not answer to that.
+        # Partitions whose leader does not answer to that, and those whose leader may not say what is in them.
         self.stuck: set[int] = set()
+        self.mute: set[int] = set()
         self.alive = ["me"]
         self.owners: list[Owner] = []
         self.while_owners_are_asked: Callable[[], None] = lambda: None
@@ -46,7 +55,7 @@ class Cluster:
         topic = SimpleNamespace(count=count, numbered=[], record=SimpleNamespace(id="t1", partitions=("p",)))
         other = SimpleNamespace(count=2, numbered=[], record=SimpleNamespace(id="u1", partitions=("q", "r")))
         topics: dict[str, Any] = {"t": topic, "u": other}
-        record = SimpleNamespace(settings=GroupSettings(), created_us=1)
+        self.record = record = SimpleNamespace(settings=GroupSettings(), created_us=ManualClock().now_us())
 
         async def ensure_group(name: str, **given: Any) -> Any:
             return record
@@ -89,6 +98,8 @@ class Cluster:
         await asyncio.sleep(0)
         match request:
             case FindGroups():
+                if request.partition in self.mute:
+                    raise NotEnoughReplicas("it has a new leader")
                 return GroupsIn(("g",) if request.partition in self.begun_in else (), 100 + request.partition)
             case StartGroup():
                 while set(request.partitions) & self.stuck:
@@ -173,6 +184,41 @@ def test_a_partition_that_nobody_leads_keeps_no_group_from_the_others_and_it_beg
         assert {(await cluster.told.get()).partition for _ in range(3)} == {0, 1, 2}
 
     on_cluster(work, count=3)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("unheard", ["leaderless", "mute"])
+def test_a_group_is_taken_for_a_new_one_only_if_all_partitions_say_so_or_it_was_made_just_now(
+    unheard: str, is_old: bool
+) -> None:
+    """It may have begun in the one that does not say, and what was published to the others since then is not past."""
+
+    async def work(cluster: Cluster) -> None:
+        cluster.record.created_us -= 2_000_000 if is_old else 0
+        setattr(cluster, unheard, {1})
+        await cluster.join()
+        (one,) = (await started(cluster, 1)).values()
+        assert (one.partitions, one.is_earlier, one.at) == ((0,), is_old, None if is_old else 100)
+
+    on_cluster(work, count=2)
+
+
+def test_a_group_that_is_made_anew_while_it_joins_begins_everywhere() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.stuck = {0}
+        first = asyncio.ensure_future(cluster.join())
+        await started(cluster, 1)
+        cluster.record.created_us += 1
+        cluster.coordination._beginnings.forget("g")
+        second = asyncio.ensure_future(cluster.join())
+        assert list(await started(cluster, 1)) == [1]
+        cluster.stuck.clear()
+        made = [await cluster.started.get() for _ in range(2)]
+        assert cluster.record.created_us in [one.created_us for one in made]
+        await asyncio.gather(first, second)
+
+    on_cluster(work, count=2)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -6,18 +6,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.broker.settings import TopicSettings
-from penstock.cluster.core.election import elect
+from penstock.cluster.core.election import elect, is_led
 from penstock.cluster.core.events import Registered
-from penstock.cluster.core.record import PartitionRecord
+from penstock.cluster.core.record import Member, PartitionRecord
 from penstock.cluster.placing import Placing
 from penstock.cluster.registration import Broker
 
 
-def placed(topic: str, alive: str, *there: PartitionRecord, settings: TopicSettings | None = None) -> PartitionRecord:
+def placed(
+    topic: str, alive: str, *there: PartitionRecord, settings: TopicSettings | None = None, draining: str = ""
+) -> PartitionRecord:
     """Of a topic with one partition, in a cluster of a, b and c."""
-    brokers = {node: Broker(f"d{node}", f"p{node}", "") for node in alive}
+    brokers = {node: Broker(f"d{node}", f"p{node}", "") for node in alive if node not in draining}
     live = {node: Registered(f"d{node}", f"p{node}") for node in alive}
-    members: Any = SimpleNamespace(usable=brokers, live=live, known=frozenset("abc"), draining=frozenset())
+    members: Any = SimpleNamespace(usable=brokers, live=live, known=frozenset("abc"), draining=frozenset(draining))
     partitions: Any = SimpleNamespace(records=lambda: list(there))
     record: Any = SimpleNamespace(name=topic, settings=settings or TopicSettings())
     return Placing(members, partitions).place(record, {"id": 0})["id"]
@@ -50,3 +52,23 @@ def test_where_nobody_leads_the_messages_whoever_does_then_leads_their_letters()
     back = elect(letters, {only: Registered(f"d{only}", "again")})
     assert back is not None
     assert (back.leader, back.incarnation, back.isr) == (only, "again", messages.isr)
+
+
+def test_letters_that_are_made_during_a_move_move_with_their_messages() -> None:
+    """Also if the node that leads is one of those they move to."""
+    messages = PartitionRecord("orders", 0, ("a",), 1, target=("b", "c"))
+    messages = messages.elected("b", "pb", (Member("a", "da"), Member("b", "db")))
+    letters = placed("orders.dlq", "bc", messages, settings=TopicSettings(replicas=1))
+    assert (letters.replicas, letters.target) == (messages.replicas, messages.target)
+    assert (letters.leader, {member.node for member in letters.isr}) == ("b", {"b", "c"})
+    assert is_led(letters, {"b": Registered("db", "pb")})
+    # Whoever is left can lead them.
+    instead = elect(letters, {"c": Registered("dc", "pc")})
+    assert instead is not None
+    assert instead.leader == "c"
+
+
+def test_nodes_that_are_drained_keep_no_letters_from_being_made_beside_their_messages() -> None:
+    messages = placed("orders", "abc")
+    letters = placed("orders.dlq", "abc", messages, draining="abc")
+    assert (letters.replicas, letters.leader) == (messages.replicas, messages.leader)

@@ -37,6 +37,8 @@ PATIENCE_S, BRIEF_S = 20.0, 1.0
 # When a group was made is by one node's clock, and when messages were published by another's. Between them there may be
 # so much; a group that begins late gets what was published so long before it, rather than too little.
 SKEW_US = 5_000_000
+# Since a group was made. No node's session is shorter: nobody can have looked after it, and be gone.
+YOUNG_US = 1_000_000
 # What whoever leads a partition, or did a moment ago, may answer, and another time does not.
 PASSING = (ClusterError, ConnectionLost, LogFollows, Overloaded)
 
@@ -72,7 +74,8 @@ class Beginnings:
         # Of groups whose members this node looks after, by group and the id of a topic.
         self._begun: dict[tuple[str, str], _Begun] = {}
         self._growing: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._joining: dict[tuple[str, str], asyncio.Task[_Begun]] = {}
+        # And when the group was made: one that was made anew meanwhile has begun nowhere.
+        self._joining: dict[tuple[str, str, int], asyncio.Task[_Begun]] = {}
         self._loop = asyncio.get_running_loop()
 
     def forget(self, group: str) -> None:
@@ -94,16 +97,17 @@ class Beginnings:
         """Before one of its members does. Those who ask at the same time wait for the same."""
         if self.knows(group, topic):
             return
-        key, created_us = (group, self._broker.topic(topic).record.id), self._broker.group_record(group).created_us
+        created_us = self._broker.group_record(group).created_us
+        key = group, self._broker.topic(topic).record.id, created_us
         if key not in self._joining:
             self._joining[key] = asyncio.ensure_future(self._started(group, topic, BRIEF_S))
             self._joining[key].add_done_callback(partial(self._joined, key))
         begun = await asyncio.shield(self._joining[key])
         # Unless it was deleted meanwhile, and maybe made anew.
         if self._broker.has_group(group) and self._broker.group_record(group).created_us == created_us:
-            self._begun[key] = begun
+            self._begun[key[:2]] = begun
 
-    def _joined(self, key: tuple[str, str], task: asyncio.Task[_Begun]) -> None:
+    def _joined(self, key: tuple[str, str, int], task: asyncio.Task[_Begun]) -> None:
         del self._joining[key]
         if not task.cancelled():
             # Whoever waited for it may be gone.
@@ -158,7 +162,8 @@ class Beginnings:
 
     async def _ends_if_new(self, group: str, topic: str, count: int, until: float) -> dict[int, int] | None:
         """Where those end that are led and can be read; None if it has begun before, anywhere: where nobody led a
-        partition, it has not, and where it has, nobody may lead it now."""
+        partition, it has not, and where it has, nobody may lead it now, or say so. If some don't say, only a group that
+        was made just now is taken for new."""
         ends: dict[int, int] = {}
         led = [number for number in range(count) if self._leaders.leads(topic, number)] or [0]
 
@@ -188,7 +193,10 @@ class Beginnings:
             await asyncio.gather(*asked, return_exceptions=True)
         if failed is not None:
             raise failed
-        return ends
+        return ends if len(ends) == count or self._is_young(group) else None
+
+    def _is_young(self, group: str) -> bool:
+        return 0 <= self._consumers.now_us() - self._broker.group_record(group).created_us < YOUNG_US
 
     def _start_of(self, group: str, topic: str, number: int, begun: _Begun) -> StartGroup:
         """As the group is by then: it may have been deleted, and made anew."""

@@ -9,7 +9,7 @@ from penstock.broker.catalog import TopicRecord
 from penstock.broker.names import DEAD_LETTERS
 from penstock.broker.settings import TopicSettings
 from penstock.cluster.core.election import Live, first
-from penstock.cluster.core.record import PartitionRecord
+from penstock.cluster.core.record import Member, PartitionRecord
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions
 from penstock.cluster.registration import Broker
@@ -78,10 +78,13 @@ def _beside(sibling: PartitionRecord, record: TopicRecord, live: Live) -> Partit
     least. Where nobody leads the messages, nobody leads their letters, and whoever does then leads both."""
     count = len(sibling.replicas)
     least = min(max(min_isr_of(record.settings, count), sibling.min_isr), count)
-    if sibling.leader in live and sibling.leader in sibling.replicas:
-        others = (node for node in sibling.replicas if node != sibling.leader)
-        return first(record.name, sibling.number, (sibling.leader, *others), least, live)
-    made = PartitionRecord(record.name, sibling.number, sibling.replicas, least)
+    # A move that is under way takes them along.
+    made = PartitionRecord(
+        record.name, sibling.number, sibling.replicas, least, target=sibling.target, leaving=sibling.leaving
+    )
+    if sibling.leader is not None and sibling.leader in live:
+        in_sync = tuple(Member(node, live[node].disk) for node in made.hosting if node in live)
+        return made.elected(sibling.leader, live[sibling.leader].incarnation, in_sync)
     return made.elected(sibling.leader or sibling.replicas[0], sibling.incarnation, sibling.isr)
 
 
@@ -105,11 +108,12 @@ class Placing:
                 f"replicas is at most the number of nodes that have joined, {len(known)}, not {wanted}",
                 setting="replicas",
             )
-        check_enough(wanted, brokers)
+        beside = self._placed_of(record.name.removesuffix(DEAD_LETTERS)) if record.name.endswith(DEAD_LETTERS) else {}
+        if not beside.keys() >= set(added.values()):
+            check_enough(wanted, brokers)
         if not record.name.endswith(DEAD_LETTERS):
             check_min_isr(record.settings, wanted)
         load = Load(self._partitions.records())
-        beside = self._placed_of(record.name.removesuffix(DEAD_LETTERS)) if record.name.endswith(DEAD_LETTERS) else {}
         live = self._members.live
         placed = {}
         for identity, number in added.items():
