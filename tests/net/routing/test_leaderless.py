@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +44,27 @@ def test_a_new_client_publishes_to_the_other_partitions_and_reads_them() -> None
             b"new",
         ]
         assert await values(Reader(transport, "t", partitions=[0], from_offset={0: 1, 2: 0})) == [b"new"]
+
+    run(work, pace=HASTY)
+
+
+def test_one_that_can_not_be_served_keeps_no_other_of_its_leader_from_being_told_of_however_long_others_take() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("t", 3, {}))
+        cluster.move("t", 1, "a")
+        leader, slow = cluster.nodes["a"], cluster.nodes["c"]
+        check = leader._check
+
+        def refuse(topic: str, number: int) -> None:
+            if number == 1:
+                raise NotEnoughReplicas("1 of 2", topic=topic, partition=number)
+            check(topic, number)
+
+        leader._check = refuse
+        slow.hangs = asyncio.Event()
+        asyncio.get_running_loop().call_later(5 * HASTY.partial_s, slow.hangs.set)
+        info = await transport.call(r.DescribeTopic("t", partial=True))
+        assert ([one.number for one in info.partitions], info.unknown) == ([0, 2], (1,))
 
     run(work, pace=HASTY)
 

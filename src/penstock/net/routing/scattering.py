@@ -7,9 +7,9 @@ anything before all of it is answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 from penstock.client.placement import Placed
 from penstock.client.requests import Request
@@ -47,79 +47,98 @@ class Scattering:
         partial: bool = False,
     ) -> list[Part[R]]:
         """Of all partitions, or only of those. `nothing` is what an error stands for that says that there is nothing;
-        it may raise it. If `partial`, those that nobody leads are left out after a moment."""
+        it may raise it. If `partial`, those that nobody leads, or that can't be served, are left out after a moment."""
         attempts = Attempts(replace(self._pace, patience_s=self._pace.partial_s) if partial else self._pace)
-        parts: list[Part[R]] = []
         await self._atlas.refresh_patiently(attempts, topic)
         left = set(self._atlas.numbers(topic) if numbers is None else numbers)
-        is_first = True
-        while True:
-            # One that can't be served keeps those of the same leader from being answered for.
-            last = await self._round(
-                topic, left, parts, make, is_repeatable, nothing, partial, partial and not is_first
-            )
-            if not left:
-                return parts
-            assert last is not None
-            is_first = False
+        asking = _Asking(self._atlas, self._leading, topic, make, left, is_repeatable, nothing, partial)
+        last = await asking.round(asking.of_a_leader)
+        if partial and isinstance(last, NotEnoughReplicas):
+            # However long it took: one that can't be served has kept others of its leader from being answered for.
+            last = await asking.round(asking.one_by_one)
+        while last is not None:
             try:
                 await attempts.pause(last)
                 self._nodes.wander()
                 await self._atlas.refresh_patiently(attempts, topic)
             except PenstockError:
                 if partial:
-                    return parts
+                    break
                 raise
+            last = await asking.round(asking.one_by_one if partial else asking.of_a_leader)
+        return asking.parts
 
-    async def _round(
-        self,
-        topic: str,
-        left: set[int],
-        parts: list[Part[R]],
-        make: Make[R],
-        is_repeatable: bool,
-        nothing: Callable[[PenstockError], R] | None,
-        partial: bool,
-        one_by_one: bool,
-    ) -> PenstockError | None:
-        """Those that are left, each of its leader at the same time. What kept one of them from being answered."""
+
+@dataclass
+class _Asking(Generic[R]):
+    """Of one request: which partitions are left, and what was answered for the others."""
+
+    atlas: Atlas
+    leading: Leading
+    topic: str
+    make: Make[R]
+    left: set[int]
+    is_repeatable: bool
+    nothing: Callable[[PenstockError], R] | None
+    partial: bool
+    parts: list[Part[R]] = field(default_factory=list)
+
+    def of_a_leader(self, placed: Placed) -> Hashable:
+        return placed.leader
+
+    def one_by_one(self, placed: Placed) -> Hashable:
+        return placed.number
+
+    async def round(self, together: Callable[[Placed], Hashable]) -> PenstockError | None:
+        """Those that are left, all at the same time, and those in one request for which `together` is the same. What
+        keeps one of them from being answered, if any is left; that some can't be served, rather than another reason."""
         last: PenstockError | None = None
-        asked: dict[tuple[str, int], list[Placed]] = {}
-        for number in sorted(left):
+        asked: dict[Hashable, list[Placed]] = {}
+        for number in sorted(self.left):
             # TopicNotFound if it is gone, PartitionNotFound if there is no such.
-            placed = await self._atlas.placed(topic, number, None)
+            placed = await self.atlas.placed(self.topic, number, None)
             if placed.leader:
-                asked.setdefault((placed.leader, number if one_by_one else -1), []).append(placed)
+                asked.setdefault(together(placed), []).append(placed)
             else:
-                last = NotLeader(f"nobody leads partition {number} of {topic} yet", topic=topic, partition=number)
-        outcomes = await asyncio.gather(
-            *[self._part(topic, some, make) for some in asked.values()], return_exceptions=True
-        )
+                told = f"nobody leads partition {number} of {self.topic} yet"
+                last = NotLeader(told, topic=self.topic, partition=number)
+        outcomes = await asyncio.gather(*[self._asked(some) for some in asked.values()], return_exceptions=True)
         failed: BaseException | None = None
         for some, outcome in zip(asked.values(), outcomes, strict=True):
-            numbers = tuple(placed.number for placed in some)
-            if isinstance(outcome, PenstockError):
-                error = outcome
-                is_not_served = partial and isinstance(error, NotEnoughReplicas)
-                if is_not_served or is_misplaced(error) or is_behind(error) or (is_repeatable and is_unknown(error)):
-                    last = error
-                    continue
-                try:
-                    if nothing is None:
-                        raise error
-                    outcome = nothing(error)
-                except PenstockError as raised:
-                    failed = failed or raised
-                    continue
-            elif isinstance(outcome, BaseException):
-                failed = failed or outcome
-                continue
-            parts.append((numbers, outcome))
-            left -= set(numbers)
+            try:
+                self._take(tuple(placed.number for placed in some), outcome)
+            except _Later as later:
+                last = last if isinstance(last, NotEnoughReplicas) else later.reason
+            except BaseException as error:
+                failed = failed or error
         if failed is not None:
             raise failed
         return last
 
-    async def _part(self, topic: str, some: list[Placed], make: Make[R]) -> Any:
-        request = make(tuple(placed.number for placed in some))
-        return await self._leading.ask_once(topic, some[0], lambda transport: transport.call(request))
+    async def _asked(self, some: list[Placed]) -> R:
+        request = self.make(tuple(placed.number for placed in some))
+        reply: R = await self.leading.ask_once(self.topic, some[0], lambda transport: transport.call(request))
+        return reply
+
+    def _take(self, numbers: tuple[int, ...], outcome: R | BaseException) -> None:
+        if isinstance(outcome, PenstockError):
+            if self._is_passing(outcome):
+                raise _Later(outcome)
+            if self.nothing is None:
+                raise outcome
+            outcome = self.nothing(outcome)
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        self.parts.append((numbers, outcome))
+        self.left -= set(numbers)
+
+    def _is_passing(self, error: PenstockError) -> bool:
+        is_not_served = self.partial and isinstance(error, NotEnoughReplicas)
+        return is_not_served or is_misplaced(error) or is_behind(error) or (self.is_repeatable and is_unknown(error))
+
+
+class _Later(Exception):
+    """To be asked again."""
+
+    def __init__(self, reason: PenstockError) -> None:
+        self.reason = reason
