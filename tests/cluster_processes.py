@@ -10,7 +10,6 @@ import http.client
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from penstock.cluster.etcd.process import find_etcd
+from penstock.cluster.etcd.process import find_etcd, free_port
 
 PENSTOCK = Path(sys.executable).with_name("penstock")
 # A single member has nobody to wait for before it leads.
@@ -152,9 +151,9 @@ class Process:
 class Etcd(Process):
     def __init__(self, directory: Path, hosts: Hosts, host: str = "etcd") -> None:
         at = hosts.address(host)
-        self._place = at, _free_port(at, hosts, 2379)
+        self._place = at, _free_port(hosts, 2379)
         client = "http://{}:{}".format(*self._place)
-        peer = f"http://{at}:{_free_port(at, hosts, 2380)}"
+        peer = f"http://{at}:{_free_port(hosts, 2380)}"
         self.address = client
         command = [*hosts.inside(host), find_etcd(), "--name", "local", "--data-dir", str(directory / "etcd"), *_QUICK]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
@@ -190,8 +189,8 @@ class Node(Process):
         self, name: str, directory: Path, hosts: Hosts, etcd: str, session_ttl: str, has_http: bool = False
     ) -> None:
         at = hosts.address(name)
-        self.http = f"{at}:{_free_port(at, hosts, 7480)}" if has_http else "none"
-        self.port = _free_port(at, hosts, 7420)
+        self.http = f"{at}:{_free_port(hosts, 7480)}" if has_http else "none"
+        self.port = _free_port(hosts, 7420)
         self.data = directory / name
         self.address = f"{at}:{self.port}"
         command = [*hosts.inside(name), str(PENSTOCK), "serve", "--cluster", etcd, "--node-id", name]
@@ -256,10 +255,8 @@ def cluster(
         made.kill()
 
 
-def _free_port(address: str, hosts: Hosts, usual: int) -> int:
+def _free_port(hosts: Hosts, usual: int) -> int:
     """On a host of its own the usual one."""
     if not isinstance(hosts, OneHost):
         return usual
-    with socket.create_server((address, 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    return free_port()

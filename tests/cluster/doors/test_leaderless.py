@@ -48,6 +48,7 @@ def look(own: LocalCluster, door: Door) -> None:
     (group,) = door.ok("GET", "/v1/groups")["groups"]
     assert group["lag"] == {"orders": [1, None, 1]}
     assert door.ok("GET", "/v1/groups/g")["lag"] == group["lag"]
+    assert door.ok("GET", "/v1/groups/g/parked-keys") == {"keys": [], "unknown": {"orders": [1]}}
     assert door.ok("PATCH", "/v1/groups/g", {"max_retries": 3})["settings"]["max_retries"] == 3
     cluster = door.ok("GET", "/v1/cluster")
     assert (cluster["groups"], cluster["without_leader"]) == (1, 1)

@@ -97,8 +97,8 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error_and_one_chosen_here_
         with pytest.raises(EtcdNotStarted, match="address already in use"):
             EtcdProcess(tmp_path / "asked", client_port=port, peer_port=port).start()
         # The first two that are looked for are gone by the time etcd starts.
-        real, ports = module._free_port, [port, port]
-        monkeypatch.setattr(module, "_free_port", lambda: ports.pop() if ports else real())
+        real, ports = module.free_port, [port, port]
+        monkeypatch.setattr(module, "free_port", lambda: ports.pop() if ports else real())
         process = EtcdProcess(tmp_path / "chosen", arguments=QUICK)
         process.start()
         assert process.port != port

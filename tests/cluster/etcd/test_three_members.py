@@ -11,7 +11,7 @@ import pytest
 
 from etcd_support import needs_etcd, opened, post, run
 from penstock.cluster.etcd.client import EtcdStore
-from penstock.cluster.etcd.process import EtcdProcess, _free_port
+from penstock.cluster.etcd.process import EtcdProcess, free_port
 from penstock.cluster.etcd.session import BootTime
 from penstock.cluster.etcd.store import ABSENT, Lost, Put, Won
 from penstock.cluster.etcd.view import View
@@ -24,7 +24,7 @@ NAMES = ("a", "b", "c")
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EtcdProcess]]:
     directory: Path = tmp_path_factory.mktemp("members")
-    ports = {name: _free_port() for name in NAMES}
+    ports = {name: free_port() for name in NAMES}
     cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in ports.items())
     processes = [
         EtcdProcess(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,14 @@ pytestmark = needs_etcd
 PARTITIONS = 3
 
 
-async def leaders(address: str, only: str = "") -> list[str]:
-    """Of all partitions; as soon as it is that one."""
+async def leaders(address: str, is_so: Callable[[list[str]], bool] = lambda found: True) -> list[str]:
+    """Of all partitions, as soon as that is so."""
     transport = await transport_to(address)
     try:
         while True:
             (topic,) = (await transport.call(FindPlacement(("t",)))).topics
             found = [partition.leader for partition in topic.partitions]
-            if not only or set(found) == {only}:
+            if is_so(found):
                 return found
             await asyncio.sleep(0)
     finally:
@@ -61,7 +62,7 @@ def test_one_node_of_three_serves_what_it_led_and_says_of_the_rest_that_too_few_
         killed = [node for node in running.nodes.values() if node is not left]
         for node in killed:
             node.kill()
-        asyncio.run(leaders(f"penstock://{left.address}", only=left.name))
+        asyncio.run(leaders(f"penstock://{left.address}", lambda found: set(found) == {left.name}))
 
         with penstock.connect(f"penstock://{left.address}") as q:
             q.publish("t", b"alone", partition=0, acks="leader")
@@ -117,7 +118,7 @@ def test_a_partition_with_a_new_leader_and_too_few_replicas_keeps_nobody_from_th
         led = asyncio.run(leaders(running.address))
         running.nodes[led[1]].kill()
         others = ",".join(node.address for name, node in running.nodes.items() if name != led[1])
-        asyncio.run(without(f"penstock://{others}", led[1]))
+        asyncio.run(leaders(f"penstock://{others}", lambda found: not {led[1], ""} & set(found)))
         with penstock.connect(f"penstock://{others}") as q:
             (info,) = q.topics(partial=True)
             assert 1 in info.unknown
@@ -129,12 +130,6 @@ def test_a_partition_with_a_new_leader_and_too_few_replicas_keeps_nobody_from_th
                 assert [message.value for message in consumer.poll(1, wait="60s")] == [b"x"]
                 (group,) = q.groups(partial=True)
                 assert 1 in group.unknown["t"]
-
-
-async def without(address: str, node: str) -> None:
-    """Until that node leads nothing any more."""
-    while node in await leaders(address) or "" in await leaders(address):
-        await asyncio.sleep(0)
 
 
 def is_whole(address: str, number: int, lost: str) -> bool:

@@ -86,7 +86,7 @@ class EtcdProcess:
         assert self._process is None, "it is running"
         self._directory.mkdir(parents=True, exist_ok=True)
         for left in reversed(range(_STARTS_MAX)):
-            ports = self._ports or (self._wanted[0] or _free_port(), self._wanted[1] or _free_port())
+            ports = self._ports or (self._wanted[0] or free_port(), self._wanted[1] or free_port())
             try:
                 self._start(ports, time.monotonic() + within_s)
             except EtcdNotStarted as error:
@@ -174,7 +174,8 @@ class EtcdProcess:
         self._process = None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """For whoever listens on it more than once: nobody connects from it meanwhile."""
     for _ in range(1_000):
         port = random.choice(_PORTS)
         if _is_free(port):

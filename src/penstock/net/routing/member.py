@@ -72,8 +72,8 @@ class Member:
         self._is_over = False
 
     async def join(self, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
-        await self._place.join(topics, settings)
         self._changes = self._nodes.changes
+        await self._place.join(topics, settings)
         if self._keeping is None and not self._is_over:
             self._keeping = self._loop.create_task(self._keep())
 

@@ -65,9 +65,10 @@ async def seek(desk: Desk, asked: Asked[shapes.Seek, Any]) -> None:
 
 
 async def parked_keys(desk: Desk, asked: Asked[None, Any]) -> shapes.ParkedKeys:
-    return shapes.ParkedKeys(
-        keys=[_parked(key) for key in await asked.admin.parked_keys(asked.path["group"], partial=True)]
-    )
+    group = asked.path["group"]
+    keys = await asked.admin.parked_keys(group, partial=True)
+    unknown = (await asked.admin.group(group, partial=True)).unknown
+    return shapes.ParkedKeys(keys=[_parked(key) for key in keys], unknown=unknown)
 
 
 def _parked(parked: requests.ParkedKey) -> shapes.ParkedKey:

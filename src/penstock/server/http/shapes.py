@@ -391,6 +391,10 @@ class ParkedKey(_Out, kw_only=True):
 
 class ParkedKeys(_Out):
     keys: list[ParkedKey]
+    unknown: Annotated[
+        dict[str, list[int]],
+        Meta(description="By topic, partitions that nobody in the cluster leads at the moment: what is parked there."),
+    ] = {}
 
 
 class ReleaseKey(_In, kw_only=True):
