@@ -49,7 +49,7 @@ def under_way(q: Client, address: str, topic: str, *, rate: int, count: int, lin
     """Seconds from due to received, in order of size, by a consumer that acknowledges each."""
     taken_ns = []
     producer = PROCESSES.Process(target=produce, args=(address, topic, rate, count, linger))
-    with q.consumer("measured", topic, prefetch=1_000, ack_linger="5ms", until_idle="10s") as consumer:
+    with q.consumer("measured", topic, prefetch=1_000, ack_linger="5ms", until_idle="60s") as consumer:
         producer.start()
         for message in consumer:
             assert message.value is not None

@@ -10,21 +10,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.cluster.etcd.process import free_port
+
 PENSTOCK = Path(sys.executable).with_name("penstock")
 
 
 class BrokerProcess:
-    def __init__(self, data: Path, *arguments: str, port: int = 0) -> None:
+    def __init__(self, data: Path, *arguments: str, port: int | None = None) -> None:
         self._data = data
         self._arguments = arguments
-        self.port = port
         # Until it was ready.
         self.said = ""
-        self.start()
+        if port is None:
+            self._start_somewhere()
+        else:
+            self.port = port
+            self.start()
 
     @property
     def address(self) -> str:
         return f"penstock://127.0.0.1:{self.port}"
+
+    def _start_somewhere(self) -> None:
+        """At a port that nobody connects from while it is not there."""
+        while True:
+            self.port = free_port()
+            try:
+                return self.start()
+            except AssertionError:
+                if "is in use already" not in self.said:
+                    raise
 
     def start(self) -> None:
         """Returns when it is ready."""

@@ -26,6 +26,7 @@ PENSTOCK = Path(sys.executable).with_name("penstock")
 _QUICK = ("--heartbeat-interval=20", "--election-timeout=200")
 _PATIENCE_S = 120.0
 _LAST_WORDS = 500
+_given: set[int] = set()
 
 
 class Hosts(Protocol):
@@ -256,7 +257,10 @@ def cluster(
 
 
 def _free_port(hosts: Hosts, usual: int) -> int:
-    """On a host of its own the usual one."""
+    """On a host of its own the usual one. None is given twice: they are listened on later."""
     if not isinstance(hosts, OneHost):
         return usual
-    return free_port()
+    while (port := free_port()) in _given:
+        pass
+    _given.add(port)
+    return port

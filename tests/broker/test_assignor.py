@@ -175,8 +175,8 @@ def test_a_thousand_partitions_and_a_hundred_members_take_a_moment() -> None:
         owners = {Part(topic, number): "m000" for topic, count in partitions.items() for number in range(count)}
         took = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.thread_time()
             assign(members, partitions, owners)
-            took.append(time.perf_counter() - start)
+            took.append(time.thread_time() - start)
         # Around 20 ms; the rest is for machines that are slow or busy.
         assert min(took) < 0.1, took

@@ -54,6 +54,7 @@ def prepare(q: Client) -> None:
         for key, reason in (("ann", "card declined"), ("bob", "timeout"), ("cleo", "card declined")):
             q.publish("payments", f"12.50 of {key}", key=key)
             consumer.poll(1, wait="5s")[0].reject(reason)
+    assert len(q.dead_letters.list("payments")) == 3
     archive_topic(q, "payments", Path("parquet"))
 
 

@@ -30,7 +30,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
 @pytest.fixture
 def cluster(tmp_path: Path, etcd: EtcdProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
     made = LocalCluster(tmp_path / "nodes", etcd.address)
-    made.start("a", "b", "c", http=Address("127.0.0.1", 0), session_ttl=2)
+    made.start("a", "b", "c", http=Address("127.0.0.1", 0), session_ttl=6)
     monkeypatch.setenv("PENSTOCK_SERVER", made.address)
     try:
         yield made

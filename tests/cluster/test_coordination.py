@@ -150,7 +150,7 @@ def test_a_leader_is_told_again_until_it_has_heard(answer: PenstockError) -> Non
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cluster.beginnings.BRIEF_S", 0.05)
+    monkeypatch.setattr("penstock.cluster.beginnings.BRIEF_S", 0.5)
     monkeypatch.setattr("penstock.cluster.beginnings.RETRY_S_MAX", 0.001)
 
 

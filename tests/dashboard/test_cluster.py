@@ -26,7 +26,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     with etcd_process(tmp_path / "etcd") as etcd:
         cluster = LocalCluster(tmp_path, etcd.address)
         try:
-            cluster.start("ann", "ben", http=Address("127.0.0.1", 0), session_ttl=2)
+            cluster.start("ann", "ben", http=Address("127.0.0.1", 0))
             yield cluster
         finally:
             cluster.close()

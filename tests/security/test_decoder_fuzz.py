@@ -26,7 +26,7 @@ from security.hostile import resealed
 
 SECONDS = 20
 EXAMPLES = 1_500
-RARELY = settings(deadline=1_000, suppress_health_check=list(HealthCheck))
+RARELY = settings(deadline=10_000, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

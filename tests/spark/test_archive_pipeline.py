@@ -188,7 +188,7 @@ def test_a_topic_that_is_made_again_ends_the_run_and_the_next_one_archives_both_
         new = q.create_topic("again", 1).id
         published(q, "again", 0, 2)
         with pytest.raises(StreamingQueryException) as failed:
-            query.awaitTermination(60)
+            query.awaitTermination()
     finally:
         query.stop()
     assert cause_of(failed.value) in (

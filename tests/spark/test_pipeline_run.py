@@ -107,6 +107,8 @@ def test_a_pipeline_that_is_killed_goes_on_and_writes_each_row_once_until_it_fai
         assert (state.status, state.pid) == ("running", first.process.pid)
         with pytest.raises(PipelineRunning, match="the pipeline copy is running already"), store.held("copy"):
             pass
+        while store.get("copy").progress is None:
+            pass
         os.killpg(first.process.pid, signal.SIGKILL)
         first.process.wait()
     assert store.get("copy").status == "killed"

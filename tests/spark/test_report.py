@@ -91,6 +91,8 @@ def client(broker: BrokerProcess) -> Iterator[Client]:
     with penstock.connect(broker.address) as client:
         publish(client)
         consume(client)
+        # All of them are written before that is answered.
+        client.dead_letters.list("orders")
         late = client.consumer("late", "orders")
         first, *_ = late.poll(4, wait="5s")
         first.ack()

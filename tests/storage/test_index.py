@@ -52,6 +52,23 @@ def test_the_nearest_is_not_beyond_the_key_and_exact_among_the_last(every: list[
     assert index.cut(64 + 8 * len(every)).recent == ()
 
 
+@given(keys, st.integers(-1, 51), st.integers(1, 5), st.integers(1, 4))
+def test_among_frames_that_were_appended_at_once_the_nearest_is_no_further_than_the_index(
+    every: list[int], key: int, together: int, interval: int
+) -> None:
+    index = SparseIndex()
+    for i, each in enumerate(every):
+        if i % together == 0:
+            index.appended(each, 64 + 8 * i)
+        if i % interval == 0:
+            index.add(each, 64 + 8 * i)
+    found, entry = index.nearest(key), index.at_or_before(key)
+    exact = max((64 + 8 * i for i, each in enumerate(every) if each <= key), default=None)
+    assert (found is None) == (exact is None)
+    if found is not None and exact is not None:
+        assert (entry or 0) <= found <= exact
+
+
 @given(keys)
 def test_an_index_is_read_as_it_was_written(sorted_keys: list[int]) -> None:
     decoded = SparseIndex.decode(OFFSETS_MAGIC, index_of(sorted_keys).encode(OFFSETS_MAGIC, COVERAGE))

@@ -74,10 +74,12 @@ class SparseIndex:
 
     def nearest(self, key: int) -> int | None:
         """Position of a frame whose key is ≤ `key`, with few between."""
+        entry = self.at_or_before(key)
         for known, position in reversed(self.recent):
             if known <= key:
-                return position
-        return self.at_or_before(key)
+                # Of many frames that were appended at once, this is the first, and entries may be nearer.
+                return position if entry is None else max(position, entry)
+        return entry
 
     def at_or_before(self, key: int) -> int | None:
         """Position of the last entry whose key is ≤ `key`."""

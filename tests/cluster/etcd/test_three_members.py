@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -17,14 +18,23 @@ from penstock.cluster.etcd.store import ABSENT, Lost, Put, Won
 from penstock.cluster.etcd.view import View
 from penstock.errors import EtcdUnavailable, OutcomeUnknown
 
+T = TypeVar("T")
+
 pytestmark = needs_etcd
 NAMES = ("a", "b", "c")
+
+
+def distinct_ports() -> set[int]:
+    found: set[int] = set()
+    while len(found) < len(NAMES):
+        found.add(free_port())
+    return found
 
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EtcdProcess]]:
     directory: Path = tmp_path_factory.mktemp("members")
-    ports = {name: free_port() for name in NAMES}
+    ports = dict(zip(NAMES, distinct_ports(), strict=True))
     cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in ports.items())
     processes = [
         EtcdProcess(
@@ -72,6 +82,15 @@ async def put(store: EtcdStore, key: str, value: bytes) -> None:
             await asyncio.sleep(0)
 
 
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """There are moments in which nobody leads."""
+    while True:
+        try:
+            return await work()
+        except EtcdUnavailable:
+            await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("how", ["killed", "paused"])
 def test_the_client_goes_on_when_the_member_it_talks_to_and_which_leads_is_gone(
     members: list[EtcdProcess], how: str
@@ -83,8 +102,8 @@ def test_the_client_goes_on_when_the_member_it_talks_to_and_which_leads_is_gone(
         addresses = [leader.address, *(other.address for other in others)]
         async with opened(addresses, connect_s=1.0, request_s=1.0) as store:
             view = View(store, prefix, BootTime(), reconcile_us=500_000)
-            await view.start()
-            session = await store.session(20)
+            await patiently(view.start)
+            session = await patiently(lambda: store.session(20))
             await put(store, prefix + "before", b"1")
             if how == "killed":
                 await asyncio.to_thread(leader.kill)
@@ -93,7 +112,7 @@ def test_the_client_goes_on_when_the_member_it_talks_to_and_which_leads_is_gone(
             try:
                 for number in range(5):
                     await put(store, f"{prefix}{number}", b"1")
-                found = await store.get(prefix)
+                found = await patiently(lambda: store.get(prefix))
                 assert found.items.keys() == {prefix + "before", *(f"{prefix}{number}" for number in range(5))}
                 # The watch was at the member that is gone. If it only says nothing, a full read finds out.
                 await view.reached(max(item.revision for item in found.items.values()))

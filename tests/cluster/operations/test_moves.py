@@ -210,9 +210,9 @@ def test_the_setting_stays_while_partitions_of_a_topic_differ_and_goes_back_with
     cluster.until(lambda report: not any(each.target for each in report.partitions))
     cluster.start("d")
     with penstock.connect(cluster.address) as q:
-        for number in range(2):
-            q.publish("orders", bytes(900 * KIB), partition=number)
-    # It would take a while.
+        for number in [0, 1] * 5:
+            q.publish("orders", bytes(200 * KIB), partition=number)
+    # It would take a while: the first frame of each goes, and is paid for before the next.
     cluster.call(Reassign("orders", None, ("a", "b", "d"), throttle=64 * KIB))
     assert settings_of(cluster, "orders") == (3, 2)
     cluster.call(CancelMoves("orders", None))
