@@ -151,6 +151,7 @@ def test_a_leader_is_told_again_until_it_has_heard(answer: PenstockError) -> Non
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.cluster.beginnings.BRIEF_S", 0.5)
+    monkeypatch.setattr("penstock.cluster.beginnings.PATIENCE_S", 0.6)
     monkeypatch.setattr("penstock.cluster.beginnings.RETRY_S_MAX", 0.001)
 
 
@@ -204,7 +205,28 @@ def test_a_group_is_taken_for_a_new_one_only_if_all_partitions_say_so_or_it_was_
     on_cluster(work, count=2)
 
 
-def test_a_group_that_is_made_anew_while_it_joins_begins_everywhere() -> None:
+@pytest.mark.parametrize("unheard", ["leaderless", "mute"])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_an_old_group_that_is_new_to_a_topic_begins_at_its_end_once_all_partitions_have_said_so(
+    unheard: str, is_begun: bool
+) -> None:
+    """As long as an election takes, those that do not say are waited for."""
+
+    async def work(cluster: Cluster) -> None:
+        cluster.record.created_us -= 2_000_000
+        cluster.begun_in = {1} if is_begun else set()
+        setattr(cluster, unheard, {1})
+        asyncio.get_running_loop().call_later(0.1, getattr(cluster, unheard).clear)
+        await cluster.join()
+        at = {number: (one.is_earlier, one.at) for number, one in (await started(cluster, 2)).items()}
+        assert at == ({0: (True, None), 1: (True, None)} if is_begun else {0: (False, 100), 1: (False, 101)})
+
+    on_cluster(work, count=2)
+
+
+def test_a_group_that_is_made_anew_while_it_joins_begins_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.cluster.beginnings.BRIEF_S", 20.0)
+
     async def work(cluster: Cluster) -> None:
         cluster.stuck = {0}
         first = asyncio.ensure_future(cluster.join())

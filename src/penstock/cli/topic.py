@@ -40,7 +40,7 @@ _PARTITION_COLUMNS = (
 # What it means that nobody has set them.
 _UNSET = {
     "replicas": "none (in a cluster: 3, or as many as there are nodes)",
-    "min_isr": "none (in a cluster: 2 of 3 replicas, otherwise 1)",
+    "min_isr": "none (in a cluster: 2 of 3 or more replicas, otherwise 1)",
 }
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from penstock.broker.broker import Broker
-from penstock.client.cluster_requests import FindGroups
+from penstock.client.cluster_requests import FindGroups, GroupsIn
 from penstock.client.placement import StartGroup
 from penstock.cluster.consumers import ClusterConsumers
 from penstock.cluster.tasks import start
@@ -37,7 +37,7 @@ PATIENCE_S, BRIEF_S = 20.0, 1.0
 # When a group was made is by one node's clock, and when messages were published by another's. Between them there may be
 # so much; a group that begins late gets what was published so long before it, rather than too little.
 SKEW_US = 5_000_000
-# Since a group was made. No node's session is shorter: nobody can have looked after it, and be gone.
+# Since a group was made. No node's session is shorter: nobody can have looked after it, and have died since.
 YOUNG_US = 1_000_000
 # What whoever leads a partition, or did a moment ago, may answer, and another time does not.
 PASSING = (ClusterError, ConnectionLost, LogFollows, Overloaded)
@@ -142,8 +142,9 @@ class Beginnings:
 
         With little patience, those that do not answer are left for later.
         """
-        on_topic, until, now_us = self._broker.topic(topic), self._loop.time() + patience_s, self._consumers.now_us()
-        ends = await self._ends_if_new(group, topic, on_topic.count, until)
+        on_topic, now_us = self._broker.topic(topic), self._consumers.now_us()
+        ends = await self._ends_if_new(group, topic, on_topic.count, self._loop.time() + patience_s)
+        until = self._loop.time() + patience_s
         begun = _Begun(0 if ends is None else on_topic.count, now_us, ends or {})
 
         async def start_in(number: int) -> PenstockError | None:
@@ -193,7 +194,23 @@ class Beginnings:
             await asyncio.gather(*asked, return_exceptions=True)
         if failed is not None:
             raise failed
-        return ends if len(ends) == count or self._is_young(group) else None
+        if len(ends) == count or self._is_young(group):
+            return ends
+        return ends if await self._is_new_to_the_rest(group, topic, count, ends) else None
+
+    async def _is_new_to_the_rest(self, group: str, topic: str, count: int, ends: dict[int, int]) -> bool:
+        """Those that did not say are waited for, as long as an election takes: whoever is taken for an old one gets all
+        that was published since the group was made."""
+        until = self._loop.time() + PATIENCE_S
+        left = [number for number in range(count) if number not in ends]
+        finding = [self.at(topic, number, partial(FindGroups, topic, number), until) for number in left]
+        for number, found in zip(left, await asyncio.gather(*finding, return_exceptions=True), strict=True):
+            if isinstance(found, PASSING) or (isinstance(found, GroupsIn) and group in found.groups):
+                return False
+            if isinstance(found, BaseException):
+                raise found
+            ends[number] = found.end
+        return True
 
     def _is_young(self, group: str) -> bool:
         return 0 <= self._consumers.now_us() - self._broker.group_record(group).created_us < YOUNG_US

@@ -76,7 +76,7 @@ def check_enough(wanted: int, brokers: Mapping[str, Broker]) -> None:
 def _beside(sibling: PartitionRecord, record: TopicRecord, live: Live) -> PartitionRecord:
     """Dead letters are where their messages are, on fewer nodes than are wanted if those are, and on as many disks at
     least. Where nobody leads the messages, nobody leads their letters, and whoever does then leads both."""
-    count = len(sibling.replicas)
+    count = min(len(sibling.replicas), len(sibling.target or sibling.replicas))
     least = min(max(min_isr_of(record.settings, count), sibling.min_isr), count)
     # A move that is under way takes them along.
     made = PartitionRecord(

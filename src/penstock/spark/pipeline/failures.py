@@ -27,9 +27,7 @@ def cause_of(error: BaseException) -> str:
         return _cause_of(error)
     except Exception as unheard:
         # What some of py4j's errors say is asked from Java.
-        if _is_of_ended_java(unheard):
-            return _ENDED
-        raise
+        return _ENDED if _is_of_ended_java(unheard) else type(error).__name__
 
 
 def _cause_of(error: BaseException) -> str:

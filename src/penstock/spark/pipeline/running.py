@@ -79,13 +79,13 @@ def run(job: Job, store: Store, view: View, spark: SparkSession | None = None) -
         state.kind = job.kind
         # Before anybody is told that it has begun, and until its end is written: a signal is never what ends it.
         with _stopped_by_signals() as stop:
-            store.put(state)
-            view.starting(state)
             return _run_to_end(job, state, store, view, stop, spark)
 
 
 def _run_to_end(job: Job, state: State, store: Store, view: View, stop: Stop, spark: SparkSession | None) -> State:
     try:
+        store.put(state)
+        view.starting(state)
         status = _run(job, state, store, view, stop, spark)
     except SystemExit:
         # Whoever read what we print has stopped.
@@ -113,8 +113,6 @@ def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: Sp
     if stop.wait(0):
         return "stopped"
     with _session(job, Path(state.log), stop, given) as spark:
-        # Spark has installed one of its own for Ctrl-C.
-        stop.install()
         meter, patience = Meter(), Patience()
         while not stop.wait(0):
             try:
@@ -169,8 +167,12 @@ def _session(job: Job, log: Path, stop: Stop, given: SparkSession | None) -> Ite
         yield given
         return
     conf = {**job.conf, "spark.master": job.master}
-    with stop.interrupting():
-        spark = open_session(job.name, conf, log, needs_avro=job.needs_avro, needs_delta=job.needs_delta)
+    try:
+        with stop.interrupting():
+            spark = open_session(job.name, conf, log, needs_avro=job.needs_avro, needs_delta=job.needs_delta)
+    finally:
+        # Spark has installed one of its own for Ctrl-C.
+        stop.install()
     try:
         yield spark
     finally:
