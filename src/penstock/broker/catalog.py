@@ -90,6 +90,10 @@ class Contents(msgspec.Struct, frozen=True):
     schedules: tuple[ScheduleRecord, ...] = ()
 
 
+# Made here: see snapshot.py.
+_contents = msgspec.json.Decoder(Contents)
+
+
 class Catalog:
     """Opened with `Catalog.open`. Topics are in the order of their names."""
 
@@ -298,4 +302,4 @@ def _read(files: Files) -> Contents | None:
         if files.directories():
             raise LogCorrupt("the catalog is missing, but there are partitions", file=NAME, position=0)
         return None
-    return msgspec.json.decode(body, type=Contents)
+    return _contents.decode(body)

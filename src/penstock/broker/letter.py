@@ -87,6 +87,10 @@ def original(letter: DeadLetter) -> MessageId:
 # --- the header ------------------------------------------------------------------------------------------
 
 
+# Made here: see snapshot.py.
+_obituaries = msgspec.json.Decoder(Obituary)
+
+
 def letter_of(message: Message, obituary: Obituary) -> Message:
     """As it is published to the dead-letter topic: with nothing that would delay it there, or make it expire."""
     return Message(message.value, message.key, (*plain_headers(message), (HEADER, _encoded(obituary))))
@@ -97,7 +101,7 @@ def obituary_of(letter: Message) -> Obituary | None:
     for name, value in letter.headers:
         if name == HEADER:
             try:
-                return msgspec.json.decode(value, type=Obituary)
+                return _obituaries.decode(value)
             except msgspec.DecodeError:
                 return None
     return None

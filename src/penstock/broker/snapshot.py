@@ -68,6 +68,12 @@ class _Head(msgspec.Struct, array_like=True, tag="snapshot"):
     length: int
 
 
+# Made here, not where they are needed: msgspec looks at a type when it is decoded for the first time, and if two
+# threads do so at once (partitions are opened by several), the process ends with a segmentation fault.
+_snapshots = msgspec.msgpack.Decoder(Snapshot)
+_heads = msgspec.msgpack.Decoder(_Head)
+
+
 def take(
     covered: int, groups: Iterable[Delivery], lanes: Lanes, delays: Delays, owners: list[Assigned], now_us: int
 ) -> list[Frame]:
@@ -128,7 +134,7 @@ def read(log: Log, start: int) -> Found | None:
         for value in values:
             data += value
         if length is not None and len(data) >= length:
-            return Found(msgspec.msgpack.decode(bytes(data), type=Snapshot), start, frame.next_offset)
+            return Found(_snapshots.decode(bytes(data)), start, frame.next_offset)
     return None
 
 
@@ -142,7 +148,7 @@ def _values(frame: Frame) -> Iterator[bytes]:
 def _length(value: bytes) -> int | None:
     """None if this frame is the middle of a snapshot."""
     try:
-        return msgspec.msgpack.decode(value, type=_Head).length
+        return _heads.decode(value).length
     except msgspec.DecodeError:
         return None
 
