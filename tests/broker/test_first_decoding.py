@@ -11,21 +11,24 @@ from threading import Barrier, Thread
 
 sys.setswitchinterval(1e-6)
 
-import msgspec
+from types import SimpleNamespace
 
 from penstock.broker import snapshot
+from penstock.broker.delays import Delays
+from penstock.broker.lanes import Lanes
 
-data = msgspec.msgpack.encode(snapshot.Snapshot(0, b"", b"", b"", b"", {}, [], []))
+frames = snapshot.take(0, [], Lanes(), Delays(1), [], 1)
+log = SimpleNamespace(frames=lambda start: iter(frames))
 together = Barrier(8)
 
 
-def decode():
+def read():
     together.wait()
     for _ in range(50):
-        snapshot._snapshots.decode(data)
+        assert snapshot.read(log, 0) is not None
 
 
-threads = [Thread(target=decode) for _ in range(8)]
+threads = [Thread(target=read) for _ in range(8)]
 for thread in threads:
     thread.start()
 for thread in threads:

@@ -393,7 +393,7 @@ class ParkedKeys(_Out):
     keys: list[ParkedKey]
     unknown: Annotated[
         dict[str, list[int]],
-        Meta(description="By topic, partitions that nobody in the cluster leads at the moment: what is parked there."),
+        Meta(description="By topic, partitions that nobody leads at the moment. What is parked there is not known."),
     ] = {}
 
 
