@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import pytest
 from cli.support import Run
 from penstock.cli.demo import chapters
 from penstock.cli.demo.shop import Shop
-from penstock.cli.demo.telling import NotSo
+from penstock.cli.demo.telling import NotSo, Telling
 
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-W", "error", "-c", "from penstock.cli import main; main()", "demo"]
@@ -145,6 +146,21 @@ def test_the_broker_can_be_kept_to_look_at_the_dashboard(tmp_path: Path) -> None
         assert process.wait(60) == 0
     assert rest.startswith("✓ Told to stop, the broker ends well\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sentence_that_ctrl_c_comes_into_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupting(io.StringIO):
+        def flush(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    printed = Interrupting()
+    monkeypatch.setattr(sys, "stdout", printed)
+    telling = Telling()
+    telling.say_until_interrupted("The shop is open.")
+    monkeypatch.setattr(Interrupting, "flush", io.StringIO.flush)
+    telling.say("It is closed.")
+    assert printed.getvalue() == "The shop is open.\nIt is closed.\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_claim_that_does_not_hold_is_told_and_ends_the_demo(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

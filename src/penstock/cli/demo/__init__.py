@@ -78,19 +78,9 @@ def _run(telling: Telling, keep: bool) -> None:
             tell_all(Shop(telling, server, q))
         took_s = time.monotonic() - began
         if keep:
-            _say_until_interrupted(telling, f"The broker goes on, at {server.address}. Ctrl-C ends it.")
+            telling.say_until_interrupted(f"The broker goes on, at {server.address}. Ctrl-C ends it.")
         code = server.stop()
         telling.check(code == 0, "Told to stop, the broker ends well", code)
     telling.say(f"{telling.checked} checks in {took_s:.0f} s, and nothing is left behind.")
     if not keep:
         telling.say("`penstock demo --keep` leaves the broker running, to look around with the dashboard.")
-
-
-def _say_until_interrupted(telling: Telling, sentence: str) -> None:
-    try:
-        telling.say(sentence)
-        while True:
-            # Not for ever: a signal that comes just before the waiting begins would be seen only after it.
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        pass

@@ -5,6 +5,7 @@ Into a pipe goes plain text, as fast as it comes; at a terminal there is a pause
 
 from __future__ import annotations
 
+import signal
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ T = TypeVar("T")
 PATIENCE_S = 30.0
 _READING_S = 1.5
 _LOOK_AGAIN_S = 0.02
+_LISTEN_S = 0.2
 _WIDTH_MAX = 100
 
 
@@ -48,6 +50,18 @@ class Telling:
     def say(self, *sentences: str) -> None:
         for sentence in sentences:
             self._print(sentence)
+
+    def say_until_interrupted(self, sentence: str) -> None:
+        """Says it, and returns upon Ctrl-C."""
+        # A handler that raised could do so within the printing, after which rich would print the sentence once more.
+        asked: list[int] = []
+        before = signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+        try:
+            self.say(sentence)
+            while not asked:
+                time.sleep(_LISTEN_S)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def table(self, columns: Sequence[Column | str], rows: Sequence[Sequence[object]]) -> None:
         self.out.print()
