@@ -28,6 +28,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.columns import SCHEMA, TIME
+from penstock.decoding import from_json
 from penstock.errors import ArchiveCorrupt, InvalidInput, UnknownFormat
 
 FORMAT = 1
@@ -153,9 +154,9 @@ def decoded(name: str, data: bytes, kind: type[T]) -> T:
     if rest != b"%08x\n" % crc32c(line):
         raise ArchiveCorrupt(f"{name} of the archive is damaged", file=name)
     try:
-        version = msgspec.json.decode(line, type=_Version).version
+        version = from_json(line, _Version).version
         if version > FORMAT:
             raise UnknownFormat(f"{name} has version {version}; this build reads version {FORMAT}", file=name)
-        return msgspec.json.decode(line, type=kind)
+        return from_json(line, kind)
     except msgspec.DecodeError as error:
         raise ArchiveCorrupt(f"{name} of the archive can't be understood: {error}", file=name) from error

@@ -17,6 +17,7 @@ import msgspec
 from penstock.broker.names import check_name
 from penstock.broker.settings import PARTITIONS_DEFAULT, GroupSettings, TopicSettings, check_partitions
 from penstock.clock import Clock
+from penstock.decoding import json_decoder
 from penstock.errors import (
     AlreadyExists,
     GroupNotFound,
@@ -90,8 +91,7 @@ class Contents(msgspec.Struct, frozen=True):
     schedules: tuple[ScheduleRecord, ...] = ()
 
 
-# Made here: see snapshot.py.
-_contents = msgspec.json.Decoder(Contents)
+_contents = json_decoder(Contents)
 
 
 class Catalog:

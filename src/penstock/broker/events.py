@@ -11,11 +11,12 @@ What concerns the partition and not one group has the empty name for a group: de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from pyroaring import BitMap64
 
+from penstock.decoding import msgpack_decoder
 from penstock.errors import LogCorrupt
 from penstock.message import Message
 
@@ -221,7 +222,8 @@ class Together(Event, frozen=True, array_like=True, gc=False, tag="+"):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyEvent | Together)
+_any: Any = AnyEvent | Together
+_decoder = msgpack_decoder(_any)
 
 
 def pack(offsets: BitMap64) -> bytes:

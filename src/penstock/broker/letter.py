@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.broker.delivery import Failure
 from penstock.broker.ids import MessageId
+from penstock.decoding import convert, json_decoder
 from penstock.errors import InvalidInput
 from penstock.limits import KIB, Limits
 from penstock.message import Message
@@ -72,7 +73,7 @@ def check_where(where: object) -> None:
         raise InvalidInput(f"which ones is told with Where, not {type(where).__name__}")
     try:
         for field in msgspec.structs.fields(where):
-            msgspec.convert(getattr(where, field.name), field.type)
+            convert(getattr(where, field.name), field.type)
     except (msgspec.ValidationError, UnicodeError) as error:
         raise InvalidInput(f"{field.name}: {error}") from error
     if where.key is not None and not isinstance(where.key, bytes):
@@ -87,8 +88,7 @@ def original(letter: DeadLetter) -> MessageId:
 # --- the header ------------------------------------------------------------------------------------------
 
 
-# Made here: see snapshot.py.
-_obituaries = msgspec.json.Decoder(Obituary)
+_obituaries = json_decoder(Obituary)
 
 
 def letter_of(message: Message, obituary: Obituary) -> Message:

@@ -11,6 +11,7 @@ import msgspec
 from penstock.broker.lanes import LanesPolicy
 from penstock.broker.retries import RETRIES_MAX, SECOND_US, RetryPolicy
 from penstock.clock import TIME_MAX_US
+from penstock.decoding import convert
 from penstock.errors import InvalidSetting
 
 DAY_US = 86_400_000_000
@@ -40,7 +41,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def changed(self, **changes: Any) -> Self:
         """Checked as if they came from outside, which they do."""
         try:
-            return msgspec.convert({**msgspec.structs.asdict(self), **changes}, type(self))
+            return convert({**msgspec.structs.asdict(self), **changes}, type(self))
         except (msgspec.ValidationError, UnicodeError) as error:
             raise InvalidSetting(str(error)) from error
 
@@ -49,7 +50,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for field in _fields(type(self)):
             value = getattr(self, field.name)
             try:
-                msgspec.convert(value, field.type)
+                convert(value, field.type)
             except (msgspec.ValidationError, UnicodeError) as error:
                 raise InvalidSetting(f"{field.name}: {error}", setting=field.name) from error
 

@@ -21,6 +21,7 @@ from penstock.broker.delays import Delays
 from penstock.broker.delivery import Death, Delivery, Failure, Lease, Parked
 from penstock.broker.events import Assigned, Copying, Cursors, Started, pack, unpack
 from penstock.broker.lanes import Lanes
+from penstock.decoding import msgpack_decoder
 from penstock.errors import InvalidFrame, LogCorrupt
 from penstock.frame import CONTROL, Frame
 from penstock.message import Message
@@ -68,10 +69,8 @@ class _Head(msgspec.Struct, array_like=True, tag="snapshot"):
     length: int
 
 
-# Made here, not where they are needed: msgspec looks at a type when it is decoded for the first time, and if two
-# threads do so at once (partitions are opened by several), the process ends with a segmentation fault.
-_snapshots = msgspec.msgpack.Decoder(Snapshot)
-_heads = msgspec.msgpack.Decoder(_Head)
+_snapshots = msgpack_decoder(Snapshot)
+_heads = msgpack_decoder(_Head)
 
 
 def take(

@@ -23,6 +23,7 @@ from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.keys import Keys
 from penstock.cluster.placing import check_min_isr, min_isr_of, replicas_of
 from penstock.cluster.unclaimed import written
+from penstock.decoding import from_json
 from penstock.errors import LogCorrupt, OutcomeUnknown, StaleMetadata
 
 Record = TopicRecord | GroupRecord | ScheduleRecord
@@ -118,7 +119,7 @@ class ClusterCatalog(Catalog):
             else:
                 self._revisions[known.key] = known.now.revision
                 try:
-                    self._records[known.key] = msgspec.json.decode(known.now.value, type=kind)
+                    self._records[known.key] = from_json(known.now.value, kind)
                 except msgspec.MsgspecError as error:
                     raise LogCorrupt(f"{known.key} in etcd can't be read: {error}") from error
             if not self._is_stale:

@@ -25,6 +25,7 @@ from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions, Placed
 from penstock.cluster.tally import Tally
 from penstock.cluster.unclaimed import Unclaimed
+from penstock.decoding import from_json
 from penstock.errors import EtcdError, PenstockError
 
 log = logging.getLogger("penstock.cluster")
@@ -72,12 +73,12 @@ class Controller:
     def node(self) -> str:
         """Who it is, by what is known here."""
         item = self._view.get(self._keys.controller)
-        return "" if item is None else msgspec.json.decode(item.value, type=Chosen).node
+        return "" if item is None else from_json(item.value, Chosen).node
 
     @property
     def is_me(self) -> bool:
         item = self._view.get(self._keys.controller)
-        return item is not None and msgspec.json.decode(item.value, type=Chosen) == self._me
+        return item is not None and from_json(item.value, Chosen) == self._me
 
     def stir(self) -> None:
         """Something has changed that may need an election."""

@@ -13,6 +13,7 @@ from threading import Lock
 
 import msgspec
 
+from penstock.decoding import from_json
 from penstock.errors import LogCorrupt
 from penstock.storage.checked import read_checked, write_checked
 from penstock.storage.files import Files
@@ -70,4 +71,4 @@ class Inventory:
 
 def _read(files: Files) -> dict[str, tuple[str, str]]:
     body = read_checked(files, NAME, _MAGIC, "list of copies")
-    return {} if body is None else msgspec.json.decode(body, type=dict[str, tuple[str, str]])
+    return {} if body is None else from_json(body, dict[str, tuple[str, str]])

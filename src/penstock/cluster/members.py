@@ -11,6 +11,7 @@ from penstock.cluster.core.events import Registered
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.keys import Keys
 from penstock.cluster.registration import Broker
+from penstock.decoding import from_json
 from penstock.errors import LogCorrupt
 
 
@@ -44,7 +45,7 @@ class Members:
             self.brokers.pop(node, None)
         else:
             try:
-                self.brokers[node] = msgspec.json.decode(known.now.value, type=Broker)
+                self.brokers[node] = from_json(known.now.value, Broker)
             except msgspec.MsgspecError as error:
                 raise LogCorrupt(f"{known.key} in etcd can't be read: {error}") from error
         if self.brokers.get(node) != before:

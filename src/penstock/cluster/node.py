@@ -49,6 +49,7 @@ from penstock.cluster.tasks import start
 from penstock.cluster.throttle import Setting
 from penstock.cluster.unclaimed import Unclaimed
 from penstock.cluster.words import Replicate
+from penstock.decoding import from_json
 from penstock.errors import (
     DiskFull,
     EtcdError,
@@ -220,7 +221,7 @@ class Node:
             {self.keys.cluster: ABSENT}, [Put(self.keys.cluster, msgspec.json.encode(made))]
         )
         if isinstance(outcome, Lost):
-            made = msgspec.json.decode(outcome.items[self.keys.cluster].value, type=_Cluster)
+            made = from_json(outcome.items[self.keys.cluster].value, _Cluster)
         self.id, self.secret = made.id, made.secret
 
     async def join(self, info: NodeInfo, *, has_tls: bool = False) -> None:
@@ -388,7 +389,7 @@ class Node:
                     self.hide(hosted)
 
     def _throttled(self, known: Known) -> None:
-        rate = 0 if known.now is None else msgspec.json.decode(known.now.value, type=Setting).bytes_per_s
+        rate = 0 if known.now is None else from_json(known.now.value, Setting).bytes_per_s
         self.feeding.throttle.set(rate)
 
     def session_left_s(self) -> float:

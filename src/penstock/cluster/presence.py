@@ -21,6 +21,7 @@ from penstock.cluster.keys import Keys
 from penstock.cluster.members import Members
 from penstock.cluster.registration import Broker, Claim
 from penstock.cluster.tally import Tally
+from penstock.decoding import from_json
 from penstock.errors import AlreadyExists, EtcdUnavailable, OutcomeUnknown, PenstockError, SessionLost
 
 log = logging.getLogger("penstock.cluster")
@@ -93,7 +94,7 @@ class Presence:
                 await self._view.refresh()
                 found = {key: self._view.get(key) for key in keys}
                 # One of the same data directory was here before, and is dead: the directory is locked.
-                if any(item and msgspec.json.decode(item.value, type=Claim).disk != disk for item in found.values()):
+                if any(item and from_json(item.value, Claim).disk != disk for item in found.values()):
                     # Dead, if it is this node's past with a disk that is gone: its session runs out by itself.
                     if self._loop.time() >= give_up or await self._answers():
                         raise self._taken()

@@ -14,6 +14,7 @@ import msgspec
 from penstock.broker.broker import PARTITIONS
 from penstock.broker.catalog import NAME as CATALOG
 from penstock.client.placement import NodeInfo
+from penstock.decoding import from_json
 from penstock.errors import InvalidSetting
 from penstock.storage.checked import read_checked, write_checked
 from penstock.storage.files import Files
@@ -64,7 +65,7 @@ def read_disk(files: Files) -> Disk | None:
                 setting="data",
             )
         return None
-    return msgspec.json.decode(body, type=Disk)
+    return from_json(body, Disk)
 
 
 def own_disk(files: Files, node: str, cluster: str, new_id: bytes) -> Disk:

@@ -18,6 +18,7 @@ import msgspec
 from penstock.cluster.etcd.store import Item, Put, Store, Won
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.keys import Keys
+from penstock.decoding import from_json
 
 log = logging.getLogger("penstock.cluster")
 
@@ -59,7 +60,7 @@ class Unclaimed:
             await self._delete(item)
 
     async def _delete(self, item: Item) -> None:
-        partitions = msgspec.json.decode(item.value, type=_Written).partitions
+        partitions = from_json(item.value, _Written).partitions
         given_up = Put(item.key, msgspec.json.encode(_Written(partitions, is_given_up=True)))
         outcome = await self._store.commit({item.key: item.revision}, [given_up])
         if not isinstance(outcome, Won):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.cluster.core.messages import Fetch, Reply
+from penstock.decoding import msgpack_decoder
 from penstock.errors import ProtocolError
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ def decoded(header: bytes, kind: type[T]) -> T:
     """ProtocolError if it is none."""
     decoder = _decoders.get(kind)
     if decoder is None:
-        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+        decoder = _decoders[kind] = msgpack_decoder(kind)
     try:
         word: T = decoder.decode(header)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

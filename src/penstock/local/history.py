@@ -44,6 +44,7 @@ from penstock.client.requests import (
     Where,
     Why,
 )
+from penstock.decoding import convert
 from penstock.errors import MessageNotFound, NotScheduled
 from penstock.limits import MIB
 from penstock.local.handlers import Site, handles
@@ -130,7 +131,7 @@ def _scheduled(one: scheduled.Scheduled) -> Scheduled:
 
 
 def _schedule(record: ScheduleRecord) -> Schedule:
-    return msgspec.convert(record, Schedule, from_attributes=True)
+    return convert(record, Schedule, from_attributes=True)
 
 
 # --- dead letters -------------------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ async def get_trace(site: Site, request: GetTrace) -> Trace:
     identity = MessageId.parse(request.id)
     with _by_id(identity):
         trace = await site.broker.trace(identity)
-    steps = tuple(msgspec.convert(step, Step, from_attributes=True) for step in trace.steps)
+    steps = tuple(convert(step, Step, from_attributes=True) for step in trace.steps)
     return Trace(str(trace.id), steps)
 
 

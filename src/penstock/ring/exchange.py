@@ -31,6 +31,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.decoding import msgpack_decoder
 from penstock.errors import InvalidInput
 from penstock.limits import KIB, MIB
 
@@ -127,11 +128,11 @@ class Parcels:
 
     def __init__(self, job_type: Any) -> None:
         try:
-            self._all = msgspec.msgpack.Decoder(tuple[list[int] | None, list[job_type]])
-            self._one = msgspec.msgpack.Decoder(job_type)
+            self._all = msgpack_decoder(tuple[list[int] | None, list[job_type]])
+            self._one = msgpack_decoder(job_type)
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"jobs can't be read as {job_type!r}: {error}") from error
-        self._raw = msgspec.msgpack.Decoder(tuple[list[int] | None, list[msgspec.Raw]])
+        self._raw = msgpack_decoder(tuple[list[int] | None, list[msgspec.Raw]])
         # Jobs of other types may have views of what they were read from.
         self._is_copied = job_type is Any
 

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from pyroaring import BitMap64
 
+from penstock.decoding import msgpack_decoder
 from penstock.errors import BatchTooLarge, InvalidInput, UnknownFormat
 from penstock.frame import Frame
 from penstock.limits import MIB
@@ -42,6 +43,8 @@ _ARRAY = Struct(">BI")
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
+_raw_jobs = msgpack_decoder(list[msgspec.Raw])
+
 # Jobs as they follow each other in an array, and how many.
 Piece = tuple[int, bytes]
 
@@ -53,7 +56,7 @@ class JobCodec:
         self._encoder = msgspec.msgpack.Encoder()
         self._is_typed = job_type is not Any
         try:
-            self._decoder = msgspec.msgpack.Decoder(list[job_type])
+            self._decoder = msgpack_decoder(list[job_type])
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"jobs can't be read back as {job_type!r}: {error}") from error
 
@@ -184,7 +187,7 @@ def rows_record(kind: bytes, rows: list[Any]) -> Message:
 
 def raw_jobs(array: bytes | memoryview) -> list[bytes]:
     """Each as it was encoded."""
-    return [bytes(job) for job in msgspec.msgpack.decode(array, type=list[msgspec.Raw])]
+    return [bytes(job) for job in _raw_jobs.decode(array)]
 
 
 def moved_records(numbers: Sequence[int], jobs: Sequence[bytes]) -> list[Message]:

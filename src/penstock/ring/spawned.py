@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.decoding import msgpack_decoder
 from penstock.errors import WorkerFailed
 from penstock.ring.child import main
 from penstock.ring.exchange import ANSWERED, BROKEN, Memory, Outcome, send
@@ -27,7 +28,7 @@ _LOOK_S = 0.1
 _context = get_context("spawn")
 # Whoever starts a process also looks after those that have ended; two must not learn of the same end at once.
 _starting = Lock()
-_outcomes = msgspec.msgpack.Decoder(Outcome)
+_outcomes = msgpack_decoder(Outcome)
 
 
 class Ended(Exception):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.decoding import convert
 from penstock.errors import InvalidInput, UnknownFormat
 
 VERSION = 1
@@ -68,7 +69,7 @@ def read_back(checkpoint: Written, table: str) -> Places:
     if isinstance(version, int) and version > VERSION:
         raise UnknownFormat(f"the checkpoint has version {version}, and this Penstock knows {VERSION}: update it")
     try:
-        found = msgspec.convert(checkpoint, _Checkpoint, str_keys=True)
+        found = convert(checkpoint, _Checkpoint, str_keys=True)
     except msgspec.ValidationError as error:
         raise InvalidInput(
             f"the checkpoint is not one of a query that reads format penstock ({error}): {HOW_TO_START_ANEW}"

@@ -7,7 +7,6 @@ A field may be added at the end, with a default; none is ever taken away or move
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping
 from types import NoneType
 from typing import Any, TypeVar, Union, get_args
@@ -19,6 +18,7 @@ from penstock.acks import ALL
 from penstock.client import cluster_requests, placement, requests
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
+from penstock.decoding import msgpack_decoder
 from penstock.errors import InvalidInput, ProtocolError
 from penstock.limits import TOLD, Limits
 from penstock.wire.runs import from_runs, to_runs
@@ -209,9 +209,6 @@ def _from_wire(kind: type, value: object) -> object:
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
-# One thread at a time: clients have one each, and what msgspec finds out about a type when its first decoder is made
-# must not be used before it is whole.
-_making = threading.Lock()
 
 
 def encoded(word: object) -> bytes:
@@ -226,8 +223,7 @@ def decoded(header: bytes, kind: type[T]) -> T:
     """ProtocolError if it is none."""
     decoder = _decoders.get(kind)
     if decoder is None:
-        with _making:
-            decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind, dec_hook=_from_wire)
+        decoder = _decoders[kind] = msgpack_decoder(kind, dec_hook=_from_wire)
     try:
         word: T = decoder.decode(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

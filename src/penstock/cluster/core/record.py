@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.decoding import from_json
 from penstock.errors import InvalidInput
 
 
@@ -67,6 +68,6 @@ def encode(record: PartitionRecord) -> bytes:
 
 def decode(data: bytes | str) -> PartitionRecord:
     try:
-        return msgspec.json.decode(data, type=PartitionRecord)
+        return from_json(data, PartitionRecord)
     except msgspec.MsgspecError as error:
         raise InvalidInput(f"This is no partition record: {error}. Was it written by something else?") from None

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.cluster.etcd.http import AnswerLost, Reply
+from penstock.decoding import from_json
 from penstock.errors import (
     EtcdRefused,
     EtcdRequestTooLarge,
@@ -153,7 +154,7 @@ T = TypeVar("T")
 
 def decode(body: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(body, type=kind, strict=False)
+        return from_json(body, kind, strict=False)
     except msgspec.DecodeError as error:
         raise AnswerLost(f"what came is not an answer of etcd ({error})") from error
 

@@ -17,6 +17,7 @@ from starlette.routing import Route as Path
 from starlette.routing import Router
 
 import penstock
+from penstock.decoding import json_decoder
 from penstock.errors import Fatal, InternalError, InvalidInput, PenstockError
 from penstock.server.access import Operation, Rules
 from penstock.server.gate import Gate
@@ -51,7 +52,7 @@ class App:
         # Whom nothing is allowed.
         self.nobody = Guarded(desk.site, "nobody", lambda: Rules(()))
         self._publish_max = message_max(desk.site.limits)
-        self._decoder = msgspec.json.Decoder(shapes.Publish)
+        self._decoder = json_decoder(shapes.Publish)
         by_path: dict[str, list[Route]] = {}
         for route in ROUTES:
             by_path.setdefault(route.path, []).append(route)
@@ -155,7 +156,7 @@ class _Endpoint:
         self._path = routes[0].path
         self._routes = {route.method: route for route in routes}
         self._decoders: dict[str, msgspec.json.Decoder[Any]] = {
-            route.method: msgspec.json.Decoder(route.body) for route in routes if route.body is not None
+            route.method: json_decoder(route.body) for route in routes if route.body is not None
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from penstock.client.words import Duration, duration_of
+from penstock.decoding import convert
 from penstock.durations import time_us
 from penstock.errors import InvalidInput
 from penstock.server.http.failures import BodyTooLarge
@@ -85,7 +86,7 @@ def query_of(query: bytes, kind: type[T]) -> T:
     if len(given) < len(pairs):
         raise InvalidInput("the query has a field twice; lists are written with commas")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"in the query: {error}") from error
 

@@ -14,6 +14,7 @@ from penstock.client.reader import Reader
 from penstock.client.requests import FindArchive, FindOffsets, TopicInfo
 from penstock.client.rows import StoredMessage
 from penstock.clock import rfc3339
+from penstock.decoding import json_decoder
 from penstock.errors import (
     AlreadyExists,
     ArchiveConflict,
@@ -44,7 +45,7 @@ from penstock.server.http.rows import message_in, stored
 from penstock.server.http.settings import settings_in
 
 READ_BYTES_MAX = 4 * MIB
-_MESSAGE: msgspec.json.Decoder[shapes.Publish] = msgspec.json.Decoder(shapes.Publish)
+_MESSAGE: msgspec.json.Decoder[shapes.Publish] = json_decoder(shapes.Publish)
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):

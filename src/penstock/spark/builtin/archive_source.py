@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from penstock.archive import Archive, FileEntry
+from penstock.decoding import from_json
 from penstock.spark.asked import Asked, asked_by
 from penstock.spark.builtin.archive_places import places
 from penstock.spark.builtin.archive_task import archive_task, report_made_again
@@ -69,4 +70,4 @@ class ArchiveStreamReader(PenstockStreamReader):
 
 
 def entry_of(told: str) -> FileEntry:
-    return msgspec.json.decode(told, type=FileEntry)
+    return from_json(told, FileEntry)

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.client.blocking import Client
+from penstock.decoding import from_json
 from penstock.errors import TopicNotFound, UnknownFormat
 from penstock.spark.builtin.mirror_runs import Run, grown, translated
 
@@ -170,13 +171,13 @@ class Table:
         kind, *rest = msgspec.json.decode(key)
         if kind == "mirror" and value is not None:
             _check_version(value)
-            self.mirrors[rest[0]] = msgspec.json.decode(value, type=MirrorRecord)
+            self.mirrors[rest[0]] = from_json(value, MirrorRecord)
         elif kind == "course":
             *of, part = rest
             self._take_part(Way(*of), part, value)
         elif kind == "end" and value is not None and (course := self.courses.get(Way(*rest))) is not None:
             _check_version(value)
-            end = msgspec.json.decode(value, type=_End)
+            end = from_json(value, _End)
             course.source_end, course.target_end = end.source, end.target
 
     def _take_part(self, way: Way, part: int, value: bytes | None) -> None:
@@ -186,7 +187,7 @@ class Table:
                 course.parts[part] = []
             return
         _check_version(value)
-        told = msgspec.json.decode(value, type=_Course)
+        told = from_json(value, _Course)
         if course is None or course.mirror != told.mirror:
             course = self.courses[way] = Course(told.source, told.mirror, told.base)
         course.parts += [[] for _ in range(part + 1 - len(course.parts))]
@@ -198,7 +199,7 @@ class _Versioned(msgspec.Struct):
 
 
 def _check_version(value: bytes) -> None:
-    version = msgspec.json.decode(value, type=_Versioned).version
+    version = from_json(value, _Versioned).version
     if version > VERSION:
         raise UnknownFormat(f"{TABLE} has version {version}, and this Penstock knows {VERSION}: update it")
 

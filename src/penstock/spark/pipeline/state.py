@@ -21,6 +21,7 @@ from typing import Literal
 import msgspec
 
 from penstock.clock import SystemClock
+from penstock.decoding import from_json
 from penstock.errors import InvalidInput, NotFound, PipelineRunning, StorageError
 from penstock.spark.pipeline.progress import Progress
 
@@ -76,7 +77,7 @@ class Store:
     def get(self, name: str) -> State:
         file = self.home(name) / "state.json"
         try:
-            state = msgspec.json.decode(file.read_bytes(), type=State)
+            state = from_json(file.read_bytes(), State)
         except FileNotFoundError:
             raise NotFound(f"no pipeline {name!r} has run here (state in {self.directory})", pipeline=name) from None
         except OSError as error:
