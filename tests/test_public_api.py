@@ -121,6 +121,7 @@ def test_error_codes_never_change() -> None:
         "LeadershipLost": "leadership_lost",
         "NotCoordinator": "not_coordinator",
         "NotEnoughReplicas": "not_enough_replicas",
+        "NotCommitted": "not_committed",
         "StaleMetadata": "stale_metadata",
         "LogTruncated": "log_truncated",
         "EtcdRequestTooLarge": "etcd_request_too_large",

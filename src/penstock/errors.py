@@ -63,6 +63,7 @@
     │   ├── LeadershipLost              retriable: while it was under way; whether it was carried out is not known
     │   ├── NotCoordinator              retriable: another node looks after the members of the group
     │   ├── NotEnoughReplicas           retriable: fewer in sync than the topic demands; not carried out
+    │   ├── NotCommitted                retriable: other replicas do not have it yet; whether they will is not known
     │   ├── StaleMetadata               retriable: this node does not know yet what the other one does
     │   └── LogTruncated                a leader was elected that did not have everything: what was read is not there
     ├── EtcdError                       of the etcd that holds a cluster's metadata
@@ -381,6 +382,11 @@ class NotCoordinator(ClusterError):
 
 class NotEnoughReplicas(ClusterError):
     code = "not_enough_replicas"
+    retriable = True
+
+
+class NotCommitted(ClusterError):
+    code = "not_committed"
     retriable = True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from penstock.local import groups as group_handlers
 from penstock.local import history, operating, placement, topics
 from penstock.local.handlers import HANDLERS, Cluster, Site
 from penstock.local.keeper import Keeper
+from penstock.local.overdue import Overdue
 from penstock.message import Message
 from penstock.storage.commit import Committed
 from penstock.storage.files import Files, random_id
@@ -65,6 +66,8 @@ class LocalTransport:
         self.archive_dir = archive_dir
         self._loop = asyncio.get_running_loop()
         self._site = Site(broker, clock, random_id, self._on_a_thread, archive_dir, cluster)
+        # Of what waits for other nodes.
+        self._overdue = None if cluster is None else Overdue()
         self._is_closed = False
 
     @classmethod
@@ -109,13 +112,15 @@ class LocalTransport:
     async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
         self.check()
         on_topic = self.broker.topic(topic)
-        published = await on_topic.publish(message, partition, acks)
+        publishing = on_topic.publish(message, partition, acks)
+        published = await (self._bounded(publishing) if acks == ALL else publishing)
         return Stored(published.partition, published.offset, published.append_time, on_topic.count)
 
     async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
         self.check()
         on_topic = self.broker.topic(topic)
-        published = await on_topic.publish_frame(frame, partition, acks)
+        publishing = on_topic.publish_frame(frame, partition, acks)
+        published = await (self._bounded(publishing) if acks == ALL else publishing)
         return Stored(partition, published.offset, published.append_time, on_topic.count)
 
     def storing(
@@ -126,7 +131,13 @@ class LocalTransport:
         if self._is_closed or (self._keeper is not None and self._keeper.failure is not None):
             self.check()
         on_topic = self.broker.topic(topic)
-        return on_topic.storing(frame, partition, acks, is_alone=is_alone), on_topic.count
+        storing = on_topic.storing(frame, partition, acks, is_alone=is_alone)
+        if self._overdue is not None and acks == ALL and not isinstance(storing, Committed):
+            storing = self._overdue.bounded(storing)
+        return storing, on_topic.count
+
+    def _bounded(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        return work if self._overdue is None else self._overdue.within(work)
 
     # --- consuming ---------------------------------------------------------------------------------------
 
@@ -206,17 +217,7 @@ class LocalTransport:
         await self._hear_of(group)
         on_topic = self.broker.group(group, receipt.topic)
         held = groups.Receipt(receipt.partition, receipt.lease, receipt.offsets)
-        match answer:
-            case Ack():
-                await on_topic.ack(held, again=answer.again)
-            case Nack():
-                await on_topic.nack(held, reason=answer.reason, delay_us=answer.delay_us)
-            case Reject():
-                await on_topic.reject(held, answer.reason)
-            case Release():
-                await on_topic.release(held)
-            case Extend():
-                await on_topic.extend(held, answer.visibility_us)
+        await self._bounded(_answered(on_topic, held, answer))
 
     async def left(self, group: str, leases: Sequence[Lease]) -> list[BitMap64]:
         """Of each what is not answered for and not over."""
@@ -293,3 +294,17 @@ class LocalTransport:
 
     async def _on_a_reading_thread(self, work: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._readers, work)
+
+
+async def _answered(on_topic: groups.Group, held: groups.Receipt, answer: Answer) -> None:
+    match answer:
+        case Ack():
+            await on_topic.ack(held, again=answer.again)
+        case Nack():
+            await on_topic.nack(held, reason=answer.reason, delay_us=answer.delay_us)
+        case Reject():
+            await on_topic.reject(held, answer.reason)
+        case Release():
+            await on_topic.release(held)
+        case Extend():
+            await on_topic.extend(held, answer.visibility_us)

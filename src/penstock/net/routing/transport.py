@@ -11,7 +11,15 @@ from penstock.client.answers import Ack, Answer, Extend
 from penstock.client.placement import DescribeCluster, NodeInfo
 from penstock.client.requests import Request
 from penstock.client.transport import Delivery, Page, Receipt, Stored, Transport
-from penstock.errors import ConnectionLost, LeadershipLost, LogClosed, MemberNotFound, PenstockError, Unsupported
+from penstock.errors import (
+    ConnectionLost,
+    LeadershipLost,
+    LogClosed,
+    MemberNotFound,
+    NotCommitted,
+    PenstockError,
+    Unsupported,
+)
 from penstock.frame import Frame
 from penstock.limits import Limits
 from penstock.message import Message
@@ -172,7 +180,7 @@ class RoutedTransport:
             await self._leading.ask(
                 receipt.topic, receipt.partition, tell, is_repeatable=is_repeatable, awaits_replicas=True
             )
-        except LeadershipLost as error:
+        except (LeadershipLost, NotCommitted) as error:
             raise ConnectionLost(error.message, **error.details) from error
 
     # --- the rest ----------------------------------------------------------------------------------------
