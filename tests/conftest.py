@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
 # How long an example takes is no test: the machine may have other work.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+TESTS = Path(__file__).parent
+# Begun first, so that no worker is left with one of them when the others have nothing more to do.
+LONG = ("chaos", "benchmarks", "broker/test_model.py", "spark", "simulation", "docs", "integration", "security")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _rank(item.path.relative_to(TESTS).as_posix()))
+
+
+def _rank(file: str) -> int:
+    return next((rank for rank, begin in enumerate(LONG) if file.startswith(begin)), len(LONG))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -379,5 +379,5 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert o in self.delivery.leases[self.model.messages[o].lease].offsets
 
 
-DeliveryMachine.TestCase.settings = settings(max_examples=2000, stateful_step_count=40, deadline=None)
+DeliveryMachine.TestCase.settings = settings(max_examples=1000, stateful_step_count=40, deadline=None)
 test_delivery_agrees_with_the_model = DeliveryMachine.TestCase

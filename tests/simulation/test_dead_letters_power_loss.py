@@ -34,7 +34,7 @@ from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.message import Message
 from penstock.testing import ManualClock, MemoryDisk, Operation
 
-STATES = 780
+STATES = 420
 STATES_PER_SEED = 60
 STEPS = 60
 TOPIC = "t"

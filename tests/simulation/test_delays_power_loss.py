@@ -38,7 +38,7 @@ from penstock.message import Message
 from penstock.storage.log import LogSettings
 from penstock.testing import ManualClock, MemoryDisk, Operation
 
-STATES = 320
+STATES = 200
 STATES_PER_SEED = 40
 STEPS = 60
 TOPIC = "t"

@@ -22,7 +22,7 @@ from penstock.broker.settings import GroupSettings
 from penstock.message import Message
 from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
-SEEDS = 12
+SEEDS = 8
 STEPS = 25
 # Nothing is ever given up here, so that every message that is not done must come again.
 SETTINGS = GroupSettings(
