@@ -167,10 +167,10 @@ def found(report: ClusterReport, topic: str, number: int) -> PartitionReport:
 
 
 @contextmanager
-def local_cluster(directory: Path, etcd: str, *names: str) -> Iterator[LocalCluster]:
+def local_cluster(directory: Path, etcd: str, *names: str, **settings: Any) -> Iterator[LocalCluster]:
     cluster = LocalCluster(directory, etcd)
     try:
-        cluster.start(*names)
+        cluster.start(*names, **settings)
         yield cluster
     finally:
         cluster.close()

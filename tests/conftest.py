@@ -17,11 +17,11 @@ LONG = ("chaos", "benchmarks", "broker/test_model.py", "spark", "simulation", "d
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _rank(item.path.relative_to(TESTS).as_posix()))
+    items.sort(key=lambda item: _rank(item.path))
 
 
-def _rank(file: str) -> int:
-    return next((rank for rank, begin in enumerate(LONG) if file.startswith(begin)), len(LONG))
+def _rank(file: Path) -> int:
+    return next((rank for rank, begin in enumerate(LONG) if file.is_relative_to(TESTS / begin)), len(LONG))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

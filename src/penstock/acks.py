@@ -7,7 +7,8 @@
 A broker on its own is all the replicas there are: "leader" and "all" are the same there.
 
 Below `min_isr`, "all" is refused (NotEnoughReplicas). "leader" and "none" are not, as in Kafka: whoever asks for no
-more than one disk gets it as long as that one is there.
+more than one disk gets it as long as that one is there. Of what was taken before, "all" says after a while that nobody
+knows (NotCommitted).
 """
 
 from __future__ import annotations

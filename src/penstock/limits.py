@@ -46,6 +46,8 @@ class Limits:
     idle_us: int = 300 * _SECOND_US
     # How long somebody may take nothing of what it is sent, or a gRPC call may have no request.
     stuck_us: int = 60 * _SECOND_US
+    # How long somebody waits until other nodes of a cluster have what it publishes, or know of its answer.
+    commit_us: int = 10 * _SECOND_US
     # How long the broker stays awake for the next message of somebody who publishes one after another.
     awake_us: int = 300
     # Of requests that are not answered yet: beyond it a connection is not read from; but see `grpc/intake.py`.

@@ -402,6 +402,27 @@ def test_a_nack_of_which_nobody_knows_whether_it_arrived_keeps_the_order_of_its_
     assert handled == [(b"0", 1), (b"0", 2), (b"1", 1), (b"2", 1)]
 
 
+def test_an_ack_of_which_nobody_knows_whether_it_arrived_may_be_said_until_somebody_does(
+    queue: VirtualQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(queue, 1)
+    transport = queue._transport
+    answer, errors = transport.answer, [ConnectionLost("no answer")] * 2
+
+    async def lose_two(group: str, receipt: Receipt, given: Answer) -> None:
+        await answer(group, receipt, given)
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(transport, "answer", lose_two)
+    (message,) = queue.consumer("w", "orders").poll()
+    with pytest.raises(ConnectionLost):
+        message.ack()
+    assert message.is_held, "as far as anybody knows"
+    message.ack()
+    assert not message.is_held
+
+
 def test_an_ack_that_is_said_again_is_no_error_only_if_it_was_carried_out(queue: VirtualQueue) -> None:
     publish(queue, 3)
     consumer = queue.consumer("w", "orders")

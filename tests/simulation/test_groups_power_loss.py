@@ -23,6 +23,7 @@ from penstock.message import Message
 from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
 SEEDS = 8
+MUTANT_SEEDS = 12
 STEPS = 25
 # Nothing is ever given up here, so that every message that is not done must come again.
 SETTINGS = GroupSettings(
@@ -155,5 +156,5 @@ def test_the_simulation_catches_an_acknowledgement_told_before_it_is_written(mon
 
     monkeypatch.setattr(Deliveries, "ack", ack)
     with pytest.raises(AssertionError, match="delivered again"):
-        for seed in range(SEEDS):
+        for seed in range(MUTANT_SEEDS):
             run_seed(seed, Counter())

@@ -386,8 +386,14 @@ class Deliveries:
 
     async def _decided(self, events: Sequence[AnyEvent]) -> None:
         """Applied at once; returns when they are on disk."""
-        if events:
-            await self._write(events)
+        if not events:
+            return
+        written = self._write(events)
+        if any(isinstance(event, Exhausted) for event in events):
+            # There are dead letters to be made of it then, whoever still waits.
+            await asyncio.shield(written)
+        else:
+            await written
 
     def _write(self, events: Sequence[AnyEvent]) -> asyncio.Future[Committed]:
         """What was decided together is one row.

@@ -205,7 +205,7 @@ class Topic:
         return (is_alone and chosen.store_alone(frame, facts)) or chosen.storing(frame, acks)
 
     def _check_replicas(self, number: int, chosen: Partition, acks: str) -> None:
-        """What is refused is not appended; what was, before they were too few, waits until they are enough again."""
+        """What is refused is not appended; what was, before they were too few, is stored when they are enough again."""
         if chosen.too_few is not None and acks == ALL:
             in_sync, min_isr = chosen.too_few
             raise NotEnoughReplicas(

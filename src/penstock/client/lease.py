@@ -41,6 +41,7 @@ class Lease:
         "_lost_after",
         "_terms",
         "_transport",
+        "_untold",
         "acks",
         "deadline_us",
         "fresh_until_us",
@@ -75,6 +76,8 @@ class Lease:
         # Nothing of it is lost as far as is known here.
         self.is_whole = True
         self._answered = BitMap64()
+        # Acknowledged, and nobody knows whether that was heard.
+        self._untold = BitMap64()
         # By what waits for one another: the first that was given back.
         self._lost_after: dict[Hashable, _Place] = {}
 
@@ -120,6 +123,8 @@ class Lease:
         if gone:
             raise NotLeased(f"answered for already, or taken back: {self._named(gone)}", **self._details(gone))
         was_lost = False
+        if isinstance(answer, Ack) and offsets & self._untold:
+            answer = Ack(again=True)
         try:
             try:
                 await self._transport.answer(self._group, Receipt(*self.id, offsets), answer)
@@ -139,6 +144,10 @@ class Lease:
                 self._note(rows, offsets, answer)
                 told += " (the connection was lost while this was told: it arrived then, or not at all)"
             raise type(error)(told, **self._details(offsets)) from error
+        except ConnectionLost:
+            if isinstance(answer, Ack):
+                self._untold |= offsets
+            raise
         self._note(rows, offsets, answer)
 
     def _note(self, rows: Iterable[Row], offsets: BitMap64, answer: Answer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -67,7 +67,7 @@ class LocalTransport:
         self._loop = asyncio.get_running_loop()
         self._site = Site(broker, clock, random_id, self._on_a_thread, archive_dir, cluster)
         # Of what waits for other nodes.
-        self._overdue = None if cluster is None else Overdue()
+        self._overdue = None if cluster is None else Overdue(limits.commit_us)
         self._is_closed = False
 
     @classmethod
@@ -136,7 +136,7 @@ class LocalTransport:
             storing = self._overdue.bounded(storing)
         return storing, on_topic.count
 
-    def _bounded(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    def _bounded(self, work: Awaitable[T]) -> Awaitable[T]:
         return work if self._overdue is None else self._overdue.within(work)
 
     # --- consuming ---------------------------------------------------------------------------------------

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 import penstock
-from cluster_nodes import LocalCluster, found
-from penstock.broker.topic import Topic
+from cluster_nodes import LocalCluster, found, local_cluster
 from penstock.client.blocking import Client
 from penstock.client.cluster_requests import SurveyCluster
+from penstock.client.patience import patiently
 from penstock.client.transport import Stored
 from penstock.clock import SystemClock
-from penstock.errors import ConnectionLost, NotCommitted, NotEnoughReplicas
+from penstock.errors import NotCommitted, NotEnoughReplicas
 from penstock.frame import Frame, Producer
-from penstock.local import overdue
+from penstock.limits import Limits
 from penstock.message import Message
 from penstock.net.address import place_of
+from penstock.net.connecting import transport_to
 from penstock.net.remote import RemoteTransport
 
 
@@ -92,69 +96,64 @@ def test_what_the_leader_alone_had_may_be_lost_with_it_and_its_producer_hears_so
         assert values(q) == [b"0", b"all", b"2", b"all"]
 
 
+@pytest.fixture
+def hasty(tmp_path: Path, etcd: str) -> Iterator[LocalCluster]:
+    """Nodes that do not wait long for each other."""
+    with local_cluster(tmp_path, etcd, "a", "b", "c", limits=Limits(commit_us=200_000)) as found:
+        yield found
+
+
+def frame(value: bytes) -> Frame:
+    return Frame.of_message(Message(value), now_us=1, producer=Producer(7, 0, 0))
+
+
+def publish(cluster: LocalCluster, node: str, frame: Frame, acks: str) -> Stored:
+    async def publish() -> Stored:
+        transport = await RemoteTransport.to(place_of(f"penstock://{cluster.nodes[node].native}"), SystemClock())
+        try:
+            return await transport.publish_frame("t", 0, frame, acks)
+        finally:
+            await transport.close()
+
+    return cluster.run(publish())
+
+
 def test_what_replicas_do_not_get_in_time_is_told_to_be_unknown_and_stored_once_when_they_are_back(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    hasty: LocalCluster,
 ) -> None:
-    monkeypatch.setattr(overdue, "PATIENCE_S", 0.2)
-    leader, follower = replicas(cluster)
-    frame = Frame.of_message(Message(b"once"), now_us=1, producer=Producer(7, 0, 0))
-
-    def publish(acks: str) -> Stored:
-        async def publish() -> Stored:
-            transport = await RemoteTransport.to(place_of(f"penstock://{cluster.nodes[leader].native}"), SystemClock())
-            try:
-                return await transport.publish_frame("t", 0, frame, acks)
-            finally:
-                await transport.close()
-
-        return cluster.run(publish())
-
-    stop_follower(cluster, leader, follower)
-    first = publish("leader")
+    leader, follower = replicas(hasty)
+    stop_follower(hasty, leader, follower)
+    first = publish(hasty, leader, frame(b"once"), "leader")
     for _ in range(2):
-        with pytest.raises(NotCommitted, match=r"after 0\.2 s it is on the leader's disk") as late:
-            publish("all")
+        with pytest.raises(NotCommitted, match="taken 200ms ago, and not yet on the disks of all replicas") as late:
+            publish(hasty, leader, frame(b"once"), "all")
         assert late.value.retriable
-    cluster.start(follower)
-    monkeypatch.undo()
-    assert publish("all").offset == first.offset
-    with penstock.connect(cluster.address) as q:
+    hasty.start(follower)
+
+    async def until_stored() -> Stored:
+        transport = await transport_to(hasty.address)
+        try:
+            return await patiently(30, lambda: transport.publish_frame("t", 0, frame(b"once"), "all"))
+        finally:
+            await transport.close()
+
+    assert hasty.run(until_stored()).offset == first.offset
+    with penstock.connect(hasty.address) as q:
         assert values(q) == [b"once"]
 
 
-def test_a_producer_tries_again_for_what_replicas_do_not_get_in_time(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overdue, "PATIENCE_S", 0.2)
-    leader, follower = replicas(cluster)
-    with penstock.connect(cluster.address) as q:
-        # The leader takes it, and then there is nobody else to have it.
-        stop_follower(cluster, leader, follower)
-        monkeypatch.setattr(Topic, "_check_replicas", lambda *_: None)
-        with q.producer("t", retry_for="0s") as producer, pytest.raises(NotCommitted):
-            producer.send(b"given up").result()
-        with q.producer("t", retry_for="60s") as producer:
-            sent = producer.send(b"tried again")
-            with pytest.raises(TimeoutError):
-                sent.result(1.0)
-            cluster.start(follower)
-            assert sent.result().offset >= 0
-        assert values(q) == [b"given up", b"tried again"], "it was told that it may be stored yet"
-
-
-def test_an_acknowledgement_that_replicas_do_not_get_in_time_may_count_and_does_when_they_are_back(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overdue, "PATIENCE_S", 0.2)
-    leader, follower = replicas(cluster)
-    with penstock.connect(cluster.address) as q, q.consumer("g", ["t"], start="earliest") as consumer:
+def test_an_acknowledgement_that_replicas_do_not_hear_of_waits_for_them(hasty: LocalCluster) -> None:
+    leader, follower = replicas(hasty)
+    with penstock.connect(hasty.address) as q, q.consumer("g", ["t"], start="earliest") as consumer:
         q.publish("t", b"first")
         first = next(iter(consumer))
-        stop_follower(cluster, leader, follower)
-        with pytest.raises(ConnectionLost, match="it may be stored yet, or not"):
-            first.ack()
-        cluster.start(follower)
-        monkeypatch.undo()
+        stop_follower(hasty, leader, follower)
+        with ThreadPoolExecutor(1) as thread:
+            acknowledging = thread.submit(first.ack)
+            with pytest.raises(TimeoutError):
+                acknowledging.result(1)
+            hasty.start(follower)
+            acknowledging.result()
         q.publish("t", b"second")
         second = next(iter(consumer))
         second.ack()

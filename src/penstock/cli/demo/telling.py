@@ -61,7 +61,8 @@ class Telling:
             while not asked:
                 time.sleep(_LISTEN_S)
         finally:
-            signal.signal(signal.SIGINT, before)
+            # None: somebody else's than Python's.
+            signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
     def table(self, columns: Sequence[Column | str], rows: Sequence[Sequence[object]]) -> None:
         self.out.print()

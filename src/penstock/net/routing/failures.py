@@ -26,7 +26,8 @@ def is_misplaced(error: PenstockError) -> bool:
 
 
 def is_unknown(error: PenstockError) -> bool:
-    """Nobody knows whether it was carried out."""
+    """Nobody knows whether it was carried out, and another node may. NotCommitted is not among these: it was, and all
+    that is left is to wait."""
     return isinstance(error, ConnectionLost | LeadershipLost) and not is_misplaced(error)
 
 

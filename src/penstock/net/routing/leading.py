@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from penstock.client.placement import Placed
 from penstock.client.transport import Transport
-from penstock.errors import LeadershipLost, NotEnoughReplicas, NotLeader, PenstockError
+from penstock.errors import LeadershipLost, NotCommitted, NotEnoughReplicas, NotLeader, PenstockError
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.failures import is_behind, is_misplaced, is_unknown
 from penstock.net.routing.nodes import Nodes
@@ -59,7 +59,8 @@ class Leading:
                     raise NotLeader(f"nobody leads partition {number} of {topic} yet", topic=topic, partition=number)
                 return await self.ask_once(topic, placed, ask)
             except PenstockError as error:
-                is_awaited = awaits_replicas and isinstance(error, NotEnoughReplicas)
+                waits = NotEnoughReplicas | NotCommitted if is_repeatable else NotEnoughReplicas
+                is_awaited = awaits_replicas and isinstance(error, waits)
                 if not (is_awaited or is_misplaced(error) or is_behind(error) or (is_repeatable and is_unknown(error))):
                     raise
                 last = error

@@ -161,7 +161,8 @@ class RoutedTransport:
         return await member.poll(topics, count=count, bytes_max=bytes_max, wait_us=wait_us, visibility_us=visibility_us)
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
-        """ConnectionLost if nobody knows whether it was told; but an acknowledgement is told until that is known."""
+        """ConnectionLost if nobody knows whether it was told, or other nodes do not know of it; but an acknowledgement
+        is told until that is known."""
         self._check()
         told = answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 import grpc
@@ -148,7 +148,9 @@ class _Stream:
             await self._note(leases_of(deliveries))
             messages, left = fitting(self._call.desk, wanted.group, deliveries)
             for receipt in left:
-                await self._call.site.answer(wanted.group, receipt, Release())
+                # If it fails, they come back when their time is up.
+                with suppress(PenstockError):
+                    await self._call.site.answer(wanted.group, receipt, Release())
             if messages:
                 self._subscription.spend(len(messages), 0)
                 await self._write(pb.SubscribeReply(delivered=pb.PollReply(messages=messages)))
