@@ -79,7 +79,7 @@ async def killed(run: Run, running: Cluster, loaded: Load, name: str) -> Killed:
     lost = [number for number, leader in leaders.items() if leader == name]
     others = [number for number, leader in leaders.items() if leader != name]
     await loaded.told_again(leaders)
-    await loaded.caught_up(within_s=run.pick(10, 1))
+    await loaded.caught_up(within_s=10)
     since = time.perf_counter()
     await asyncio.sleep(run.pick(6, 1))
     at = time.perf_counter()

@@ -61,8 +61,9 @@ class Load:
                     await asyncio.sleep(INTERVAL_S)
 
     def latencies(self, numbers: Iterable[int], since: float, until: float) -> list[float]:
-        """Of what was due meanwhile, from due to told, in order of size."""
-        return sorted(one.at - one.due for number in numbers for one in self.told[number] if since <= one.due < until)
+        """Of what was due meanwhile, from due to told, in order of size. If nothing was told of, it took that long."""
+        told = (one for number in numbers for one in self.told[number] if since <= one.due < until)
+        return sorted(one.at - one.due for one in told) or [until - since]
 
     def longest(self, number: int, since: float, until: float) -> Told:
         """The longest time in which nothing was told: from when to when."""

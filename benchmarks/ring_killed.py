@@ -109,6 +109,8 @@ def _work(path: Path, name: str, parent: Connection) -> None:
             assert batch[0] == job(step * A_STEP)
             batch.ack()
             acked_at[step] = monotonic()
+            if step == 0:
+                parent.send("at work")
 
     Thread(target=acknowledge, daemon=True).start()
     began_s = monotonic()
@@ -118,7 +120,6 @@ def _work(path: Path, name: str, parent: Connection) -> None:
         put_at[step] = monotonic()
         if step == STEPS_BEHIND:
             steps.set()
-            parent.send("at work")
 
 
 def kill(run: Run) -> Kill:

@@ -127,7 +127,7 @@ class Process:
 
     def says(self, *words: str) -> bool:
         """Whether one of these is among the last that it said."""
-        self._listening.join(5)
+        self._listening.join(60)
         end = self.log.read_text()[-_LAST_WORDS:]
         return any(word in end for word in words)
 

@@ -25,7 +25,7 @@ def demo(temporary: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(ROOT / "examples/durable_log.py")]
     # As wide as what is looked for below.
     environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "160"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if not path.stem.startswith("test_"))
@@ -39,7 +39,7 @@ def test_an_example_prints_what_it_says_it_prints(name: str, tmp_path: Path) -> 
     expected = textwrap.dedent(described.split("It prints:\n")[1]).strip().splitlines()
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-W", "error", str(path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == expected
     assert list(tmp_path.iterdir()) == []
@@ -47,7 +47,7 @@ def test_an_example_prints_what_it_says_it_prints(name: str, tmp_path: Path) -> 
 
 def test_the_example_of_a_test_passes() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "examples/test_reminders.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 
@@ -87,6 +87,6 @@ def test_the_demo_leaves_nothing_behind(demo: subprocess.CompletedProcess[str], 
 
 def test_all_examples_run_one_after_the_other() -> None:
     command = [sys.executable, "-W", "error", str(ROOT / "examples/all.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=560, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert all(f"(examples/{name}.py)" in done.stdout for name in EXAMPLES if name not in ("all", "spark_notebook"))

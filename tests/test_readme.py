@@ -57,7 +57,7 @@ def assert_shown(printed: str, shown: str) -> None:
 
 def run(command: list[str], directory: Path) -> str:
     wide = {**os.environ, "COLUMNS": "200"}
-    result = subprocess.run(command, cwd=directory, env=wide, capture_output=True, text=True, timeout=280, check=False)
+    result = subprocess.run(command, cwd=directory, env=wide, capture_output=True, text=True, timeout=560, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert _LOG_OF_SPARK.sub("", result.stderr) == ""
     return result.stdout

@@ -92,7 +92,7 @@ def report(*arguments: str, scripts: Sequence[str] = SCRIPTS, before: str = "") 
         f"runpy.run_path({str(BENCHMARKS / 'report.py')!r}, run_name='__main__')",
     )
     command = [sys.executable, "-W", "error", "-c", "\n".join(lines), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
 class Reported(NamedTuple):

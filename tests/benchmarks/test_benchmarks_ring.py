@@ -69,7 +69,7 @@ for figure in ring.measure_tasks(harness.Run(pathlib.Path(), 1, True)):
 
 def test_janus_is_left_out_with_a_line_that_says_so() -> None:
     command = [sys.executable, "-W", "error", "-c", WITHOUT_JANUS]
-    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=500, check=False)
     assert done.stdout.splitlines() == [
         "from a thread to a task: Ring",
         "from a thread to a task: Ring, take(1000)",

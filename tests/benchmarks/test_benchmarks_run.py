@@ -67,7 +67,7 @@ def run(name: str, *arguments: str) -> str:
 def finished(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(BENCHMARKS / f"{name}.py"), "--quick", *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **environment}
+        command, capture_output=True, text=True, timeout=500, check=False, env={**os.environ, **environment}
     )
     assert done.returncode == 0, done.stderr
     return done

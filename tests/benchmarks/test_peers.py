@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+NOW_NS = 1_000_000_000_000
 BATCH = [b"a", b"b", b"c"]
 
 
@@ -25,8 +25,12 @@ def closed_loop(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def arrivals(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """At a time that stands still."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return import_module("peers.arrivals")
+    module = import_module("peers.arrivals")
+    stopped = SimpleNamespace(monotonic=lambda: NOW_NS / 1e9, monotonic_ns=lambda: NOW_NS)
+    monkeypatch.setattr(module, "time", stopped)
+    return module
 
 
 def test_each_client_publishes_the_batch_at_least_once_and_only_whole_batches_count(closed_loop: Any) -> None:
@@ -71,10 +75,10 @@ def test_a_client_that_fails_at_first_ends_all_with_its_own_error(closed_loop: A
 
 def test_arrivals_are_over_when_all_are_here(arrivals: Any) -> None:
     waiting = arrivals.Arrivals(2)
-    waiting.add(b"%020d" % time.monotonic_ns())
+    waiting.add(b"%020d" % NOW_NS)
     assert not waiting.is_over
 
-    waiting.add(b"%020d" % time.monotonic_ns())
+    waiting.add(b"%020d" % NOW_NS)
 
     assert waiting.is_over
     assert not waiting.is_late
@@ -85,7 +89,7 @@ def test_arrivals_are_over_when_all_are_here(arrivals: Any) -> None:
 def test_arrivals_are_over_as_soon_as_one_is_late(arrivals: Any) -> None:
     waiting = arrivals.Arrivals(2)
 
-    waiting.add(b"%020d" % (time.monotonic_ns() - 2 * arrivals.LATE_NS_MAX))
+    waiting.add(b"%020d" % (NOW_NS - 2 * arrivals.LATE_NS_MAX))
 
     assert waiting.is_over
     assert waiting.is_late
@@ -95,7 +99,7 @@ def test_arrivals_are_over_as_soon_as_one_is_late(arrivals: Any) -> None:
 def test_messages_that_are_missing_or_came_twice_are_no_result(arrivals: Any, arrived: int) -> None:
     waiting = arrivals.Arrivals(2)
     for _ in range(arrived):
-        waiting.add(b"%020d" % time.monotonic_ns())
+        waiting.add(b"%020d" % NOW_NS)
 
     with pytest.raises(AssertionError, match="missing, or came twice"):
         waiting.seconds()
@@ -139,7 +143,7 @@ class Slow:
         ready()
         late_ns = 2_000_000_000 if waiting.count > self._rate_max else 0
         while not waiting.is_over:
-            waiting.add(b"%020d" % (time.monotonic_ns() - late_ns))
+            waiting.add(b"%020d" % (NOW_NS - late_ns))
 
 
 def test_the_rate_goes_down_until_the_pace_is_kept(arrivals: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ async def _paused(stage: Stage, name: str, kind: str, for_s: float) -> None:
 
 def _is_stopped(pid: int) -> bool:
     """It takes a moment, on a busy machine a longer one."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
             return True

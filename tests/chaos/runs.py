@@ -30,6 +30,8 @@ from penstock.net.connecting import connect_async
 NODES = ("a", "b", "c")
 # A machine that has much else to do is late, too.
 _LATE_US = 30_000_000
+# A run with less is none.
+SENDS_MIN, ACKS_MIN = 200, 100
 # From this seed on, many faults in a longer time.
 STORMS = 1_000
 
@@ -89,7 +91,7 @@ def run_seed(seed: int, directory: Path, *, has_network: bool = True, faults: Se
         )
     }
     counts["letters"] = sum(len(entry["letters"]) for entry in entries if "letters" in entry) // len(NODES)
-    return Outcome(plan, check(entries, late_us=_LATE_US, sends_min=200, acks_min=100), counts)
+    return Outcome(plan, check(entries, late_us=_LATE_US, sends_min=SENDS_MIN, acks_min=ACKS_MIN), counts)
 
 
 class _Run:
@@ -147,6 +149,7 @@ class _Run:
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.gather(*[self._write(client, number) for number in range(PARTITIONS)])
                 note("writable")
+                await load.reached(sent=SENDS_MIN, acked=ACKS_MIN)
                 await load.stop_producing()
                 await load.drain()
                 note("drained")

@@ -67,7 +67,7 @@ def test_what_was_leased_and_is_too_much_is_given_back(topic: str, q: Client, ad
         # Three of them come together, and two are wanted.
         with q.producer(topic) as producer:
             producer.send_batch(pa.table({"value": [f"more {number}".encode() for number in range(10)]}))
-        assert (process.stdout.read(), process.wait(20)) == ("more 0\nmore 1\n", 0)
+        assert (process.stdout.read(), process.wait(60)) == ("more 0\nmore 1\n", 0)
     assert q.lag(topic) == {topic: [8]}
     (next_one,) = q.consumer(topic, topic).poll(1, wait="5s")
     assert (next_one.value, next_one.attempt) == (b"more 2", 1)

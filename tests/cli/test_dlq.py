@@ -23,7 +23,7 @@ def given_up(q: Client, topic: str, *reasons: str) -> None:
 def test_dead_letters_are_listed_by_what_they_have_in_common(topic: str, q: Client, run: Run) -> None:
     given_up(q, topic, "broken", "lost", "broken too")
     out = run.ok("dlq", "list", topic).out
-    assert re.search(rf"^{topic}.dlq:0:0 +{topic}:0:0 +{topic} +1 .*\((now|\ds ago)\) +broken ", out, re.MULTILINE)
+    assert re.search(rf"^{topic}.dlq:0:0 +{topic}:0:0 +{topic} +1 .*\((now|\d+s ago)\) +broken ", out, re.MULTILINE)
     filters = [
         (["--reason", "broken"], 2),
         (["--key", "lost"], 1),

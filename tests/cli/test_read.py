@@ -86,7 +86,7 @@ def test_it_follows_what_is_published_later(topic: str, q: Client, address: str)
         q.publish(topic, "three")
         assert process.stdout.readline() == "three\n"
         q.publish(topic, "four")
-        assert (process.stdout.read(), process.wait(20)) == ("four\n", 0)
+        assert (process.stdout.read(), process.wait(60)) == ("four\n", 0)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ except ImportError:
     sync_playwright = None  # type: ignore[assignment]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_PATIENCE_MS = 15_000
+_PATIENCE_MS = 60_000
 
 Look = Callable[..., "Page"]
 

@@ -17,7 +17,7 @@ from penstock.server.config import Address
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no browser: playwright is not installed")
 expect = playwright.expect
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=60_000)
 pytestmark = needs_etcd
 
 

@@ -199,6 +199,8 @@ def test_a_client_that_takes_nothing_is_leased_no_more_than_fits_on_the_way(tmp_
             await publish(q, "t", *[bytes(100_000) for _ in range(80)])
         async with here.channel(("grpc.http2.lookahead_bytes", 65_536), ("grpc.http2.bdp_probe", 0)) as channel:
             stream = await subscribed(stub_of(channel), 10_000)
+            while not here.in_flight("t", "g"):
+                await asyncio.sleep(0)
             # Not read from. Others go on meanwhile, and what it holds stops growing.
             held = -1
             while here.in_flight("t", "g") != held:

@@ -83,7 +83,7 @@ async def _run(address: str, native: int, http: int, pid: int) -> None:
         assert grown < total * CONNECTION_MAX + SLOW_CONSUMERS * HELD_MAX
         # The machine has other things to do as well, and so has its disk.
         assert crowded[len(crowded) // 2] <= 2 * alone[len(alone) // 2] + 0.2
-        assert crowded[-2] <= 2 * alone[-2] + 2.0
+        assert crowded[-2] <= 2 * alone[-2] + 10.0
         assert len([message async for message in q.reader("others")]) == 2 * len(alone)
 
 

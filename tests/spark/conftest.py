@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import penstock
@@ -23,6 +25,9 @@ from penstock.spark.pipeline.queries import start
 from penstock.spark.pipeline.reading import read
 from penstock.spark.pipeline.spec import Pipeline, Trigger
 from spark.pipeline_runs import Parse, Ran, Run
+
+# pytest adds its handlers to loggers that do not propagate; PySpark's would give them another format, for good.
+PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assign]
 
 QUIET = Path(__file__).with_name("log4j2.properties")
 

@@ -97,8 +97,9 @@ def test_what_must_be_archived_is_deleted_once_it_is_and_read_from_the_archive_t
         retention_ran(q, own, "zebras")
         assert contents(q, "orders") == everything
 
-        # The command ends the session it has, which is that of all tests.
+        # The command ends the session it has, and lets others go first; it is that of all tests.
         monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+        monkeypatch.setattr("penstock.spark.pipeline.session.in_background", lambda session: session)
         ran = run_command(
             "pipeline", "archive", "--to", where, "--topics", "orders,plain", "--once", "--name", "archiver",
             "--server", own.address, "--state-dir", tmp_path / "state", "--output", "json",
@@ -116,6 +117,7 @@ def test_what_must_be_archived_is_deleted_once_it_is_and_read_from_the_archive_t
         q.change_topic("plain", retention=SOON)
         q.publish("zebras", "gone soon")
         retention_ran(q, own, "zebras")
+        q.change_topic("plain", retention={"hours": 1})
         assert contents(q, "orders") == []
         published(q, "orders", 50, 60)
         everything += contents(q, "orders")
@@ -215,7 +217,7 @@ def test_a_driver_that_dies_around_its_commit_leaves_no_gap_and_no_duplicate(
         published(q, topic, 0, 40)
     command = [sys.executable, Path(__file__).with_name("archive_faults.py"), broker.address, tmp_path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    died = subprocess.run(command, env=environment, timeout=300, capture_output=True, text=True)
+    died = subprocess.run(command, env=environment, timeout=560, capture_output=True, text=True)
     assert died.returncode == -signal.SIGKILL, died.stderr[-3_000:]
 
     early, late = Archive.open(tmp_path / "early"), Archive.open(tmp_path / "late")

@@ -83,7 +83,7 @@ def fill(near: Client) -> None:
     near.create_topic("not-mirrored", 1)
     for number in range(20):
         near.publish("jobs", f"{number}", partition=number % 2)
-    near.create_group("billing", visibility="7s")
+    near.create_group("billing", visibility="70s")
     with near.consumer("billing", ["jobs", "not-mirrored"], prefetch=20) as consumer:
         for message in consumer.poll(20, wait="5s"):
             if int(message.value or b"") in DONE:

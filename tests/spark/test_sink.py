@@ -218,7 +218,7 @@ def test_executors_and_drivers_that_die_store_nothing_twice(
     lines(tmp_path / "files", "a.txt", 0, 200)
     command = [sys.executable, Path(__file__).with_name("sink_faults.py"), broker.address, topic, tmp_path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    died = subprocess.run(command, env=environment, timeout=300, capture_output=True, text=True)
+    died = subprocess.run(command, env=environment, timeout=560, capture_output=True, text=True)
     # The executors' logs, which Spark puts into its own directory.
     shutil.rmtree(Path(pyspark.__file__).with_name("work") / (tmp_path / "application").read_text(), ignore_errors=True)
     assert died.returncode == -signal.SIGKILL, died.stderr[-3_000:]

@@ -65,6 +65,8 @@ def forget(q: Client, own: BrokerProcess, topic: str) -> None:
     give_up = time.monotonic() + 30
     while q.topic(topic).partitions[0].start_offset < ROWS:
         assert time.monotonic() < give_up
+    # And nothing that comes later.
+    q.change_topic(topic, retention={"hours": 1})
 
 
 def test_a_broker_that_is_restarted_while_it_is_read_is_read_on(own: BrokerProcess) -> None:

@@ -106,15 +106,19 @@ class Polling:
         deadline_us = self._clock.now_us() + wait_us
         polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
         # Whoever finds something at once, as most do under load, need not wait for bells.
-        while not polled and self._clock.now_us() < deadline_us:
+        if polled or not wait_us:
+            return polled
+        while True:
             ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             bells = [topic.bell for topic in self._found(names)]
             here = {topic.name: topic.here for topic in self._found(names)}
             for bell in bells:
                 bell.wait(group, ring)
             try:
+                # What came while it waited is found, however late it was woken.
+                is_over = self._clock.now_us() >= deadline_us
                 polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
-                if polled or self._clock.now_us() >= deadline_us:
+                if polled or is_over:
                     return polled
                 if not await self._timers.wait([ring], min(deadline_us, self._next_due(group, consumer, names))):
                     return []
@@ -122,7 +126,6 @@ class Polling:
             finally:
                 for bell in bells:
                     bell.leave(group, ring)
-        return polled
 
     def _check_led(self, before: Mapping[str, Mapping[int, Partition]]) -> None:
         """Whoever waits for messages of partitions that another node leads by now must go there."""

@@ -185,7 +185,7 @@ class Consumer(_Closing):
 
     def _next(self) -> aio_received.Received | None:
         message = self._portal.run(self._inner.next())
-        if message is None:
+        if message is None and not self._inner.membership.is_closed:
             self._portal.run(self._inner.membership.rest())
         return message
 

@@ -188,7 +188,7 @@ def test_a_member_that_falls_silent_leaves_its_group(door: Door, topic: str) -> 
 
 def test_a_member_that_waits_stays_in_its_group(door: Door, topic: str) -> None:
     """Longer than a session, and nothing is heard of it but that it waits."""
-    given = {"topics": [topic], "consumer": "one", "wait": "3s", "settings": {"session": "1500ms"}}
+    given = {"topics": [topic], "consumer": "one", "wait": "6s", "settings": {"session": "4s"}}
     assert door.ok("POST", "/v1/groups/patient/poll", given)["messages"] == []
     assert set(door.ok("GET", "/v1/groups/patient")["members"]) == {"one"}
 

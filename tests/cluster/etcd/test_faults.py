@@ -133,7 +133,7 @@ def test_a_session_outlives_an_etcd_that_was_away_for_longer_than_it_was_valid(s
 
     async def work() -> None:
         async with opened(shared.address) as store:
-            session = await store.session(3)
+            session = await store.session(6)
             await store.commit({}, [Put(key, b"1", session)])
             await asyncio.to_thread(shared.kill)
             assert not await is_lost(session, session.valid_until_us())

@@ -83,7 +83,7 @@ def pretend(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_one_that_is_not_healthy_in_time_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; echo starting; exec /bin/sleep 1000", monkeypatch)
     with pytest.raises(EtcdNotStarted, match=r"is not healthy yet; the end of [\s\S]*starting"):
-        EtcdProcess(tmp_path / "etcd").start(within_s=3)
+        EtcdProcess(tmp_path / "etcd").start(within_s=10)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text(encoding="utf-8")), 0)
 

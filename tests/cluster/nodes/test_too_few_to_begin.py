@@ -51,7 +51,7 @@ def asked_by_http(address: str, number: int) -> tuple[int, Any]:
 
 
 def test_one_node_of_three_serves_what_it_led_and_says_of_the_rest_that_too_few_are_in_sync(tmp_path: Path) -> None:
-    with cluster(tmp_path, has_http=True) as running:
+    with cluster(tmp_path, session_ttl="6s", has_http=True) as running:
         with penstock.connect(running.address) as q:
             q.create_topic("t", partitions=PARTITIONS, replicas=3, min_isr=2)
             for number in range(PARTITIONS):
@@ -112,7 +112,7 @@ def test_a_new_client_does_without_a_killed_leader_whose_partition_it_does_not_a
 
 
 def test_a_partition_with_a_new_leader_and_too_few_replicas_keeps_nobody_from_the_others(tmp_path: Path) -> None:
-    with cluster(tmp_path) as running:
+    with cluster(tmp_path, session_ttl="6s") as running:
         with penstock.connect(running.address) as q:
             q.create_topic("t", partitions=PARTITIONS, replicas=2, min_isr=2)
         led = asyncio.run(leaders(running.address))

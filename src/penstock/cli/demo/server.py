@@ -15,7 +15,7 @@ from typing import IO, Self
 from penstock.cli.demo.telling import NotSo
 
 _PENSTOCK = (sys.executable, "-P", "-c", "from penstock.cli import main; main()")
-_STOP_S_MAX = 15.0
+_STOP_S_MAX = 60.0
 _LINES_KEPT = 20
 
 
