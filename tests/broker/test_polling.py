@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from penstock.broker.bell import Bell
 from penstock.broker.broker import Broker
 from penstock.errors import InvalidInput, MemberNotFound, TopicNotFound
 from penstock.message import Message, Priority
+from penstock.testing import ManualClock
 
 TOPICS = ["a", "b", "c"]
 SECOND_US = 1_000_000
@@ -61,6 +64,30 @@ def test_what_comes_back_by_time_alone_is_found_in_any_topic() -> None:
         assert await polled(broker) == []
 
     run(work)
+
+
+def test_a_poll_that_is_woken_after_its_time_finds_what_came_within_it() -> None:
+    class Late:
+        """Much later than it was asked to."""
+
+        clock: ManualClock
+
+        async def wait(self, futures: Sequence[asyncio.Future[Any]], until_us: int) -> bool:
+            self.clock.advance("1h")
+            return True
+
+    late = Late()
+
+    async def work(broker: Broker) -> None:
+        late.clock = clock_of(broker)
+        await joined(broker)
+        await broker.topic("c").publish(Message(b"delayed", deliver_at=late.clock.now_us() + SECOND_US))
+        (given,) = await broker.poll("g", "ann", TOPICS, wait_us=2 * SECOND_US)
+        assert values([given.handed]) == [b"delayed"]
+        await broker.group("g", "c").ack(given.handed.receipt)
+        assert await broker.poll("g", "ann", TOPICS, wait_us=2 * SECOND_US) == []
+
+    run(work, timers=late)
 
 
 def test_a_message_of_another_lane_is_found_in_any_topic() -> None:
