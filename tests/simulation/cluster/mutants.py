@@ -258,3 +258,40 @@ def forgets_who_was_to_be_a_replica() -> list[Patch]:
         return moved and replace(moved, leaving=())
 
     return [(election, "reassign", reassign)]
+
+
+# These say nothing that is wrong, and no seed sees them: test_cluster_left_alone does.
+GO_ON_SERVING = (
+    "counts_a_session_from_the_answer",
+    "needs_no_follower_while_etcd_is_away",
+    "trusts_itself_where_all_are_needed",
+)
+
+
+@mutant
+def counts_a_session_from_the_answer() -> list[Patch]:
+    real = Node._kept
+
+    def kept(self: Node, sent_us: int, is_alive: bool | None) -> None:
+        real(self, self.clock_us(), is_alive)
+
+    return [(Node, "_kept", kept)]
+
+
+@mutant
+def needs_no_follower_while_etcd_is_away() -> list[Patch]:
+    return [(Leader, "_trusted_until", lambda self, now_us: now_us + self.site.timing.trust_us)]
+
+
+@mutant
+def trusts_itself_where_all_are_needed() -> list[Patch]:
+    """As many as are left without `min_isr` of them would be none, then."""
+
+    def trusted_until(self: Leader, now_us: int) -> int:
+        record = self.ballot.record
+        if len(record.hosting) == record.min_isr:
+            return now_us + self.site.timing.trust_us
+        return real(self, now_us)
+
+    real = Leader._trusted_until
+    return [(Leader, "_trusted_until", trusted_until)]

@@ -12,6 +12,7 @@ from penstock.cluster.core.leader import Leader
 from simulation.cluster.etcd import NAME as ETCD
 from simulation.cluster.etcd import TTL
 from simulation.cluster.loop import MS, SECOND
+from simulation.cluster.mutants import GO_ON_SERVING, broken
 from simulation.cluster.world import World
 
 SEEDS = range(40)
@@ -34,8 +35,8 @@ def commits(world: World, name: str) -> bool:
     return isinstance(role, Leader) and role.is_open
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_it_stops_before_others_have_committed_for_long(seed: int) -> None:
+def still_serves(seed: int) -> bool:
+    """Cut off, after another node has committed; or 5 s later."""
     world = of_two(seed)
     old, heir, third = world.names[:3]
     assert commits(world, old)
@@ -55,10 +56,53 @@ def test_it_stops_before_others_have_committed_for_long(seed: int) -> None:
     world.loop.run_until(world.loop.now + 10 * SECOND, is_done)
 
     assert is_done()
-    assert not world.nodes[old].hosted[0].is_serving
+    if world.nodes[old].hosted[0].is_serving:
+        return True
     world.loop.run_until(world.loop.now + 5 * SECOND)
     assert world.etcd.records[0][1].replicas == (heir, third)
-    assert not world.nodes[old].hosted[0].is_serving
+    return world.nodes[old].hosted[0].is_serving
+
+
+def serves_when_it_goes_on(seed: int) -> bool:
+    """Stopped while a keepalive is under way, until its session is long over; what it hears then is that one's answer.
+
+    Fetches that were under way, too, would be heard then, and count for the while that followers are trusted.
+    """
+    world = of_two(seed)
+    old = world.names[0]
+    node = world.nodes[old]
+    world.network.blocked |= world.network.pairs({old}, {*world.names} - {old})
+    world.loop.run_until(world.loop.now + 100 * MS)
+    assert node.hosted[0].is_serving
+    node._keep()
+    node.paused_until = world.loop.now + TTL + 2 * SECOND
+    world.loop.run_until(world.loop.now + 100 * MS)
+    world.network.blocked |= world.network.pairs({old}, {ETCD})
+    world.etcd.watchers.pop(old)
+    world.loop.run_until(node.paused_until)
+    assert world.etcd.records[0][1].leader == world.names[1]
+
+    def is_serving() -> bool:
+        return node.hosted[0].is_serving
+
+    world.loop.run_until(world.loop.now + 3 * SECOND, is_serving)
+    return is_serving()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_stops_before_others_have_committed_for_long(seed: int) -> None:
+    assert not still_serves(seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_that_was_stopped_does_not_serve_by_an_old_answer(seed: int) -> None:
+    assert not serves_when_it_goes_on(seed)
+
+
+@pytest.mark.parametrize("name", GO_ON_SERVING)
+def test_a_broken_build_goes_on_serving(name: str) -> None:
+    with broken(name):
+        assert any(look(seed) for seed in SEEDS[:4] for look in (still_serves, serves_when_it_goes_on))
 
 
 def test_a_follower_that_dies_keeps_nobody_from_reading() -> None:

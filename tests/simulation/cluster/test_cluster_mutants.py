@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 
 from simulation.cluster.checker import Violation
-from simulation.cluster.mutants import MUTANTS, broken
+from simulation.cluster.mutants import GO_ON_SERVING, MUTANTS, broken
 from simulation.cluster.seeds import run_seed
 
-# For each: the first seeds that catch it, of those from 0 on.
+# For each: the first seeds that catch it, of those from 0 on. An assertion of the code itself does not count.
 CAUGHT_BY: dict[str, tuple[int, ...]] = {
     "truncates_to_the_high_watermark": (45, 82),
-    "takes_fetches_and_replies_of_any_epoch": (22, 57),
+    "takes_fetches_and_replies_of_any_epoch": (973, 1707),
     "changes_the_isr_without_waiting_for_etcd": (62, 64),
     "counts_the_pending_isr_only": (62, 77),
     "takes_an_unknown_outcome_for_a_win": (60, 62),
@@ -34,7 +34,7 @@ CAUGHT_BY: dict[str, tuple[int, ...]] = {
 
 
 def test_every_mutant_is_tried() -> None:
-    assert set(CAUGHT_BY) == set(MUTANTS)
+    assert {*CAUGHT_BY, *GO_ON_SERVING} == set(MUTANTS)
 
 
 @pytest.mark.parametrize(("name", "seed"), [(name, seed) for name, seeds in CAUGHT_BY.items() for seed in seeds])
