@@ -23,6 +23,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _STOP_S_MAX = 2.0
+# A signal that comes in the moment before a thread begins to wait is heard when that wait is over, and not before.
+_DEAF_S_MAX = 0.5
 _OVER = object()
 
 
@@ -66,13 +68,7 @@ class Portal:
         """Waits for it, for ever unless told otherwise. If the waiting is interrupted, so is the work."""
         call = _Call(work)
         try:
-            with self._lock:
-                self.check()
-                self._loop.call_soon_threadsafe(call.begin, self._loop)
-        except PenstockError:
-            work.close()
-            raise
-        try:
+            self._begin(call)
             return call.outcome(wait_s)
         except asyncio.CancelledError as error:
             raise LogClosed("the client was closed meanwhile") from error
@@ -80,6 +76,15 @@ class Portal:
             if not call.is_done:
                 with suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(call.cancel)
+            raise
+
+    def _begin(self, call: _Call[R]) -> None:
+        try:
+            with self._lock:
+                self.check()
+                self._loop.call_soon_threadsafe(call.begin, self._loop)
+        except PenstockError:
+            call.refuse()
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
@@ -157,12 +162,22 @@ class _Call(Generic[R]):
             task.exception()
         self._is_over.release()
 
+    def refuse(self) -> None:
+        self._work.close()
+        self._is_over.release()
+
     def cancel(self) -> None:
-        if self._task is not None:
+        if self._task is None:
+            # Interrupted before it was asked for.
+            self._work.close()
+        else:
             self._task.cancel()
 
     def outcome(self, wait_s: float | None) -> R:
-        if not self._is_over.acquire(timeout=-1 if wait_s is None else wait_s):
+        if wait_s is None:
+            while not self._is_over.acquire(timeout=_DEAF_S_MAX):
+                pass
+        elif not self._is_over.acquire(timeout=wait_s):
             raise TimeoutError
         self._is_over.release()
         assert self._task is not None

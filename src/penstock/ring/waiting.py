@@ -15,6 +15,9 @@ from itertools import repeat, starmap
 from threading import TIMEOUT_MAX, Lock
 from typing import Any, Protocol
 
+# A signal that comes in the moment before a thread begins to wait is heard when that wait is over, and not before.
+_DEAF_S_MAX = 0.5
+
 # Something that may have to wait: yields who waits and how long at most, and is sent whether it was woken.
 Waiting = Generator[tuple[Any, float | None], bool, Any]
 
@@ -39,7 +42,11 @@ class WaitingThread:
 
     def sleep(self, seconds: float | None) -> bool:
         """Whether it was woken."""
-        return self._lock.acquire(timeout=-1 if seconds is None else min(max(seconds, 0), TIMEOUT_MAX))
+        if seconds is not None:
+            return self._lock.acquire(timeout=min(max(seconds, 0), TIMEOUT_MAX))
+        while not self._lock.acquire(timeout=_DEAF_S_MAX):
+            pass
+        return True
 
 
 class WaitingTask:
