@@ -223,6 +223,80 @@ def test_one_letter_though_its_leader_died_before_it_was_written_down() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("gives_up", ["reject", "nack"])
+def test_letters_are_made_once_though_whoever_gave_up_does_not_wait_until_others_know(gives_up: str) -> None:
+    async def work(led: Leading) -> None:
+        (partition,) = await led.create("t", 1)
+        await led.create("t.dlq", 1)
+        await led.broker.topic("t").publish(Message(b"bad"))
+        group = await group_on(led.broker, "g", "t", GroupSettings(max_retries=0))
+        (handed,) = await group.lease("c", 1)
+        led.away.add(partition)
+        giving_up = asyncio.create_task(
+            group.nack(handed.receipt) if gives_up == "nack" else group.reject(handed.receipt, "bad")
+        )
+        await turns()
+        giving_up.cancel()
+        await turns()
+        before = len(asyncio.all_tasks())
+        for _ in range(5):
+            await led.broker.tick()
+        assert len(asyncio.all_tasks()) == before
+        assert list(led.broker.dead_letters.letters("t")) == []
+        led.come_back(partition)
+        await led.broker.settle()
+        assert len(list(led.broker.dead_letters.letters("t"))) == 1
+
+    run_led(work)
+
+
+# --- groups ----------------------------------------------------------------------------------------------
+
+
+async def half_stuck(led: Leading) -> Partition:
+    """Of two partitions, each with a message that a group has done, the one that can't commit."""
+    group, partitions = await two_partitions(led)
+    for handed in await group.lease("c", 10):
+        await group.ack(handed.receipt)
+    led.away.add(partitions[0])
+    return partitions[0]
+
+
+async def change_others(led: Leading) -> None:
+    await led.broker.create_topic("other", 1)
+    await led.broker.ensure_group("another")
+
+
+def test_a_deletion_that_waits_for_other_nodes_is_done_everywhere_and_keeps_nobody_from_changes() -> None:
+    async def work(led: Leading) -> None:
+        stuck = await half_stuck(led)
+        deleting = asyncio.create_task(led.broker.delete_group("g"))
+        await until(lambda: not led.broker.has_group("g") and not stuck.groups.has("g"))
+        await change_others(led)
+        group = await group_on(led.broker, "g", "t")
+        assert [partition.groups.has("g") for partition in group.topic.partitions] == [False, False]
+        (handed,) = await group.lease("c", 10, partitions=[1])
+        assert values([handed]) == [b"1"], "it is another group"
+        assert not deleting.done()
+        led.come_back(stuck)
+        await deleting
+
+    run_led(work)
+
+
+def test_a_replay_that_waits_for_other_nodes_keeps_nobody_from_changes() -> None:
+    async def work(led: Leading) -> None:
+        stuck = await half_stuck(led)
+        replaying = asyncio.create_task(led.broker.replay("t", "again", from_us=0))
+        await until(lambda: stuck.groups.has("again"))
+        await change_others(led)
+        assert not replaying.done()
+        led.come_back(stuck)
+        assert await replaying == 2
+
+    run_led(work)
+
+
 # --- maintenance -----------------------------------------------------------------------------------------
 
 

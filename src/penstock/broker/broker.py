@@ -112,7 +112,6 @@ class Broker:
         self.consumers = consumers(self._topics.open, clock)
         # In a cluster: whoever looks after the members of groups, of which those here know only what concerns them.
         self.coordination: Coordinating | None = None
-        self._dropping: dict[str, asyncio.Task[None]] = {}
         self.dead_letters = graveyards.letters
         self.schedules = Schedules(self._topics.topic, catalog, work.save, clock, limits)
         self._groups = Groups(catalog, self._topics, self.consumers, work, clock=clock, limits=limits, dice=dice)
@@ -194,17 +193,7 @@ class Broker:
     def drop_here(self, group: str) -> None:
         """What a group that was deleted has done in the partitions led here, and who its members were."""
         self.consumers.forget(group)
-        task = self._dropping[group] = self._work.in_background(self._groups.drop(group))
-        task.add_done_callback(lambda task: self._dropped(group, task))
-
-    def _dropped(self, group: str, task: asyncio.Task[None]) -> None:
-        if self._dropping.get(group) is task:
-            del self._dropping[group]
-
-    async def dropped(self, group: str) -> None:
-        """Nothing is being dropped of a group of that name: another one may begin."""
-        while (task := self._dropping.get(group)) is not None:
-            await asyncio.wait([task])
+        self._work.in_background(self._groups.drop(group))
 
     def take_up(self, topic: Topic, number: int) -> None:
         """What was under way in a partition when it was last led, here or elsewhere."""

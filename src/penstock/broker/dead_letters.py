@@ -134,6 +134,9 @@ class DeadLetters:
         finally:
             self._burying.pop(place).set_result(None)
 
+    def is_burying(self, topic: Topic, number: int, group: str) -> bool:
+        return (topic.record.id, number, group) in self._burying
+
     def doubt(self, topic: Topic, number: int) -> None:
         """Somebody else may have buried there, and not have come to say so: it is searched again."""
         self._searched = {place for place in self._searched if place[:2] != (topic.record.id, number)}

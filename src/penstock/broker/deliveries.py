@@ -212,9 +212,9 @@ class Deliveries:
         """
         await self._decided([Started(group, offset, pack(below(self.delays.pending, offset)), end)])
 
-    async def drop(self, group: str) -> None:
-        if group in self._states:
-            await self._decided([Dropped(group)])
+    def drop(self, group: str) -> asyncio.Future[Committed] | None:
+        """Applied at once; done when it is on disk. None if there is nothing."""
+        return self._write([Dropped(group)]) if group in self._states else None
 
     def assign(self, group: str, member: str | None, generation: int, reason: str, *, is_lasting: bool) -> None:
         """Told to the log, for the history and so that the same member gets it after a restart; nobody waits for it."""
@@ -333,7 +333,7 @@ class Deliveries:
             reason=reason,
             delay_us=delay_us,
         )
-        await self._write(group.fates(events, self.graveyard))
+        await self._decided(group.fates(events, self.graveyard))
 
     async def reject(self, name: str, lease: int, offsets: BitMap64, reason: str) -> None:
         self._ledger.check()

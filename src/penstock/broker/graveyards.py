@@ -32,7 +32,8 @@ class Graveyards:
 
     def mourn(self, topic: str, number: int, group: str) -> None:
         on_topic = self._topics.get(topic)
-        if on_topic is not None:
+        # Whoever is at it goes on until nothing is left.
+        if on_topic is not None and not self.letters.is_burying(on_topic, number, group):
             self._work.in_background(self.letters.bury(on_topic, number, group))
 
     def of(self, topic: str) -> Topic | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,9 @@ from penstock.broker.settings import GroupSettings
 from penstock.broker.topics import Topics
 from penstock.broker.work import Work
 from penstock.clock import Clock
-from penstock.errors import InvalidSetting, SettingsConflict
+from penstock.errors import InvalidSetting, PenstockError, SettingsConflict
 from penstock.limits import Limits
+from penstock.storage.commit import Committed
 
 
 class Groups:
@@ -119,20 +121,32 @@ class Groups:
         return record
 
     async def delete(self, name: str) -> None:
-        await self._work.alone(self.delete_in_turn(name))
+        await (await self._work.alone(self.delete_in_turn(name)))
 
-    async def delete_in_turn(self, name: str) -> None:
-        """By whoever is changing the catalog already."""
+    async def delete_in_turn(self, name: str) -> Awaitable[None]:
+        """By whoever is changing the catalog already. In a cluster, whoever wants to know waits for other nodes, and
+        nobody's change waits for them meanwhile; otherwise it is on disk before another of that name is made."""
         self._catalog.group(name)
         await self._work.on_a_thread(partial(self._catalog.delete_group, name))
         self._consumers.forget(name)
-        await self.drop(name)
+        dropping = asyncio.ensure_future(self.drop(name))
+        if not self._topics.is_replicated:
+            await dropping
+        return dropping
 
-    async def drop(self, name: str) -> None:
-        """What it has done, everywhere."""
+    def drop(self, name: str) -> Coroutine[Any, Any, None]:
+        """What it has done, everywhere, and at once: another one of that name may begin. Awaited, it is on disk."""
         self.forget(group=name)
+        written: list[asyncio.Future[Committed]] = []
+        failed: PenstockError | None = None
         for partition in self._topics.partitions:
-            await partition.groups.drop(name)
+            try:
+                drop = partition.groups.drop(name)
+            except PenstockError as error:
+                failed = error
+            else:
+                written += [] if drop is None else [drop]
+        return _all_of(written, failed)
 
     def follow_catalog(self) -> None:
         """In a cluster others change it as well: what is here goes by what it says now."""
@@ -162,6 +176,14 @@ class Groups:
         if settings.max_in_flight <= self._limits.unacked_max:
             return settings
         return settings.changed(max_in_flight=self._limits.unacked_max)
+
+
+async def _all_of(written: Sequence[asyncio.Future[Committed]], failed: PenstockError | None) -> None:
+    for outcome in await asyncio.gather(*written, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+    if failed is not None:
+        raise failed
 
 
 def _conflict(record: GroupRecord, given: GroupSettings) -> SettingsConflict:

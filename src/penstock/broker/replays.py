@@ -53,10 +53,23 @@ class Replays:
         settings = GroupSettings().changed(lanes="strict" if lanes else "none", is_replay=True, **given)
         # Ahead of it: once it has begun, it has not failed.
         messages = _count(self._topics.topic(topic), ranges) if count is None else await count(topic, ranges)
-        await self._work.alone(self._begin(topic, group, settings, ranges, delays))
+        known, starting = await self._work.alone(self._begin(topic, group, settings, ranges, delays))
+        # In a cluster this waits for other nodes, and nobody's change may wait for them meanwhile.
+        await asyncio.shield(asyncio.ensure_future(self._begun(group, known, starting)))
         return messages
 
-    async def _begin(self, topic: str, group: str, settings: GroupSettings, ranges: Ranges, delays: bool) -> None:
+    async def _begun(self, group: str, known: GroupRecord | None, starting: Awaitable[None]) -> None:
+        """In all partitions, or in none."""
+        try:
+            await starting
+        except PenstockError:
+            with suppress(PenstockError):
+                await (await self._work.alone(self._take_back(group, known)))
+            raise
+
+    async def _begin(
+        self, topic: str, group: str, settings: GroupSettings, ranges: Ranges, delays: bool
+    ) -> tuple[GroupRecord | None, Awaitable[None]]:
         on_topic = self._topics.topic(topic)
         if self._catalog.has_group(group) and self._groups.topics_of(group):
             raise AlreadyExists(f"there is a group {group} already; a replay has one of its own", group=group)
@@ -65,20 +78,18 @@ class Replays:
         await self._work.on_a_thread(partial(self._catalog.put_group, group, settings, replay))
         # Somebody may have asked for it meanwhile: it knows now what it is of.
         self._groups.forget(group=group, topic=topic)
-        try:
-            await _start(self._groups.on(group, topic))
-        except PenstockError:
-            with suppress(PenstockError):
-                await self._take_back(group, known)
-            raise
+        starting = asyncio.ensure_future(_start(self._groups.on(group, topic)))
+        # A turn for the task, and one for those it makes: then it has begun everywhere, if it is not on disk yet.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        return known, starting
 
-    async def _take_back(self, group: str, known: GroupRecord | None) -> None:
+    async def _take_back(self, group: str, known: GroupRecord | None) -> Awaitable[None]:
         """A group that was there before is there again, as it was."""
         if known is None:
-            await self._groups.delete_in_turn(group)
-            return
+            return await self._groups.delete_in_turn(group)
         await self._work.on_a_thread(partial(self._catalog.restore_group, known))
-        await self._groups.drop(group)
+        return self._groups.drop(group)
 
     async def finish(self) -> None:
         """Those that a crash cut short. What can't be started now is when somebody asks for it."""

@@ -48,7 +48,7 @@ class Topics:
         self._clock = clock
         self._limits = limits
         self._room = room
-        self._is_replicated = is_replicated
+        self.is_replicated = is_replicated
         self.open: dict[str, Topic] = {}
         # Of replicated partitions: the topic, and the number in it.
         self._places: dict[str, tuple[str, int]] = {}
@@ -144,13 +144,13 @@ class Topics:
     # --- as they are on disk -----------------------------------------------------------------------------
 
     def close_all(self) -> None:
-        for partition in () if self._is_replicated else self.partitions:
+        for partition in () if self.is_replicated else self.partitions:
             partition.close()
         self.open.clear()
 
     def _open(self, record: TopicRecord) -> Topic:
         bell = Bell()
-        if self._is_replicated:
+        if self.is_replicated:
             return self.open.get(record.name) or self._hold(record, bell, {})
         partitions = self._directories.open(record.partitions, bell, record.settings)
         return self._hold(record, bell, dict(enumerate(partitions)))
@@ -163,7 +163,7 @@ class Topics:
             limits=self._limits,
             clock=self._clock,
             room=self._room,
-            is_replicated=self._is_replicated,
+            is_replicated=self.is_replicated,
             too_few=lambda identity: self.too_few(identity),
         )
         self.open[record.name] = topic
@@ -171,7 +171,7 @@ class Topics:
         return topic
 
     def _remove(self, topic: Topic, record: TopicRecord) -> None:
-        if self._is_replicated:
+        if self.is_replicated:
             return
         for partition in topic.partitions:
             partition.close()
@@ -205,7 +205,7 @@ class Topics:
         topic = self.topic(name)
         if settings is not None:
             self._check_settings(name, settings)
-            if self._is_replicated and settings.replicas != topic.settings.replicas:
+            if self.is_replicated and settings.replicas != topic.settings.replicas:
                 raise InvalidSetting(
                     f"{name} has its replicas already: `penstock cluster reassign {name} NODE,NODE…` moves them "
                     "to other nodes, more or fewer",
@@ -215,7 +215,7 @@ class Topics:
         if partitions is not None:
             identities = self._catalog.new_partitions(name, partitions)
         change = partial(self._catalog.change_topic, name, added=identities, partitions=partitions, settings=settings)
-        if self._is_replicated:
+        if self.is_replicated:
             await self._work.on_a_thread(change)
             self.follow_catalog()
             return self.topic(name)
@@ -299,7 +299,7 @@ class Topics:
 
     def _check_settings(self, name: str, settings: TopicSettings) -> None:
         _check_settings(name, settings)
-        if self._is_replicated:
+        if self.is_replicated:
             if settings.durability != "fsync":
                 raise InvalidSetting(
                     "in a cluster a publish is answered when it is on the disks of its replicas: durability is fsync",

@@ -45,7 +45,7 @@ class Upkeep:
                 self._groups.on(group, topic.name).configure_here(number)
             elif not group.startswith("__"):
                 # Its deletion was cut short.
-                self._work.in_background(partition.groups.drop(group))
+                self._work.in_background(_drop(partition, group))
             if partition.groups.has(group) and partition.groups.state(group).dying:
                 self._graveyards.mourn(topic.name, number, group)
 
@@ -119,3 +119,9 @@ class Upkeep:
             for partition in busy:
                 await partition.groups.flushed()
             await asyncio.sleep(0)
+
+
+async def _drop(partition: Partition, group: str) -> None:
+    dropping = partition.groups.drop(group)
+    if dropping is not None:
+        await dropping

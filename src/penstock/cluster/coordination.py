@@ -309,7 +309,6 @@ class Coordination:
             await asyncio.sleep(0)
             if created_us and not self._is_known(group, created_us):
                 raise GroupNotFound(f"there is no group {group}, or another one", group=group)
-        await self._broker.dropped(group)
 
     def _is_known(self, group: str, created_us: int) -> bool:
         return self._broker.has_group(group) and created_us in (0, self._broker.group_record(group).created_us)
