@@ -110,6 +110,11 @@ class PenstockError(Exception):
         self.message = message
         self.details = details
 
+    @property
+    def in_doubt(self) -> bool:
+        """Nobody knows whether what was asked for was carried out, or will be."""
+        return False
+
     def again(self) -> Self:
         """The same error, to be raised once more: an exception that is raised twice drags its first traceback along."""
         copy = type(self)(self.message, **self.details)
@@ -254,6 +259,10 @@ class ConnectionLost(PenstockError):
     code = "connection_lost"
     retriable = True
 
+    @property
+    def in_doubt(self) -> bool:
+        return self.details.get("was_sent") is not False
+
 
 class InternalError(PenstockError):
     code = "internal_error"
@@ -372,6 +381,10 @@ class LeadershipLost(ClusterError):
     code = "leadership_lost"
     retriable = True
 
+    @property
+    def in_doubt(self) -> bool:
+        return True
+
 
 class NotCoordinator(ClusterError):
     """`details` have the `coordinator` if one is known."""
@@ -388,6 +401,10 @@ class NotEnoughReplicas(ClusterError):
 class NotCommitted(ClusterError):
     code = "not_committed"
     retriable = True
+
+    @property
+    def in_doubt(self) -> bool:
+        return True
 
 
 class StaleMetadata(ClusterError):

@@ -17,7 +17,7 @@ from penstock.client.blocking import Received
 from penstock.client.client import Client
 from penstock.client.lease import Lease
 from penstock.client.transport import Receipt
-from penstock.errors import ConnectionLost, Fatal, InvalidInput, NotLeased
+from penstock.errors import ConnectionLost, Fatal, InvalidInput, NotLeader, NotLeased, PenstockError
 from penstock.testing import VirtualClock, VirtualQueue
 
 
@@ -402,12 +402,13 @@ def test_a_nack_of_which_nobody_knows_whether_it_arrived_keeps_the_order_of_its_
     assert handled == [(b"0", 1), (b"0", 2), (b"1", 1), (b"2", 1)]
 
 
+@pytest.mark.parametrize("last", [ConnectionLost("no answer"), NotLeader("nobody yet")], ids=lambda error: error.code)
 def test_an_ack_of_which_nobody_knows_whether_it_arrived_may_be_said_until_somebody_does(
-    queue: VirtualQueue, monkeypatch: pytest.MonkeyPatch
+    queue: VirtualQueue, monkeypatch: pytest.MonkeyPatch, last: PenstockError
 ) -> None:
     publish(queue, 1)
     transport = queue._transport
-    answer, errors = transport.answer, [ConnectionLost("no answer")] * 2
+    answer, errors = transport.answer, [last, ConnectionLost("no answer")]
 
     async def lose_two(group: str, receipt: Receipt, given: Answer) -> None:
         await answer(group, receipt, given)
@@ -416,7 +417,7 @@ def test_an_ack_of_which_nobody_knows_whether_it_arrived_may_be_said_until_someb
 
     monkeypatch.setattr(transport, "answer", lose_two)
     (message,) = queue.consumer("w", "orders").poll()
-    with pytest.raises(ConnectionLost):
+    with pytest.raises(type(last)):
         message.ack()
     assert message.is_held, "as far as anybody knows"
     message.ack()
@@ -438,3 +439,12 @@ def test_an_ack_that_is_said_again_is_no_error_only_if_it_was_carried_out(queue:
     second.nack(delay="1h")
     with pytest.raises(NotLeased):
         say(second)
+
+
+def test_of_acks_that_are_said_again_those_are_carried_out_that_were_not(queue: VirtualQueue) -> None:
+    publish(queue, 3)
+    messages = queue.consumer("w", "orders").poll()
+    messages[1].ack()
+    every = Receipt(*messages[0].lease.id, BitMap64([message.offset for message in messages]))
+    queue._portal.run(queue._transport.answer("w", every, Ack(again=True)))
+    assert queue.lag("w") == {"orders": [0]}

@@ -10,7 +10,6 @@ sockets; clock, disk, threads and ids come in at `open`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress

@@ -313,9 +313,12 @@ class Deliveries:
         try:
             event = state.ack(lease, offsets)
         except LeaseError:
-            if not again or not offsets or not all(map(state.is_done, offsets)):
+            done = BitMap64(filter(state.is_done, offsets)) if again else BitMap64()
+            if not done:
                 raise
-            # It was carried out the first time. That may still be on its way to the disk.
+            if rest := offsets - done:
+                await self._write([state.ack(lease, rest)])
+            # These were carried out the first time. That may still be on its way to the disk.
             await self.flushed()
         else:
             await self._write([event])

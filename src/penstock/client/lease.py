@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from penstock.client.acks import Acks
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.transport import Receipt, Terms, Transport
-from penstock.errors import ConnectionLost, LeaseError, LeaseNotFound, NotLeased
+from penstock.errors import ConnectionLost, LeaseError, LeaseNotFound, NotLeased, PenstockError
 
 IDS_TOLD_MAX = 5
 _Place = tuple[int, int]
@@ -144,8 +144,8 @@ class Lease:
                 self._note(rows, offsets, answer)
                 told += " (the connection was lost while this was told: it arrived then, or not at all)"
             raise type(error)(told, **self._details(offsets)) from error
-        except ConnectionLost:
-            if isinstance(answer, Ack):
+        except PenstockError as error:
+            if isinstance(answer, Ack) and (was_lost or error.in_doubt):
                 self._untold |= offsets
             raise
         self._note(rows, offsets, answer)

@@ -36,7 +36,7 @@ async def change_group(site: Site, request: ChangeGroup) -> GroupInfo:
     return _info(site, await site.broker.change_group(request.name, **request.settings))
 
 
-@handles(DeleteGroup)
+@handles(DeleteGroup, awaits_replicas=True)
 async def delete_group(site: Site, request: DeleteGroup) -> None:
     await site.broker.delete_group(request.name)
 
@@ -55,7 +55,7 @@ async def list_groups(site: Site, request: ListGroups) -> list[GroupInfo]:
     return [_info(site, record) for record in site.broker.groups]
 
 
-@handles(Seek)
+@handles(Seek, awaits_replicas=True)
 async def seek(site: Site, request: Seek) -> None:
     group = site.broker.group(request.group, request.topic)
     if request.partitions is None:
@@ -80,7 +80,7 @@ async def list_parked_keys(site: Site, request: ListParkedKeys) -> list[ParkedKe
     return found
 
 
-@handles(ReleaseKey)
+@handles(ReleaseKey, awaits_replicas=True)
 async def release_key(site: Site, request: ReleaseKey) -> int:
     group = site.broker.group(request.group, request.topic)
     if request.partitions is None:
@@ -96,7 +96,7 @@ async def release_key(site: Site, request: ReleaseKey) -> int:
     return released
 
 
-@handles(Replay)
+@handles(Replay, awaits_replicas=True)
 async def replay(site: Site, request: Replay) -> int:
     return await site.broker.replay(
         request.topic,

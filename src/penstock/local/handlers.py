@@ -97,12 +97,18 @@ class Site(NamedTuple):
 
 Handler = Callable[[Site, Any], Awaitable[Any]]
 HANDLERS: dict[type[Request[Any]], Handler] = {}
+# Those of one change, which is over when other nodes know of it: in a cluster, that may take longer than anybody waits.
+AWAITING_REPLICAS: set[type[Request[Any]]] = set()
 
 
-def handles(kind: type[Q]) -> Callable[[Callable[[Site, Q], Awaitable[R]]], Callable[[Site, Q], Awaitable[R]]]:
+def handles(
+    kind: type[Q], *, awaits_replicas: bool = False
+) -> Callable[[Callable[[Site, Q], Awaitable[R]]], Callable[[Site, Q], Awaitable[R]]]:
     def register(handler: Callable[[Site, Q], Awaitable[R]]) -> Callable[[Site, Q], Awaitable[R]]:
         assert kind not in HANDLERS, kind
         HANDLERS[kind] = handler
+        if awaits_replicas:
+            AWAITING_REPLICAS.add(kind)
         return handler
 
     return register

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from heapq import nsmallest
 from itertools import islice
 
@@ -50,6 +51,8 @@ from penstock.limits import MIB
 from penstock.local.handlers import Site, handles
 from penstock.local.wanted import wanted
 
+_SETTLING_S_MAX = 1.0
+
 
 @contextmanager
 def _by_id(identity: MessageId) -> Iterator[None]:
@@ -87,21 +90,21 @@ async def get_scheduled(site: Site, request: GetScheduled) -> Scheduled:
         return _scheduled(scheduled.get(site.broker.topic(identity.topic), identity))
 
 
-@handles(CancelScheduled)
+@handles(CancelScheduled, awaits_replicas=True)
 async def cancel_scheduled(site: Site, request: CancelScheduled) -> None:
     identity = MessageId.parse(request.id)
     with _by_id(identity):
         await scheduled.cancel(site.broker.topic(identity.topic), identity)
 
 
-@handles(Reschedule)
+@handles(Reschedule, awaits_replicas=True)
 async def reschedule(site: Site, request: Reschedule) -> None:
     identity = MessageId.parse(request.id)
     with _by_id(identity):
         await scheduled.reschedule(site.broker.topic(identity.topic), identity, request.deliver_at, site.clock)
 
 
-@handles(CreateSchedule)
+@handles(CreateSchedule, awaits_replicas=True)
 async def create_schedule(site: Site, request: CreateSchedule) -> Schedule:
     producer = int.from_bytes(site.new_id()[:8], "big") >> 1 or 1
     return _schedule(
@@ -121,7 +124,7 @@ async def list_schedules(site: Site, request: ListSchedules) -> list[Schedule]:
     return [_schedule(record) for record in site.broker.schedules.list()]
 
 
-@handles(DeleteSchedule)
+@handles(DeleteSchedule, awaits_replicas=True)
 async def delete_schedule(site: Site, request: DeleteSchedule) -> None:
     await site.broker.schedules.delete(request.name)
 
@@ -139,8 +142,7 @@ def _schedule(record: ScheduleRecord) -> Schedule:
 
 @handles(ListDeadLetters)
 async def list_dead_letters(site: Site, request: ListDeadLetters) -> list[DeadLetter]:
-    # Those that are being written just now are dead letters, too.
-    await site.broker.settle()
+    await _settled(site)
     _check_graves(site, request)
     letters = site.broker.dead_letters.letters(request.topic, _where(request.where), with_settled=request.with_settled)
     if request.partitions is not None:
@@ -159,7 +161,7 @@ async def get_dead_letter(site: Site, request: GetDeadLetter) -> DeadLetter:
 @handles(Redrive)
 async def redrive(site: Site, request: Redrive) -> Redriven:
     _check_graves(site, request)
-    await site.broker.settle()
+    await _settled(site)
     done = await site.broker.dead_letters.redrive(
         request.topic, _where(request.where), dry_run=request.dry_run, rate=request.rate
     )
@@ -169,8 +171,15 @@ async def redrive(site: Site, request: Redrive) -> Redriven:
 @handles(Discard)
 async def discard(site: Site, request: Discard) -> int:
     _check_graves(site, request)
-    await site.broker.settle()
+    await _settled(site)
     return await site.broker.dead_letters.discard(request.topic, _where(request.where))
+
+
+async def _settled(site: Site) -> None:
+    """Those that are just being written are dead letters, too; but what waits for other nodes may do so for long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None if site.cluster is None else _SETTLING_S_MAX):
+            await site.broker.settle()
 
 
 def _check_graves(site: Site, request: ListDeadLetters | Redrive | Discard) -> None:

@@ -43,12 +43,12 @@ async def find_coordinator(site: Site, request: FindCoordinator) -> Coordinator:
     return cluster_of(site).coordinator(request.group)
 
 
-@handles(StartGroup)
+@handles(StartGroup, awaits_replicas=True)
 async def start_group(site: Site, request: StartGroup) -> None:
     await cluster_of(site).start_group(request)
 
 
-@handles(AssignPartition)
+@handles(AssignPartition, awaits_replicas=True)
 async def assign_partition(site: Site, request: AssignPartition) -> bool:
     return await cluster_of(site).assign(request)
 

@@ -24,7 +24,7 @@ from penstock.frame import Frame
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.local import groups as group_handlers
 from penstock.local import history, operating, placement, topics
-from penstock.local.handlers import HANDLERS, Cluster, Site
+from penstock.local.handlers import AWAITING_REPLICAS, HANDLERS, Cluster, Site
 from penstock.local.keeper import Keeper
 from penstock.local.overdue import Overdue
 from penstock.message import Message
@@ -260,7 +260,9 @@ class LocalTransport:
 
     async def call(self, request: Request[R]) -> R:
         self.check()
-        reply: R = await HANDLERS[type(request)](self._site, request)
+        kind = type(request)
+        answering = HANDLERS[kind](self._site, request)
+        reply: R = await (self._bounded(answering) if kind in AWAITING_REPLICAS else answering)
         return reply
 
     async def close(self) -> None:

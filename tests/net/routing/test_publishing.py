@@ -12,7 +12,7 @@ from net.routing.fakes import QUICK, Cluster, run
 from penstock.batch import Batch
 from penstock.client.client import Client
 from penstock.client.requests import ChangeTopic, CreateTopic
-from penstock.errors import ConnectionLost, NotLeader, PartitionNotFound, TopicNotFound
+from penstock.errors import ConnectionLost, NotEnoughReplicas, NotLeader, PartitionNotFound, TopicNotFound
 from penstock.frame import Frame, Producer
 from penstock.message import Message
 from penstock.net.routing.transport import RoutedTransport
@@ -43,6 +43,27 @@ def test_each_message_goes_to_the_leader_of_its_partition() -> None:
         assert [cluster.nodes[name].asked["publish"] for name in "abc"] == [1, 1, 1]
         assert await values_in(cluster, "t") == {0: [b"0"], 1: [b"1"], 2: [b"2"]}
         await client.close()
+
+    run(work)
+
+
+def test_that_nobody_knows_is_told_though_later_attempts_were_refused() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await transport.call(CreateTopic("t", 1, {}))
+        node, asked = cluster.node("t", 0), 0
+
+        def refuse(what: str) -> None:
+            nonlocal asked
+            asked += what == "publish"
+            if what == "publish" and asked > 1:
+                raise NotEnoughReplicas("too few")
+
+        node.before = refuse
+        node.loses["publish"] = 1
+        with pytest.raises(ConnectionLost) as caught:
+            await transport.publish_frame("t", 0, frame_of(b"x", producer=Producer(1, 0, 0)))
+        assert (asked, caught.value.in_doubt) == (2, True)
+        assert await values_in(cluster, "t") == {0: [b"x"]}
 
     run(work)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.errors import (
     ConnectionLost,
     EtcdUnavailable,
-    LeadershipLost,
     LogFollows,
+    NotCommitted,
     NotCoordinator,
     NotLeader,
     PartitionNotFound,
@@ -20,15 +20,13 @@ _MISPLACED = (EtcdUnavailable, LogFollows, NotCoordinator, NotLeader, StaleMetad
 
 def is_misplaced(error: PenstockError) -> bool:
     """It was not carried out."""
-    return isinstance(error, _MISPLACED) or (
-        isinstance(error, ConnectionLost) and error.details.get("was_sent") is False
-    )
+    return isinstance(error, _MISPLACED) or (isinstance(error, ConnectionLost) and not error.in_doubt)
 
 
 def is_unknown(error: PenstockError) -> bool:
     """Nobody knows whether it was carried out, and another node may. NotCommitted is not among these: it was, and all
     that is left is to wait."""
-    return isinstance(error, ConnectionLost | LeadershipLost) and not is_misplaced(error)
+    return error.in_doubt and not isinstance(error, NotCommitted)
 
 
 def is_behind(error: PenstockError) -> bool:

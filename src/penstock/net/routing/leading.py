@@ -31,7 +31,8 @@ class Leading:
         self, topic: str, number: int, ask: Ask[R], *, is_repeatable: bool, awaits_replicas: bool = False
     ) -> R:
         """Until it is answered. If it is not repeatable, and nobody knows whether it was carried out, that is raised.
-        So is that too few replicas are in sync, unless it is to wait for them.
+        So is that too few replicas are in sync, unless it is to wait for them. What is raised in the end, of several
+        attempts, is that nobody knows, if that is so of any of them.
 
         Nothing is waited for before it is asked the first time, if the leader is known: what is asked in an order
         arrives in it.
@@ -39,6 +40,7 @@ class Leading:
         attempts: Attempts | None = None
         doubted: Placed | None = None
         last: PenstockError | None = None
+        doubt: PenstockError | None = None
         while True:
             if doubted is not None:
                 attempts = attempts or Attempts(self._pace)
@@ -48,10 +50,10 @@ class Leading:
                 if not (is_misplaced(error) or is_unknown(error)):
                     raise
                 attempts = attempts or Attempts(self._pace)
-                await attempts.pause(error)
+                await attempts.pause(doubt or error)
                 continue
             if placed == doubted and attempts is not None and last is not None:
-                await attempts.pause(last)
+                await attempts.pause(doubt or last)
                 self._nodes.wander()
             doubted = placed
             try:
@@ -62,8 +64,11 @@ class Leading:
                 waits = NotEnoughReplicas | NotCommitted if is_repeatable else NotEnoughReplicas
                 is_awaited = awaits_replicas and isinstance(error, waits)
                 if not (is_awaited or is_misplaced(error) or is_behind(error) or (is_repeatable and is_unknown(error))):
+                    if doubt is not None and error.retriable:
+                        raise doubt from error
                     raise
                 last = error
+                doubt = doubt or (error if error.in_doubt else None)
 
     async def ask_once(self, topic: str, placed: Placed, ask: Ask[R]) -> R:
         """LeadershipLost if somebody else leads it before there is an answer: a node that hangs says nothing."""
