@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,35 @@ def test_an_acknowledgement_that_replicas_do_not_hear_of_waits_for_them(hasty: L
         second.ack()
         assert (second.value, second.attempt) == (b"second", 1)
         assert q.group("g").lag == {"t": [0]}
+
+
+def test_changes_that_replicas_do_not_hear_of_are_told_to_be_unknown_and_made_when_they_are_back(
+    hasty: LocalCluster,
+) -> None:
+    leader, follower = replicas(hasty)
+    with penstock.connect(hasty.address) as q:
+        with q.consumer("g", ["t"], start="earliest", max_retries=0) as consumer:
+            given_up = q.publish("t", b"given up").id
+            next(iter(consumer)).reject("bad")
+            delayed = [q.publish("t", b"%d" % number, delay="1d").id for number in range(2)]
+        while not q.dead_letters.list("t"):
+            pass
+        stop_follower(hasty, leader, follower)
+        for change in (
+            lambda: q.seek("g", "t", "earliest"),
+            lambda: q.scheduled.cancel(delayed[0]),
+            lambda: q.scheduled.reschedule(delayed[1], delay="2d"),
+        ):
+            with pytest.raises(NotCommitted):
+                change()
+        # It does not wait for them, unless the node that is asked leads the partition.
+        with suppress(NotCommitted):
+            q.delete_group("g")
+        # Whatever waits for them keeps nobody from reading, nor from other changes.
+        assert [letter.original for letter in q.dead_letters.list("t")] == [given_up]
+        q.create_group("another")
+        hasty.start(follower)
+        q.publish("t", b"after")
+        assert [each.id for each in q.scheduled.list("t")] == [delayed[1]]
+        with q.consumer("g", ["t"], start="earliest") as consumer:
+            assert [next(iter(consumer)).value for _ in range(2)] == [b"given up", b"after"]
