@@ -22,10 +22,14 @@ class SharedCatalog(Catalog):
     """Of several brokers. Nothing can be changed while there is a `failure`."""
 
     failure: PenstockError | None = None
+    clock: ManualClock
 
     @classmethod
     def new(cls) -> SharedCatalog:
-        return cls(MemoryFiles(), Contents(), ManualClock(), random_id)
+        clock = ManualClock()
+        catalog = cls(MemoryFiles(), Contents(), clock, random_id)
+        catalog.clock = clock
+        return catalog
 
     def _save(self, contents: Contents) -> None:
         if self.failure is not None:

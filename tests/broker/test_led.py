@@ -284,6 +284,30 @@ def test_a_deletion_that_waits_for_other_nodes_is_done_everywhere_and_keeps_nobo
     run_led(work)
 
 
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_a_group_is_not_taken_for_one_of_its_name_that_was_deleted_while_nobody_led_the_partition(
+    snapshots: bool,
+) -> None:
+    async def work(led: Leading) -> None:
+        (partition,) = await led.create("t", 1)
+        await led.broker.topic("t").publish(Message(b"1"))
+        group = await group_on(led.broker, "g", "t")
+        for handed in await group.lease("c", 10):
+            await group.ack(handed.receipt)
+        if snapshots:
+            await partition.groups.snapshot()
+        logs = led.lose("t", 0)
+        await led.broker.delete_group("g")
+        led.catalog.clock.advance_us(1)
+        group = await group_on(led.broker, "g", "t")
+        await led.lead("t", 0, logs)
+        led.broker.take_up(led.broker.topic("t"), 0)
+        await led.broker.settle()
+        assert values(await group.lease("c", 10)) == [b"1"]
+
+    run_led(work)
+
+
 def test_a_replay_that_waits_for_other_nodes_keeps_nobody_from_changes() -> None:
     async def work(led: Leading) -> None:
         stuck = await half_stuck(led)

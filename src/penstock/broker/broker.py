@@ -105,7 +105,7 @@ class Broker:
             catalog, directories, work, clock=clock, limits=limits, room=room, is_replicated=is_replicated
         )
         graveyards = Graveyards(self._topics, work, clock, limits)
-        self._topics.opened = graveyards.watch
+        self._topics.opened = partial(_opened, catalog, graveyards)
         self._topics.changed = self._topic_changed
         self._topics.taken_over = self._taken_over
         self.consumers = consumers(self._topics.open, clock)
@@ -426,6 +426,12 @@ def _locked(files: Files, clock: Clock, new_id: Callable[[], bytes], catalog: Ca
     except PenstockError:
         files.close()
         raise
+
+
+def _opened(catalog: Catalog, graveyards: Graveyards, topic: Topic) -> None:
+    graveyards.watch(topic)
+    for partition in topic.partitions:
+        partition.groups.made_us = catalog.made_us
 
 
 def _thrown(new_id: Callable[[], bytes]) -> float:

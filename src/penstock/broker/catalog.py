@@ -243,6 +243,10 @@ class Catalog:
         self._change(groups=(*_without(self._contents.groups, name), record))
         return record
 
+    def made_us(self, group: str) -> int:
+        """When it was made; 0 if there is none."""
+        return self.group(group).created_us if self.has_group(group) else 0
+
     def restore_group(self, record: GroupRecord) -> None:
         """As it was."""
         self._change(groups=(*_without(self._contents.groups, record.name), record))

@@ -99,6 +99,8 @@ class Deliveries:
         self.delays = Delays(clock.now_us())
         # Where the dead letters of this partition would begin, if they go anywhere; set by whoever knows that.
         self.graveyard: Callable[[], int | None] = lambda: None
+        # When a group was made, or 0; set by whoever knows that.
+        self.made_us: Callable[[str], int] = lambda group: 0
         # Told whenever something may have become ready for a group, or for all (""); and when something was given up.
         self.wake: Callable[[str], None] = lambda group: None
         self.mourn: Callable[[str], None] = lambda group: None
@@ -210,7 +212,8 @@ class Deliveries:
 
         Delayed messages before it that are not due yet come when they are: they are not of the past.
         """
-        await self._decided([Started(group, offset, pack(below(self.delays.pending, offset)), end)])
+        hidden = pack(below(self.delays.pending, offset))
+        await self._decided([Started(group, offset, hidden, end, self.made_us(group))])
 
     def drop(self, group: str) -> asyncio.Future[Committed] | None:
         """Applied at once; done when it is on disk. None if there is nothing."""

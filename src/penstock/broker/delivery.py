@@ -120,6 +120,7 @@ class Delivery:
         hidden = unpack(event.hidden)
         self.start = event.offset
         self.end = event.end
+        self.made_us = event.made_us
         self.floor = min(event.offset, hidden.min()) if hidden else event.offset
         self.cursors = Cursors.at(event.offset)
         self.done = BitMap64(range(self.floor, event.offset)) - hidden

@@ -43,11 +43,13 @@ class Started(Event, frozen=True, array_like=True, gc=False, tag="S"):
     """The group begins at `offset`, or was moved there: all it held is let go.
 
     `hidden` are delayed messages before it that are not due yet: they come when they are. `end` bounds a replay.
+    `made_us` is when the group was made, 0 if that is not known: another one may have the same name later.
     """
 
     offset: int
     hidden: bytes = b""
     end: int | None = None
+    made_us: int = 0
 
 
 class Leased(Event, frozen=True, array_like=True, gc=False, tag="L"):

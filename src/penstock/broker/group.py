@@ -302,7 +302,7 @@ class Group:
             )
         messages = BitMap64(range(first, last)) - part.groups.delays.cancelled
         now = self._clock.now_us()
-        events: list[GroupEvent] = [Started(self.name, last, pack(messages), last)]
+        events: list[GroupEvent] = [Started(self.name, last, pack(messages), last, part.groups.made_us(self.name))]
         # What is not due yet comes when it is, here as everywhere.
         messages -= part.groups.delays.pending
         if delays and messages:

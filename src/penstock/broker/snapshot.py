@@ -50,6 +50,7 @@ class GroupState(msgspec.Struct, array_like=True):
     redriven: list[tuple[int, bytes]]
     parked: dict[bytes, Parked]
     copying: tuple[Copying, ...] = ()
+    made_us: int = 0
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -176,6 +177,7 @@ def _state(group: Delivery) -> GroupState:
         [(count, pack(offsets)) for count, offsets in _by_number(group.redriven)],
         group.parked,
         tuple(group.copying.values()),
+        group.made_us,
     )
 
 
@@ -193,7 +195,7 @@ def _by_number(numbers: dict[int, int]) -> list[tuple[int, BitMap64]]:
 
 def restore(state: GroupState) -> Delivery:
     group = Delivery(state.name)
-    group.apply(Started(state.name, state.start, end=state.end), 0)
+    group.apply(Started(state.name, state.start, end=state.end, made_us=state.made_us), 0)
     group.floor = state.floor
     group.cursors = state.cursors
     group.done, group.ready = unpack(state.done), unpack(state.ready)

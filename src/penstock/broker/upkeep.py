@@ -41,13 +41,17 @@ class Upkeep:
     def take_up_one(self, topic: Topic, number: int) -> None:
         partition = topic.partition(number)
         for group in partition.groups.groups:
-            if self._catalog.has_group(group):
+            if self._catalog.has_group(group) and not self._is_older(partition, group):
                 self._groups.on(group, topic.name).configure_here(number)
             elif not group.startswith("__"):
-                # Its deletion was cut short.
+                # Its deletion was cut short, or nobody led the partition then.
                 self._work.in_background(_drop(partition, group))
             if partition.groups.has(group) and partition.groups.state(group).dying:
                 self._graveyards.mourn(topic.name, number, group)
+
+    def _is_older(self, partition: Partition, group: str) -> bool:
+        """Of a group that was deleted, and one of the same name was made since."""
+        return 0 < partition.groups.state(group).made_us < self._catalog.made_us(group)
 
     def tick(self) -> None:
         """Delays that are due, leases that have run out, and what could not be buried so far."""
