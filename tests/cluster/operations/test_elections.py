@@ -7,7 +7,14 @@ import pytest
 import penstock
 from cluster_nodes import LocalCluster, found
 from penstock.client.cluster_requests import ElectLeaders
-from penstock.errors import InvalidInput, NodeNotFound, NotEnoughReplicas, PartitionNotFound, TopicNotFound
+from penstock.errors import (
+    InvalidInput,
+    LogTruncated,
+    NodeNotFound,
+    NotEnoughReplicas,
+    PartitionNotFound,
+    TopicNotFound,
+)
 
 
 def test_a_named_node_leads_and_then_the_preferred_one_again(cluster: LocalCluster) -> None:
@@ -74,6 +81,29 @@ def test_an_unclean_election_gives_up_what_only_the_lost_node_had_and_says_so(cl
     assert found(report, "orders", 0).end_offset <= end + 2
     with pytest.raises(InvalidInput, match="no need"):
         cluster.call(ElectLeaders("orders", 0, is_unclean=True))
+
+
+def test_who_reads_what_an_unclean_election_gave_up_is_told_so(cluster: LocalCluster) -> None:
+    cluster.create("orders", 1, replicas=2, min_isr=1)
+    leader, follower = cluster.partition("orders", 0).replicas
+    with penstock.connect(cluster.address) as q:
+        q.publish("orders", "both have it")
+        cluster.until(lambda report: all(not each.messages_behind for each in found(report, "orders", 0).followers))
+        cluster.stop(follower)
+        # Of which a reader gets one at a time.
+        for _ in range(8):
+            q.publish("orders", bytes(900_000))
+        reading = iter(q.reader("orders"))
+        for _ in range(6):
+            next(reading)
+        cluster.stop(leader)
+        cluster.start(follower)
+        cluster.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
+        cluster.call(ElectLeaders("orders", 0, follower, is_unclean=True))
+        cluster.until(lambda report: found(report, "orders", 0).leader == follower)
+        with pytest.raises(LogTruncated, match="an operator had a leader elected that did not have everything"):
+            list(reading)
+        assert [message.value for message in q.reader("orders")] == [b"both have it"]
 
 
 def test_a_node_without_a_copy_is_no_candidate_for_an_unclean_election(cluster: LocalCluster) -> None:
