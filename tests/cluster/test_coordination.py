@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from etcd_support import run
+from led_broker import Leading, run_led
 from penstock.broker.settings import GroupSettings
 from penstock.client.cluster_requests import FindGroups, GroupsIn
 from penstock.client.placement import AssignPartition, FindOwners, Owner, StartGroup
@@ -442,3 +443,22 @@ def test_a_bug_in_what_tells_leaders_is_not_silent() -> None:
         assert isinstance((await cluster.broken.get()).__cause__, ZeroDivisionError)
 
     on_cluster(work)
+
+
+def test_no_group_begins_where_too_few_replicas_are_in_sync_and_nobody_waits_for_them() -> None:
+    async def work(led: Leading) -> None:
+        (partition,) = await led.create("t", 1)
+        await led.broker.create_group("g")
+        node: Any = SimpleNamespace()
+        coordination = Coordination(node, led.broker, Cluster().consumers)
+        led.away.add(partition)
+        partition.too_few = (1, 2)
+        with pytest.raises(NotEnoughReplicas, match="no group begins there"):
+            await coordination.start_group(StartGroup("g", "t", (0,)))
+        assert not partition.groups.has("g")
+        partition.too_few = None
+        led.come_back(partition)
+        await coordination.start_group(StartGroup("g", "t", (0,)))
+        assert partition.groups.has("g")
+
+    run_led(work)
