@@ -8,6 +8,7 @@ import http.client
 import json
 import shutil
 import socket
+import ssl
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -55,9 +56,19 @@ async def opened(addresses: str | Sequence[str], **options: Any) -> AsyncGenerat
         await store.close()
 
 
-def post(process: EtcdProcess, path: str, request: dict[str, Any], token: str | None = None) -> dict[str, Any]:
+def post(
+    process: EtcdProcess,
+    path: str,
+    request: dict[str, Any],
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> dict[str, Any]:
     """Beside the client that is tested. Bytes become base64."""
-    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=PATIENCE_S)
+    connection: http.client.HTTPConnection = (
+        http.client.HTTPConnection("127.0.0.1", process.port, timeout=PATIENCE_S)
+        if tls is None
+        else http.client.HTTPSConnection("127.0.0.1", process.port, timeout=PATIENCE_S, context=tls)
+    )
     body = json.dumps(request, default=lambda value: base64.b64encode(value).decode())
     connection.request("POST", path, body, {"Authorization": token} if token else {})
     answer: dict[str, Any] = json.loads(connection.getresponse().read())

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from chaos.faults import FAULTS
+from chaos.faults import FAULTS, why_no_small_disk
 from chaos.network import why_not
 from chaos.runs import run_seed
 
@@ -33,12 +33,15 @@ def main() -> int:
     missing = why_not()
     if missing:
         print(f"without faults of the network: {missing}")
+    no_disk = why_no_small_disk()
+    if no_disk:
+        print(f"without a disk that is full: {no_disk}")
     bad = 0
     for seed in range(given.seed, given.end or given.seed + 1):
         directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
         began = time.monotonic()
         try:
-            outcome = run_seed(seed, directory, has_network=not missing, faults=given.fault)
+            outcome = run_seed(seed, directory, has_network=not missing, has_small_disk=not no_disk, faults=given.fault)
         except Exception as error:
             bad += 1
             print(f"seed {seed}: {error!r}; {directory}", flush=True)

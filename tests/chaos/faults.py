@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -250,9 +251,14 @@ async def cut_off(stage: Stage, rng: Random) -> None:
 async def cut_one_way(stage: Stage, rng: Random) -> None:
     """What one sends is lost; what it is sent arrives. Between two nodes, or a node and etcd."""
     name = await stage.leader(rng)
-    other = rng.choice([*stage.others(name), "etcd"])
-    pair = (name, other) if rng.random() < 0.5 or other == "etcd" else (other, name)
+    pair = one_way(name, stage.others(name), rng)
     await _cut(stage, "cut_one_way", name, [pair], rng.uniform(0.8, 2.0) * TTL_S)
+
+
+def one_way(name: str, others: list[str], rng: Random) -> tuple[str, str]:
+    """From whom nothing arrives, and at whom."""
+    other = rng.choice([*others, "etcd"])
+    return (name, other) if rng.random() < 0.5 else (other, name)
 
 
 # --- disks ---------------------------------------------------------------------------------------------------
@@ -262,6 +268,20 @@ def small_disk(directory: Path) -> None:
     directory.mkdir()
     size = f"size={SMALL_DISK_BYTES}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(directory)], check=True, capture_output=True)
+
+
+def why_no_small_disk() -> str | None:
+    """What keeps this machine from having one, if anything does."""
+    with tempfile.TemporaryDirectory() as parent:
+        directory = Path(parent, "probe")
+        try:
+            small_disk(directory)
+            no_small_disk(directory)
+        except FileNotFoundError:
+            return "there is no command mount"
+        except subprocess.CalledProcessError as error:
+            return f"no disk can be mounted: {error.stderr.decode(errors='replace').strip()}"
+    return None
 
 
 def no_small_disk(directory: Path) -> None:
@@ -354,5 +374,6 @@ FAULTS: dict[str, Fault] = {
     )
 }
 OF_NETWORK = ("cut_leader", "cut_etcd", "cut_off", "cut_one_way")
+OF_SMALL_DISK = ("fill_disk",)
 # Whole clusters: nothing else goes on beside these.
 ALONE = ("kill_all", "rolling_restart", "fill_disk")

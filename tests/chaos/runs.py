@@ -15,7 +15,7 @@ from random import Random
 from typing import NamedTuple
 
 from chaos.disks import note_disks, partitions_of
-from chaos.faults import ALONE, FAULTS, OF_NETWORK, TTL_S, Stage, free_disk, no_small_disk, small_disk
+from chaos.faults import ALONE, FAULTS, OF_NETWORK, OF_SMALL_DISK, TTL_S, Stage, free_disk, no_small_disk, small_disk
 from chaos.load import PARTITIONS, TOPIC, Load
 from chaos.network import Network, network
 from chaos.waiting import PATIENCE_S, all_in_sync
@@ -43,10 +43,11 @@ class Plan(NamedTuple):
     within_s: float = 1.5
 
     @classmethod
-    def of(cls, seed: int, *, has_network: bool) -> Plan:
+    def of(cls, seed: int, *, has_network: bool, has_small_disk: bool) -> Plan:
         """Each kind in its turn, and one or two others beside it."""
         rng = Random(f"plan {seed}")
-        kinds = [kind for kind in FAULTS if has_network or kind not in OF_NETWORK]
+        left_out = (*(() if has_network else OF_NETWORK), *(() if has_small_disk else OF_SMALL_DISK))
+        kinds = [kind for kind in FAULTS if kind not in left_out]
         others = [kind for kind in kinds if kind not in ALONE]
         if seed >= STORMS:
             return cls(seed, tuple(rng.choices(others, k=rng.randint(4, 8))), within_s=12)
@@ -65,9 +66,16 @@ class Outcome(NamedTuple):
         return f"seed {self.plan.seed} ({', '.join(self.plan.faults)}): {self.counts}"
 
 
-def run_seed(seed: int, directory: Path, *, has_network: bool = True, faults: Sequence[str] | None = None) -> Outcome:
+def run_seed(
+    seed: int,
+    directory: Path,
+    *,
+    has_network: bool = True,
+    has_small_disk: bool = True,
+    faults: Sequence[str] | None = None,
+) -> Outcome:
     """`faults` are others than those of the seed."""
-    plan = Plan.of(seed, has_network=has_network)
+    plan = Plan.of(seed, has_network=has_network, has_small_disk=has_small_disk)
     if faults:
         plan = plan._replace(faults=tuple(faults))
     with ExitStack() as stack:

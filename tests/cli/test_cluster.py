@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +15,7 @@ import penstock
 from cli.support import Run
 from cluster_nodes import LocalCluster, found, local_cluster
 from etcd_support import etcd_process
+from penstock.cli import cluster as cluster_commands
 from penstock.cli.cluster_view import hot_partitions, progress_of
 from penstock.client.cluster_requests import ClusterReport, FollowerReport, PartitionReport
 
@@ -162,6 +166,31 @@ def test_hot_partitions_are_bad_news_and_none_is_not(run: Run, nodes: LocalClust
     assert told.out == ""
     assert "hot" in told.err
     assert "[invalid_input]" in run("cluster", "hot", "--over", "soon").err
+
+
+def test_a_hot_partition_is_shown_with_its_leader_and_rates(
+    run: Run, nodes: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.connect(nodes.address) as q:
+
+        def meanwhile(for_s: float) -> None:
+            assert for_s == 5
+            for _ in range(30):
+                q.publish("orders", "x", partition=1)
+
+        monkeypatch.setattr(cluster_commands, "time", SimpleNamespace(sleep=meanwhile, monotonic=time.monotonic))
+        told = run("cluster", "hot", "orders", "-o", "json")
+        assert told.code == 1
+        (row,) = told.rows
+        assert (row["topic"], row["partition"]) == ("orders", 1)
+        assert row["leader"] == nodes.partition("orders", 1).leader
+        assert row["rate"] == pytest.approx(3 * row["average"])
+        assert row["average"] > 0
+        told = run("cluster", "hot")
+    assert (told.code, told.err) == (1, "")
+    head, line = told.lines
+    assert re.split("  +", head.strip()) == ["topic", "partition", "leader", "messages/s", "topic's average"]
+    assert line.split()[:3] == ["orders", "1", row["leader"]]
 
 
 # --- changes ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from cli.support import Run
 from penstock.client.blocking import Client
@@ -73,6 +74,22 @@ def test_parked_keys_are_listed_and_released(topic: str, q: Client, run: Run) ->
     assert run.ok("group", "release", topic, topic, "ann").out == f"released key ann in 1 partition of {topic}\n"
     ran = run("group", "parked", topic)
     assert (ran.code, ran.err) == (1, f"no key of {topic} is parked\n")
+
+
+def test_what_was_not_known_while_parked_keys_were_asked_for_is_said(
+    topic: str, q: Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.publish(topic, "x")
+    q.consumer(topic, topic).poll(1)
+    known = q.group(topic)
+    for infos in ((replace(known, unknown={topic: [0]}), known), (known, replace(known, unknown={topic: [0]}))):
+        told = iter(infos)
+        monkeypatch.setattr(Client, "group", lambda self, name, partial, told=told: next(told))
+        ran = run("group", "parked", topic)
+        assert (ran.code, ran.err.splitlines()[0]) == (
+            1,
+            f"nobody leads 1 partition of {topic}: what is parked there is not known",
+        )
 
 
 def test_a_stretch_is_replayed_into_a_group_of_its_own(topic: str, q: Client, run: Run) -> None:

@@ -31,7 +31,9 @@ def test_top_prints_one_frame_with_topics_and_groups(topic: str, q: Client, run:
     assert re.search(rf"^{topic} +1 +- +{topic} +1: ann *$", out, re.MULTILINE)
     assert set(frame) == {"time", "topics", "groups"}
     (mine,) = [each for each in frame["topics"] if each["name"] == topic]
-    assert set(mine) == {"name", "partitions", "unknown_partitions", "messages", "bytes", "scheduled", "rate"}
+    numbers = {"partitions", "unknown_partitions", "messages", "bytes", "scheduled", "rate", "hot_partitions"}
+    assert set(mine) == {"name", *numbers}
+    assert mine["hot_partitions"] is None
     (group,) = [each for each in frame["groups"] if each["name"] == topic]
     assert (group["lag"], group["members"]) == (1, ["ann"])
 
@@ -45,6 +47,23 @@ def test_top_goes_on_into_a_pipe_with_rates(topic: str, address: str) -> None:
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (141, "")
     assert '"rate": 0.0' in frames[1]
+
+
+def test_top_names_the_partitions_of_a_broker_that_are_hot(q: Client) -> None:
+    q.create_topic("skewed", 4)
+    before = top._look(q)
+    for number, count in enumerate((1, 0, 20, 1)):
+        for _ in range(count):
+            q.publish("skewed", "x", partition=number)
+    now = top._look(q)
+    (frame,) = [each for each in top._as_json(now, before)["topics"] if each["name"] == "skewed"]
+    assert frame["hot_partitions"] == [2]
+    screen = Console(file=StringIO(), width=120)
+    screen.print(top._frame(now, before))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert re.search(r"^skewed +4 +22 +[\d.]+ \w+ +0 +[\d,]+ +2 *$", shown, re.MULTILINE)
+    (quiet,) = [each for each in top._as_json(top._look(q), now)["topics"] if each["name"] == "skewed"]
+    assert quiet["hot_partitions"] == []
 
 
 def test_top_on_a_terminal_ends_with_q(topic: str, address: str) -> None:

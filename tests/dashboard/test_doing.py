@@ -100,6 +100,18 @@ def test_inspecting_redriving_and_discarding_dead_letters(orders: Any, look: Any
     assert [message["offset"] for message in orders.polled("billing", "orders", consumer="ann")] == [0]
 
 
+def test_keys_that_may_be_parked_where_nobody_leads_are_not_said_to_be_none(orders: Any, look: Any) -> None:
+    orders.ok("POST", "/v1/groups", {"name": "billing", "ordering": "key"})
+    page = look(orders, "/#/groups/billing")
+    expect(page.get_by_text("No keys are parked.")).to_be_visible()
+    answer = {"keys": [], "unknown": {"orders": [1, 2]}}
+    page.route("**/v1/groups/billing/parked-keys*", lambda route: route.fulfill(json=answer))
+    told = "Nobody leads 2 partitions (1, 2) of orders. What is parked there is not known."
+    expect(page.get_by_text(told)).to_be_visible()
+    expect(page.get_by_text("No keys are parked.")).not_to_be_visible()
+    expect(page.get_by_text("0 + ?")).to_be_visible()
+
+
 def test_releasing_a_parked_key(orders: Any, look: Any) -> None:
     orders.ok("POST", "/v1/groups", {"name": "billing", "ordering": "key"})
     orders.published("orders", "one", key="user-1")

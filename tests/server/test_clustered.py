@@ -13,13 +13,13 @@ import trustme
 
 import penstock
 from cluster_nodes import LocalCluster, found, local_cluster
-from etcd_support import etcd_process, needs_etcd, opened
+from etcd_support import etcd_process, needs_etcd, opened, post
 from penstock.client.blocking import Client
 from penstock.client.cluster_requests import PartitionReport, Reassign
 from penstock.clock import SystemClock
 from penstock.cluster.keys import Keys
 from penstock.cluster.registration import Broker
-from penstock.errors import ConnectionLost, InvalidSetting, NotEnoughReplicas
+from penstock.errors import ConnectionLost, EtcdError, InvalidSetting, NotEnoughReplicas
 from penstock.net.address import place_of
 from penstock.net.connection import Connection
 from penstock.server.tls import trusting
@@ -80,6 +80,44 @@ def test_a_node_tells_others_of_its_tls_and_they_look_at_its_certificate(tmp_pat
         cluster.run(connect(str(tmp_path / "authority.pem")))
         with pytest.raises(ConnectionLost, match="certificate is not trusted"):
             cluster.run(connect(None))
+
+
+def test_a_node_gets_into_an_etcd_that_wants_a_certificate_and_a_user(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    for name, issued in (("etcd", authority.issue_cert("127.0.0.1")), ("us", authority.issue_cert("node"))):
+        issued.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
+        (tmp_path / f"{name}.pem").write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+    files = {"etcd_ca": tmp_path / "ca.pem", "etcd_cert": tmp_path / "us.pem", "etcd_key": tmp_path / "us.key"}
+    ours = {name: str(path) for name, path in files.items()} | {"etcd_user": "penstock", "etcd_password": "of etcd"}
+    tls = ssl.create_default_context(cafile=ours["etcd_ca"])
+    tls.load_cert_chain(ours["etcd_cert"], ours["etcd_key"])
+    arguments = [f"--cert-file={tmp_path / 'etcd.pem'}", f"--key-file={tmp_path / 'etcd.key'}", "--client-cert-auth"]
+    arguments += [f"--trusted-ca-file={tmp_path / 'ca.pem'}", "--bcrypt-cost=4"]
+    with etcd_process(tmp_path / "etcd", *arguments, tls=tls) as process:
+        for path, request in (
+            ("user/add", {"name": "root", "password": "secret"}),
+            ("role/add", {"name": "root"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("user/add", {"name": "penstock", "password": "of etcd"}),
+            ("role/add", {"name": "ours"}),
+            ("role/grant", {"name": "ours", "perm": {"permType": 2, "key": b"/penstock/", "range_end": b"/penstock0"}}),
+            ("user/grant", {"user": "penstock", "role": "ours"}),
+            ("enable", {}),
+        ):
+            assert "error" not in post(process, f"/v3/auth/{path}", request, tls=tls)
+        with local_cluster(tmp_path, process.address) as cluster:
+            for lacking, error in (
+                ({"etcd_ca"}, "its certificate is not trusted"),
+                ({"etcd_user", "etcd_password"}, "permission denied|asks for a user and a password"),
+            ):
+                with pytest.raises(EtcdError, match=error):
+                    cluster.start("a", **{name: value for name, value in ours.items() if name not in lacking})
+            cluster.start("a", "b", **ours)
+            with penstock.connect(cluster.address) as q:
+                q.create_topic("orders", 2, replicas=2, min_isr=2)
+                q.publish("orders", b"paid")
+                assert [bytes(message.value) for message in q.reader("orders")] == [b"paid"]
 
 
 def test_a_file_to_trust_by_that_is_none_is_refused(tmp_path: Path) -> None:

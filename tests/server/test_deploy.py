@@ -20,6 +20,14 @@ ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "observability.md").read_text(encoding="utf-8")
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text(encoding="utf-8"))
 ALERTS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+# What a node of a cluster tells beside: tests/cluster/operations/test_metrics.py compares it with the guide.
+CLUSTER = dict(
+    re.findall(
+        r"^\| `(penstock_cluster_\w+)` \| \w+ \| (.*?) \|$",
+        (ROOT / "docs" / "guides" / "cluster.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+)
 SCRAPING = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
 # Of Prometheus itself.
 _FOREIGN = {"up"}
@@ -87,7 +95,7 @@ def test_every_series_that_is_asked_for_is_told(metrics: dict[str, Told]) -> Non
     for expression in expressions():
         asked = set(re.findall(r"\b(?:penstock_\w+|up)\b", expression))
         assert asked, expression
-        assert asked <= there | _FOREIGN, expression
+        assert asked <= there | CLUSTER.keys() | _FOREIGN, expression
 
 
 def test_every_label_that_is_asked_for_is_on_one_of_those_series(metrics: dict[str, Told]) -> None:
@@ -96,6 +104,7 @@ def test_every_label_that_is_asked_for_is_on_one_of_those_series(metrics: dict[s
             told for told in metrics.values() if any(re.search(rf"\b{series}\b", expression) for series in told.series)
         ]
         has = {label for told in families for label in told.labels} | _ADDED
+        has |= {label for name, help in CLUSTER.items() if name in expression for label in re.findall(r"`(\w+)`", help)}
         matched = re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', expression)
         grouped = [
             label.strip() for some in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for label in some.split(",")
@@ -106,6 +115,7 @@ def test_every_label_that_is_asked_for_is_on_one_of_those_series(metrics: dict[s
 def test_every_metric_is_on_the_dashboard(metrics: dict[str, Told]) -> None:
     asked = " ".join(expressions())
     assert [name for name, told in metrics.items() if not any(series in asked for series in told.series)] == []
+    assert [name for name in CLUSTER if name not in asked] == []
 
 
 def test_the_dashboard_is_one_that_grafana_can_lay_out() -> None:
@@ -136,6 +146,22 @@ def test_every_alert_says_how_bad_it_is_and_what_it_is() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert rule["annotations"]["summary"]
+
+
+def test_what_the_nodes_of_a_cluster_tell_by_parts_is_put_together() -> None:
+    """Each partition is told of by the node that leads it, and the members of a group by one of them."""
+    by_name = {rule["alert"]: rule["expr"] for rule in rules()}
+    for alert in ("PenstockHotPartition", "PenstockLagGrows", "PenstockGroupStands", "PenstockNoConsumers"):
+        aggregated = re.findall(r"\b(?:sum|avg) by \(([^)]*)\)", by_name[alert])
+        matched = re.findall(r"\bon \(([^)]*)\)", by_name[alert])
+        assert aggregated, alert
+        assert not any("instance" in labels for labels in aggregated + matched), alert
+        # Nothing is compared with what one node tells alone.
+        counted = re.findall(r"by \([^)]*\) \((?:sum by \([^)]*\) \()?(?:\w+\()?penstock_", by_name[alert])
+        assert len(counted) == len(re.findall(r"penstock_\w+", by_name[alert])), alert
+    panels = {panel["title"]: panel for panel in DASHBOARD["panels"]}
+    (hot,) = panels["Hot partitions"]["targets"]
+    assert "avg by (topic) (sum by (topic, partition)" in hot["expr"]
 
 
 def test_prometheus_is_told_where_a_broker_is() -> None:

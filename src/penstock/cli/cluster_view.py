@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from penstock.cli.hot import hot_of
 from penstock.cli.output import EXIT_BAD_NEWS, Column, Output, console, print_fields, print_json, print_table
 from penstock.cli.shown import counted, shown_size, shown_time, time_json
 from penstock.clock import SystemClock
@@ -14,11 +15,6 @@ from penstock.clock import SystemClock
 if TYPE_CHECKING:
     from penstock.client.cluster_requests import ClusterReport, NodeReport, PartitionReport
 
-# A partition with so many times the average of its topic is hot, as in the dashboard.
-HOT = 3
-_ROUNDING = 0.999
-# Of so few messages of a topic, it is chance where they went.
-_COUNTED_MIN = 10
 _ROWS_MAX = 20
 
 NODE_COLUMNS = (
@@ -270,16 +266,13 @@ class Hot(NamedTuple):
 def hot_partitions(before: ClusterReport, after: ClusterReport, took_s: float) -> list[Hot]:
     """By what was published between the two; those whose leader was not heard both times are left out."""
     ends = {each.id: each.end_offset for each in before.partitions if each.end_offset >= 0}
-    rates: dict[str, dict[PartitionReport, float]] = {}
+    counts: dict[str, dict[PartitionReport, int]] = {}
     for each in after.partitions:
         if each.id in ends and each.end_offset >= 0:
-            rates.setdefault(each.topic, {})[each] = max(0, each.end_offset - ends[each.id]) / took_s
-    found = []
-    for topic, of_topic in rates.items():
-        average = sum(of_topic.values()) / len(of_topic)
-        found += [
-            Hot(topic, each.number, each.leader, rate, average)
-            for each, rate in of_topic.items()
-            if rate >= HOT * average * _ROUNDING and average * len(of_topic) * took_s >= _COUNTED_MIN * _ROUNDING
-        ]
+            counts.setdefault(each.topic, {})[each] = max(0, each.end_offset - ends[each.id])
+    found = [
+        Hot(topic, each.number, each.leader, of_topic[each] / took_s, sum(of_topic.values()) / len(of_topic) / took_s)
+        for topic, of_topic in counts.items()
+        for each in hot_of(of_topic)
+    ]
     return sorted(found, key=lambda hot: -hot.rate)

@@ -164,9 +164,13 @@ def seek(
 @bundled
 def parked(broker: Broker, name: GroupName, output: OutputOption = Output.TABLE) -> None:
     """Keys that wait because a message of theirs was given up."""
+    from penstock.client.requests import not_known
+
     with broker.open() as q:
+        before = q.group(name, partial=True)
         keys = q.parked_keys(name, partial=True)
-        for each, numbers in q.group(name, partial=True).unknown.items():
+        # Somebody may lead one by now that nobody did a moment ago.
+        for each, numbers in not_known(before, q.group(name, partial=True)).items():
             note(f"nobody leads {counted(len(numbers), 'partition')} of {each}: what is parked there is not known")
     print_rows(output, keys, _parked_json, _PARKED_COLUMNS, _parked_cells, f"no key of {name} is parked")
 

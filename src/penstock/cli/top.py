@@ -16,6 +16,7 @@ from rich.text import Text
 
 from penstock.cli.broker import Broker
 from penstock.cli.bundles import bundled
+from penstock.cli.hot import hot_of
 from penstock.cli.options import OutputOption
 from penstock.cli.output import Output, console, flush, write_row
 from penstock.cli.shown import known, shown_size
@@ -49,8 +50,8 @@ def top(
 ) -> None:
     """Topics with rates and sizes, groups with lag and members, live.
 
-    Drawn anew each second; q or Ctrl-C ends it. Groups with the most lag come first. Into a pipe it prints one frame
-    after the other.
+    Drawn anew each second; q or Ctrl-C ends it. Groups with the most lag come first. Partitions that get three times
+    their topic's average or more are named as hot. Into a pipe it prints one frame after the other.
     """
     with broker.open() as q:
         if once or output is Output.JSON or not sys.stdout.isatty():
@@ -140,6 +141,16 @@ def _topic_rate(info: TopicInfo, now: Snapshot, before: Snapshot | None) -> floa
     return None
 
 
+def _hot(info: TopicInfo, before: Snapshot | None) -> list[int] | None:
+    """The partitions that get most of what is published; None as long as there is nothing to compare with."""
+    for earlier in before.topics if before is not None else ():
+        if earlier.name == info.name:
+            ends = {each.number: each.end_offset for each in earlier.partitions}
+            parts = [each for each in info.partitions if each.number in ends]
+            return hot_of({each.number: max(0, each.end_offset - ends[each.number]) for each in parts})
+    return None
+
+
 def _lag_rate(info: GroupInfo, now: Snapshot, before: Snapshot | None) -> float | None:
     """How fast its lag grows, or shrinks."""
     for earlier in before.groups if before is not None else ():
@@ -161,6 +172,7 @@ def _as_json(now: Snapshot, before: Snapshot | None) -> dict[str, Any]:
                 "bytes": sum(each.bytes for each in info.partitions),
                 "scheduled": info.scheduled,
                 "rate": _topic_rate(info, now, before),
+                "hot_partitions": _hot(info, before),
             }
             for info in now.topics
         ],
@@ -197,13 +209,14 @@ def _frame(now: Snapshot, before: Snapshot | None, title: str = "", rows_max: in
     if rows_max is not None:
         topics_max = max(rows_max // 2, rows_max - len(shown["groups"]))
         groups_max = rows_max - min(topics_max, len(shown["topics"]))
-    topics = _table("topic", "partitions", "messages", "size", "scheduled", "published/s")
+    topics = _table("topic", "partitions", "messages", "size", "scheduled", "published/s", "hot", texts=("hot",))
     shown_topics, more_topics = _cut(shown["topics"], topics_max)
     for each in shown_topics:
         is_part = bool(each["unknown_partitions"])
         held = (known(str(each["messages"]), is_part), known(shown_size(each["bytes"]), is_part))
         numbers = (each["partitions"], *held, known(str(each["scheduled"]), is_part))
-        topics.add_row(each["name"], *map(str, numbers), _shown_rate(each["rate"]))
+        hot = Text(", ".join(map(str, each["hot_partitions"] or ())), "yellow")
+        topics.add_row(each["name"], *map(str, numbers), _shown_rate(each["rate"]), hot)
     groups = _table("group", "lag", "lag/s", "topics", "members", texts=("topics", "members"))
     shown_groups, more_groups = _cut(sorted(shown["groups"], key=lambda each: -each["lag"]), groups_max)
     for each in shown_groups:

@@ -41,8 +41,9 @@ class FollowerReport(msgspec.Struct, frozen=True):
 
 
 class PartitionReport(msgspec.Struct, frozen=True):
-    """`leader` is "" while nobody who is alive leads it. `in_sync` are those of the in-sync replicas that are alive: a
-    leader takes nobody out if too few would be left. `target` are the replicas it is being moved to.
+    """`leader` is "" while nobody who is alive leads it. `in_sync` are those of the in-sync replicas that are alive and
+    keep up, if the leader was heard: it takes nobody out if too few would be left. `target` are the replicas it is
+    being moved to.
 
     `followers` are all others that have a copy, or are to get one. Offsets are -1 if the leader was not heard.
     """
@@ -173,8 +174,8 @@ class UndrainNode(Request[None], frozen=True):
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):
-    """A copy on the node that answers: of both logs, where they start and end. `followers` if it leads: how far each
-    has come, if it has been heard of."""
+    """A copy on the node that answers: of both logs, where they start and end. If it leads: how far each of the
+    `followers` has come, if it has been heard of, and which of those in sync do not keep up."""
 
     id: str
     epoch: int
@@ -182,6 +183,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     starts: tuple[int, int]
     ends: tuple[int, int]
     followers: dict[str, tuple[int, int]] = {}
+    lagging: tuple[str, ...] = ()
 
 
 class DescribeReplicas(Request[list[ReplicaReport]], frozen=True):

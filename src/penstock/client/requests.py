@@ -162,6 +162,12 @@ class GroupInfo(msgspec.Struct, frozen=True):
         return [known.get(number) for number in range(len(known) + len(self.unknown.get(topic, ())))]
 
 
+def not_known(*infos: GroupInfo) -> dict[str, list[int]]:
+    """Partitions that any of them does not know of: what was asked between two of them may lack what is in these."""
+    topics = sorted({topic for info in infos for topic in info.unknown})
+    return {topic: sorted({number for info in infos for number in info.unknown.get(topic, ())}) for topic in topics}
+
+
 class CreateGroup(Request[GroupInfo], frozen=True):
     name: str
     settings: Mapping[str, Any]

@@ -34,7 +34,7 @@ ROUND_S = 1.0
 # Elections that are under way at the same time.
 _AT_ONCE = 16
 # A leader that has come back gets its partitions again when no other was elected for so long, so many at a time.
-_PREFER_AFTER_S, _PREFER_AT_ONCE = 10.0, 20
+PREFER_AFTER_US, PREFER_AT_ONCE = 10_000_000, 20
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -54,6 +54,7 @@ class Controller:
         session: Callable[[], Session | None],
         tally: Tally,
         unclaimed: Unclaimed,
+        now_us: Callable[[], int],
     ) -> None:
         self._me = me
         self._store = store
@@ -64,10 +65,11 @@ class Controller:
         self._session = session
         self._tally = tally
         self._unclaimed = unclaimed
+        self._now_us = now_us
         self._stirred = asyncio.Event()
         # All epochs together, and since when they are the same.
         self._epochs = 0
-        self._calm_since = 0.0
+        self._calm_since_us = now_us()
 
     @property
     def node(self) -> str:
@@ -93,7 +95,7 @@ class Controller:
                 pass
             self._stirred.clear()
             try:
-                await self._round()
+                await self.round()
             except EtcdError as error:
                 self._tally.etcd_errors += 1
                 log.debug("the controller's round failed: %s", error.message)
@@ -101,7 +103,8 @@ class Controller:
             except PenstockError:
                 log.exception("the controller's round failed")
 
-    async def _round(self) -> None:
+    async def round(self) -> None:
+        """Become the controller, if nobody is; and if it is this node, see to what has to be different."""
         session = self._session()
         if session is None:
             return
@@ -115,7 +118,7 @@ class Controller:
             await self._oversee()
 
     async def _oversee(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now_us = self._now_us()
         everybody, draining = self._members.live, self._members.draining
         live = {node: each for node, each in everybody.items() if node not in draining | self._members.leaving}
         wanted: list[tuple[str, Placed, PartitionRecord]] = []
@@ -135,12 +138,12 @@ class Controller:
         wanted += [each for each in self._together(live) if each[0] not in busy]
         epochs = sum(record.epoch for record in self._partitions.records())
         if wanted or epochs != self._epochs:
-            self._epochs, self._calm_since = epochs, now
-        elif now - self._calm_since > _PREFER_AFTER_S:
-            self._calm_since = now
+            self._epochs, self._calm_since_us = epochs, now_us
+        elif now_us - self._calm_since_us > PREFER_AFTER_US:
+            self._calm_since_us = now_us
             for identity, placed in self._partitions.items():
                 preferred = None if placed.record.topic.endswith(DEAD_LETTERS) else prefer(placed.record, live)
-                if preferred is not None and not placed.record.target and len(wanted) < _PREFER_AT_ONCE:
+                if preferred is not None and not placed.record.target and len(wanted) < PREFER_AT_ONCE:
                     wanted.append((identity, placed, preferred))
         busy = {identity for identity, _, _ in wanted}
         wanted += [each for each in drained if each[0] not in busy]

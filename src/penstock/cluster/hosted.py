@@ -182,8 +182,23 @@ class Hosted:
             partition.too_few = self._too_few(role)
 
     def _too_few(self, leader: Leader) -> tuple[int, int] | None:
-        in_sync, min_isr = still_in_sync(self._host.now_us(), leader), leader.ballot.record.min_isr
+        in_sync, min_isr = len(still_in_sync(self._host.now_us(), leader)), leader.ballot.record.min_isr
         return (in_sync, min_isr) if in_sync < min_isr else None
+
+    def is_under_min_isr(self) -> bool:
+        """This node leads it, and nothing can be published."""
+        role = self.replica.role
+        if not isinstance(role, Leader):
+            return False
+        return (self._too_few(role) if self.partition is None else self.partition.too_few) is not None
+
+    def lagging(self) -> tuple[str, ...]:
+        """Those of the ISR that do not keep up, as far as this node knows, if it leads."""
+        role = self.replica.role
+        if not isinstance(role, Leader):
+            return ()
+        in_sync = still_in_sync(self._host.now_us(), role)
+        return tuple(member.node for member in role.ballot.record.isr if member not in in_sync)
 
     def too_few_to_begin(self) -> TooFew | None:
         """If that keeps this node from serving what it leads: the frame that begins the epoch is not committed."""

@@ -119,6 +119,7 @@ class Node:
             lambda: self.presence.session,
             self.tally,
             Unclaimed(store, self.view, self.keys, self.now_us),
+            self.now_us,
         )
         self.hosted: dict[str, Hosted] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}

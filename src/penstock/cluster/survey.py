@@ -88,6 +88,7 @@ class Survey:
             # It has become so a moment ago, or does not know yet that it is no more.
             told = None
         followers = [_follower(node, told) for node in record.hosting if node != leader]
+        lagging = () if told is None else told.lagging
         return PartitionReport(
             record.topic,
             record.number,
@@ -95,7 +96,7 @@ class Survey:
             leader or "",
             record.epoch,
             record.replicas,
-            tuple(member.node for member in record.isr if self._is_there(member)),
+            tuple(member.node for member in record.isr if self._is_there(member) and member.node not in lagging),
             record.min_isr,
             record.target,
             tuple(followers),
@@ -148,4 +149,5 @@ def replica_report(hosted: Hosted) -> ReplicaReport:
         (messages.start_offset, deliveries.start_offset),
         (messages.end_offset, deliveries.end_offset),
         followers,
+        hosted.lagging(),
     )

@@ -35,8 +35,8 @@ def of_cluster(node: Node) -> Iterator[Family]:
         ),
         (
             "under_min_isr",
-            "Of those that it leads: too few of those in sync are alive, and nothing can be published.",
-            sum(sum(member.node in live for member in record.isr) < record.min_isr for record in records),
+            "Of those that it leads: too few replicas are alive and keep up, and nothing can be published.",
+            sum(hosted.is_under_min_isr() for hosted in node.hosted.values()),
         ),
         ("leaderless", "Partitions of the whole cluster that nobody leads, as this node knows.", unled),
         ("moving", "Of those that it leads: being moved.", sum(bool(record.target) for record in records)),

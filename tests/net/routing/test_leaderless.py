@@ -12,12 +12,23 @@ from net.routing.fakes import QUICK, Cluster, run
 from penstock.client import requests as r
 from penstock.client.answers import Ack
 from penstock.client.reader import Reader
-from penstock.errors import NotEnoughReplicas, NotLeader, PartitionNotFound, TopicNotFound
+from penstock.errors import (
+    ConnectionLost,
+    GroupNotFound,
+    NotEnoughReplicas,
+    NotLeader,
+    PartitionNotFound,
+    PenstockError,
+    TopicNotFound,
+)
 from penstock.message import Message
+from penstock.net.routing import scattering
 from penstock.net.routing.transport import RoutedTransport
 
 # Whoever waits for it is told soon that it was in vain.
 HASTY = replace(QUICK, patience_s=0.05, partial_s=0.02)
+# Long enough for a busy machine.
+PATIENT = replace(QUICK, partial_s=0.4)
 
 
 async def without_a_leader(cluster: Cluster) -> None:
@@ -48,7 +59,10 @@ def test_a_new_client_publishes_to_the_other_partitions_and_reads_them() -> None
     run(work, pace=HASTY)
 
 
-def test_one_that_can_not_be_served_keeps_no_other_of_its_leader_from_being_told_of_however_long_others_take() -> None:
+@pytest.mark.parametrize("error", [NotEnoughReplicas, NotLeader])
+def test_one_that_can_not_be_served_keeps_no_other_of_its_leader_from_being_told_of_however_long_others_take(
+    error: type[PenstockError],
+) -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await cluster.site.call(r.CreateTopic("t", 3, {}))
         cluster.move("t", 1, "a")
@@ -57,7 +71,7 @@ def test_one_that_can_not_be_served_keeps_no_other_of_its_leader_from_being_told
 
         def refuse(topic: str, number: int) -> None:
             if number == 1:
-                raise NotEnoughReplicas("1 of 2", topic=topic, partition=number)
+                raise error("1 of 2, or another one leads", topic=topic, partition=number)
             check(topic, number)
 
         leader._check = refuse
@@ -65,6 +79,31 @@ def test_one_that_can_not_be_served_keeps_no_other_of_its_leader_from_being_told
         asyncio.get_running_loop().call_later(5 * HASTY.partial_s, slow.hangs.set)
         info = await transport.call(r.DescribeTopic("t", partial=True))
         assert ([one.number for one in info.partitions], info.unknown) == ([0, 2], (1,))
+
+    run(work, pace=HASTY)
+
+
+def test_partitions_that_are_asked_for_one_by_one_do_not_all_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scattering, "_AT_ONCE", 5)
+
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("t", 20, {}))
+        for number in range(20):
+            cluster.move("t", number, "a")
+        leader, most = cluster.nodes["a"], 0
+        check = leader._check
+
+        def refuse(topic: str, number: int) -> None:
+            nonlocal most
+            most = max(most, len(leader._deaths))
+            if number == 1:
+                raise NotEnoughReplicas("1 of 2", topic=topic, partition=number)
+            check(topic, number)
+
+        leader._check = refuse
+        info = await transport.call(r.DescribeTopic("t", partial=True))
+        assert (len(info.partitions), info.unknown) == (19, (1,))
+        assert most == 5
 
     run(work, pace=HASTY)
 
@@ -119,6 +158,60 @@ def test_the_lag_of_a_group_is_told_where_it_is_known() -> None:
         assert (changed.settings["max_retries"], changed.unknown) == (7, {"t": [1]})
 
     run(work, pace=HASTY)
+
+
+def test_groups_are_told_of_without_a_node_that_is_gone_and_of_which_etcd_can_not_say_so() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("t", 3, {}))
+        await cluster.site.join("g", "m", ["t"], {})
+        for number in range(3):
+            await cluster.site.publish("t", Message(b"x"), number)
+        for node in cluster.nodes.values():
+            node.frozen = cluster.placement(())
+        cluster.nodes["c"].kill()
+        (listed,) = await transport.call(r.ListGroups(partial=True))
+        for info in (listed, await transport.call(r.DescribeGroup("g", partial=True))):
+            assert (info.lags_of("t"), info.unknown, list(info.members)) == ([1, 1, None], {"t": [2]}, ["m"])
+        assert await transport.call(r.ListParkedKeys("g", partial=True)) == []
+        with pytest.raises(GroupNotFound):
+            await transport.call(r.DescribeGroup("none", partial=True))
+        for request in (r.ListGroups(), r.DescribeGroup("g"), r.ListParkedKeys("g")):
+            with pytest.raises(ConnectionLost):
+                await transport.call(request)
+
+    run(work, pace=replace(HASTY, patience_s=0.3))
+
+
+def test_groups_are_told_of_without_a_node_that_hangs_and_leads_nothing_of_theirs() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("t", 1, {}))
+        await cluster.site.join("g", "m", ["t"], {})
+        cluster.nodes["c"].hangs = asyncio.Event()
+        (listed,) = await transport.call(r.ListGroups(partial=True))
+        described = await transport.call(r.DescribeGroup("g", partial=True))
+        assert (listed.lag, listed.unknown) == (described.lag, described.unknown) == ({"t": [0]}, {})
+
+    run(work, pace=replace(HASTY, ask_s=0.1))
+
+
+def test_topics_of_a_group_that_nobody_leads_are_waited_for_at_the_same_time() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        names = [f"t{number}" for number in range(10)]
+        for name in names:
+            await cluster.site.call(r.CreateTopic(name, 2, {}))
+        await cluster.site.join("g", "m", names, {})
+        for name in names:
+            cluster.move(name, 1, "")
+        loop = asyncio.get_running_loop()
+        for request in (r.ListGroups(partial=True), r.ListParkedKeys("g", partial=True)):
+            began = loop.time()
+            await transport.call(request)
+            # Parked keys are of a group that is described first.
+            assert loop.time() - began < 5 * PATIENT.partial_s
+        (info,) = await transport.call(r.ListGroups(partial=True))
+        assert (list(info.lag), info.unknown) == (names, {name: [1] for name in names})
+
+    run(work, pace=PATIENT)
 
 
 def test_what_was_changed_is_told_though_nobody_leads_a_partition() -> None:

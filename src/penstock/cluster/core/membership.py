@@ -41,13 +41,13 @@ def in_sync(now_us: int, leader: Leader) -> PartitionRecord:
     )
 
 
-def still_in_sync(now_us: int, leader: Leader) -> int:
-    """How many of the ISR are, as far as the leader knows: also those count as missing that stay in it because too few
+def still_in_sync(now_us: int, leader: Leader) -> tuple[Member, ...]:
+    """Those of the ISR that are, as far as the leader knows: also those are missing that stay in it because too few
     would be left."""
     isr = leader.ballot.record.isr
     if not leader.site.tick.live:
-        return len(isr)
-    return sum(_may_stay(now_us, leader, member) for member in isr)
+        return isr
+    return tuple(member for member in isr if _may_stay(now_us, leader, member))
 
 
 def _may_stay(now_us: int, leader: Leader, member: Member) -> bool:

@@ -23,6 +23,9 @@ from penstock.net.routing.pace import Attempts, Pace
 
 R = TypeVar("R")
 
+# Requests under way at one node. Brokers close a connection by which more than 1,000 are.
+_AT_ONCE = 300
+
 # The request for some of the partitions.
 Make = Callable[[tuple[int, ...]], Request[R]]
 
@@ -35,6 +38,8 @@ class Scattering:
         self._atlas = atlas
         self._leading = leading
         self._pace = pace
+        # By node: one that hangs holds up nobody else's.
+        self._room: dict[str, asyncio.Semaphore] = {}
 
     async def ask(
         self,
@@ -51,9 +56,9 @@ class Scattering:
         attempts = Attempts(replace(self._pace, patience_s=self._pace.partial_s) if partial else self._pace)
         await self._atlas.refresh_patiently(attempts, topic)
         left = set(self._atlas.numbers(topic) if numbers is None else numbers)
-        asking = _Asking(self._atlas, self._leading, topic, make, left, is_repeatable, nothing, partial)
+        asking = _Asking(self._atlas, self._leading, self._room, topic, make, left, is_repeatable, nothing, partial)
         last = await asking.round(asking.of_a_leader)
-        if partial and isinstance(last, NotEnoughReplicas):
+        if partial and asking.has_failed_together:
             # However long it took: one that can't be served has kept others of its leader from being answered for.
             last = await asking.round(asking.one_by_one)
         while last is not None:
@@ -75,6 +80,7 @@ class _Asking(Generic[R]):
 
     atlas: Atlas
     leading: Leading
+    room: dict[str, asyncio.Semaphore]
     topic: str
     make: Make[R]
     left: set[int]
@@ -82,6 +88,8 @@ class _Asking(Generic[R]):
     nothing: Callable[[PenstockError], R] | None
     partial: bool
     parts: list[Part[R]] = field(default_factory=list)
+    # Several of one request, in the last round.
+    has_failed_together: bool = False
 
     def of_a_leader(self, placed: Placed) -> Hashable:
         return placed.leader
@@ -93,6 +101,7 @@ class _Asking(Generic[R]):
         """Those that are left, all at the same time, and those in one request for which `together` is the same. What
         keeps one of them from being answered, if any is left; that some can't be served, rather than another reason."""
         last: PenstockError | None = None
+        self.has_failed_together = False
         asked: dict[Hashable, list[Placed]] = {}
         for number in sorted(self.left):
             # TopicNotFound if it is gone, PartitionNotFound if there is no such.
@@ -108,6 +117,7 @@ class _Asking(Generic[R]):
             try:
                 self._take(tuple(placed.number for placed in some), outcome)
             except _Later as later:
+                self.has_failed_together |= len(some) > 1
                 last = last if isinstance(last, NotEnoughReplicas) else later.reason
             except BaseException as error:
                 failed = failed or error
@@ -117,7 +127,8 @@ class _Asking(Generic[R]):
 
     async def _asked(self, some: list[Placed]) -> R:
         request = self.make(tuple(placed.number for placed in some))
-        reply: R = await self.leading.ask_once(self.topic, some[0], lambda transport: transport.call(request))
+        async with self.room.setdefault(some[0].leader, asyncio.Semaphore(_AT_ONCE)):
+            reply: R = await self.leading.ask_once(self.topic, some[0], lambda transport: transport.call(request))
         return reply
 
     def _take(self, numbers: tuple[int, ...], outcome: R | BaseException) -> None:

@@ -66,11 +66,10 @@ async def seek(desk: Desk, asked: Asked[shapes.Seek, Any]) -> None:
 
 async def parked_keys(desk: Desk, asked: Asked[None, Any]) -> shapes.ParkedKeys:
     group = asked.path["group"]
-    before = (await asked.admin.group(group, partial=True)).unknown
+    before = await asked.admin.group(group, partial=True)
     keys = await asked.admin.parked_keys(group, partial=True)
     # Somebody may lead one by now that nobody did a moment ago.
-    after = (await asked.admin.group(group, partial=True)).unknown
-    unknown = {topic: sorted({*before.get(topic, ()), *after.get(topic, ())}) for topic in sorted({*before, *after})}
+    unknown = requests.not_known(before, await asked.admin.group(group, partial=True))
     return shapes.ParkedKeys(keys=[_parked(key) for key in keys], unknown=unknown)
 
 

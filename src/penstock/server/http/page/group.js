@@ -7,19 +7,20 @@ import { isPartial, total } from "./meter.js";
 import { seekForm } from "./seek.js";
 import { settings } from "./topic.js";
 import { ask, tell } from "./ui.js";
-import { clock, count, fromNow, keyIn, known, rate } from "./words.js";
+import { clock, count, fromNow, keyIn, known, rate, some } from "./words.js";
 
 export const title = ([name]) => name;
 
 export async function read([name], signal, world) {
-  const [group, { keys }] = await Promise.all([
+  const [group, { keys, unknown }] = await Promise.all([
     world.groups.find((one) => one.name === name) ?? get(at`groups/${name}`, {}, signal),
     get(at`groups/${name}/parked-keys`, {}, signal),
   ]);
-  return { group, keys };
+  return { group, keys, unknown };
 }
 
-export function draw({ meter, refresh }, { group, keys }) {
+export function draw({ meter, refresh }, { group, keys, unknown }) {
+  const lacking = Object.entries(unknown);
   const rows = Object.entries(group.lag).flatMap(([topic, lags]) =>
     lags.map((lag, partition) => ({ topic, partition, lag })),
   );
@@ -30,7 +31,7 @@ export function draw({ meter, refresh }, { group, keys }) {
       ["Lag", known(count(total(rows.map((row) => row.lag))), isPartial(group))],
       ["Done", rate(meter.group(group.name))],
       ["Members", count(Object.keys(group.members).length)],
-      ["Parked keys", count(keys.length)],
+      ["Parked keys", known(count(keys.length), lacking.length)],
       ["Created", clock(group.created_at).split(".")[0]],
     ]),
     card(
@@ -43,11 +44,18 @@ export function draw({ meter, refresh }, { group, keys }) {
       {},
       Object.keys(group.members).length ? memberTable(group) : empty("No consumer is here.", consume(group)),
     ),
-    card("Parked keys", {}, keys.length ? parkedTable(group, keys, refresh) : noParked(group)),
+    card(
+      "Parked keys",
+      { note: lacking.length ? `${lacking.map(notLed).join(" ")} What is parked there is not known.` : null },
+      keys.length ? parkedTable(group, keys, refresh) : lacking.length ? null : noParked(group),
+    ),
     card("Settings", {}, settings(group.settings)),
     rows.length ? card("Seek", {}, h("div", { "data-own": true }, seekForm(group, refresh))) : null,
   ];
 }
+
+const notLed = ([topic, numbers]) =>
+  `Nobody leads ${some(numbers.length, "partition")} (${numbers.join(", ")}) of ${topic}.`;
 
 const consume = (group) => [
   "Start one: ",

@@ -1,0 +1,156 @@
+"""The controller gives partitions back to the leaders that are preferred, once things are calm."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from etcd_support import run
+from penstock.cluster.controller import PREFER_AFTER_US, PREFER_AT_ONCE, Chosen, Controller
+from penstock.cluster.core.events import Registered
+from penstock.cluster.core.record import Member, PartitionRecord, decode, encode
+from penstock.cluster.etcd.session import Session
+from penstock.cluster.etcd.store import Put
+from penstock.cluster.etcd.view import View
+from penstock.cluster.keys import Keys
+from penstock.cluster.members import Members
+from penstock.cluster.partitions import Partitions
+from penstock.cluster.registration import Broker
+from penstock.cluster.tally import Tally
+from penstock.cluster.unclaimed import Unclaimed
+from penstock.testing import FakeEtcd, ManualTime
+
+KEYS = Keys()
+LIVE = {node: Registered(f"d{node}", f"{node}1") for node in "abcd"}
+
+
+class Here:
+    """A controller, the records of partitions, and nodes of which only etcd knows."""
+
+    def __init__(self) -> None:
+        self.time = ManualTime()
+        self.etcd = FakeEtcd(self.time)
+        self._store = self.etcd.store()
+        self._view = View(self._store, KEYS.prefix, self.time)
+        self._session: Session | None = None
+        self.controller = Controller(
+            Chosen("a", "a1"),
+            self._store,
+            self._view,
+            KEYS,
+            Members(self._view, KEYS),
+            Partitions(self._view, KEYS),
+            lambda: self._session,
+            Tally(),
+            Unclaimed(self._store, self._view, KEYS, self.time.now_us),
+            self.time.now_us,
+        )
+
+    async def start(self, *nodes: str) -> None:
+        # For as long as the test lasts.
+        self._session = await self._store.session(3_600)
+        for node in nodes:
+            self.joins(node)
+        await self.rounds(0)
+
+    def joins(self, node: str) -> None:
+        self.put(KEYS.broker(node), Broker(LIVE[node].disk, LIVE[node].incarnation, f"127.0.0.1:{ord(node)}"))
+
+    def put(self, key: str, value: Any) -> None:
+        self.etcd.commit({}, [Put(key, msgspec.json.encode(value))], [])
+
+    def partition(self, identity: str, leader: str, replicas: str = "abc", isr: str = "abc", **more: Any) -> None:
+        members = tuple(Member(node, LIVE[node].disk) for node in isr)
+        number = int(identity.removeprefix("p"))
+        record = PartitionRecord("t", number, tuple(replicas), 2, members, leader, LIVE[leader].incarnation, 7, **more)
+        self.etcd.commit({}, [Put(KEYS.partition(identity), encode(record))], [])
+
+    def record(self, identity: str) -> PartitionRecord:
+        key = KEYS.partition(identity)
+        return decode(self.etcd.read(key).items[key].value)
+
+    async def rounds(self, us: int) -> None:
+        """One now, and one when so much time has gone by."""
+        for passed_us in (0, us):
+            self.time.advance_us(passed_us)
+            await self._view.refresh()
+            await self.controller.round()
+
+    async def close(self) -> None:
+        assert self._session is not None
+        await self._session.close()
+        await self._store.close()
+
+
+def played(play: Callable[[Here], Awaitable[None]]) -> None:
+    async def main() -> None:
+        here = Here()
+        try:
+            await play(here)
+        finally:
+            await here.close()
+
+    run(main)
+
+
+def test_a_preferred_leader_that_is_back_gets_its_partition_when_no_leader_has_changed_for_long() -> None:
+    async def play(here: Here) -> None:
+        await here.start("a", "b", "c")
+        here.partition("p0", "b")
+        await here.rounds(PREFER_AFTER_US)
+        assert here.record("p0").successor is None, "not yet"
+        await here.rounds(1)
+        assert (here.record("p0").leader, here.record("p0").successor) == ("b", "a")
+
+    played(play)
+
+
+def test_an_election_elsewhere_begins_the_time_anew() -> None:
+    async def play(here: Here) -> None:
+        await here.start("a", "b", "c")
+        here.partition("p0", "b")
+        await here.rounds(PREFER_AFTER_US)
+        # Its epoch counts as well as one that has become another.
+        here.partition("p1", "a")
+        await here.rounds(PREFER_AFTER_US)
+        assert here.record("p0").successor is None
+        await here.rounds(1)
+        assert here.record("p0").successor == "a"
+
+    played(play)
+
+
+def test_one_that_is_not_in_sync_gone_or_drained_and_a_partition_that_moves_are_left_as_they_are() -> None:
+    async def play(here: Here) -> None:
+        await here.start("a", "b", "d")
+        here.put(KEYS.drained("d"), {})
+        here.partition("p0", "b", isr="bc")
+        here.partition("p1", "a", replicas="cab")
+        here.partition("p2", "a", replicas="dab", isr="dab")
+        here.partition("p3", "b", target=("b", "a"))
+        await here.rounds(2 * PREFER_AFTER_US)
+        await here.rounds(2 * PREFER_AFTER_US)
+        assert [here.record(f"p{number}").successor for number in range(4)] == [None] * 4
+
+    played(play)
+
+
+def test_so_many_at_a_time_are_asked_for_and_the_others_after_the_same_time_again() -> None:
+    async def play(here: Here) -> None:
+        await here.start("a", "b", "c")
+        for number in range(PREFER_AT_ONCE + 5):
+            here.partition(f"p{number}", "b")
+
+        def asked() -> int:
+            return sum(here.record(f"p{number}").successor == "a" for number in range(PREFER_AT_ONCE + 5))
+
+        await here.rounds(PREFER_AFTER_US + 1)
+        assert asked() == PREFER_AT_ONCE
+        await here.rounds(PREFER_AFTER_US)
+        assert asked() == PREFER_AT_ONCE
+        await here.rounds(1)
+        assert asked() == PREFER_AT_ONCE + 5
+
+    played(play)
