@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import textwrap
+import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,11 +14,15 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.client.blocking import Client
+from penstock.clock import rfc3339
+from penstock.durations import time_us
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.planning import check_mode
 from penstock.spark.pipeline.queries import output
-from spark.pipeline_runs import Parse, Run
+from spark.pipeline_runs import Parse, Ran, Run
+
+WRITTEN = "TIMESTAMP '2026-01-14 15:00:00'"
 
 
 def values(q: Client, topic: str) -> list[object]:
@@ -145,6 +151,106 @@ def test_two_topics_are_joined_into_a_partitioned_table(q: Client, run: Run, tmp
     table = pq.read_table(tmp_path / "table")
     assert sorted((row["country"], int(row["total"])) for row in table.to_pylist()) == [("DE", 1), ("DE", 2), ("FR", 0)]
     assert sorted(path.name for path in (tmp_path / "table").glob("country=*")) == ["country=DE", "country=FR"]
+
+
+def test_a_window_is_written_when_the_watermark_closes_it_and_what_comes_too_late_is_left_out(
+    q: Client, run: Run, tmp_path: Path
+) -> None:
+    q.create_topic("clicks", 1)
+    text = """
+        name: windows
+        source:
+          topics: clicks
+          decode: text
+          columns: [timestamp]
+          watermark: {column: _timestamp, delay: 10m}
+        transform:
+          sql: |
+            SELECT date_format(window.start, 'HH:mm') AS start, count(*) AS clicks
+            FROM clicks GROUP BY window(_timestamp, '5 minutes')
+        sink: {parquet: table}
+    """
+
+    def ran(*minutes: int) -> Ran:
+        for minute in minutes:
+            q.publish("clicks", "x", timestamp=f"2026-01-14T15:{minute:02}:30Z")
+        found = run(text)
+        assert found.error is None
+        return found
+
+    def written() -> list[tuple[str, int]]:
+        return sorted((row["start"], row["clicks"]) for row in pq.read_table(tmp_path / "table").to_pylist())
+
+    # By 15:20:30 the watermark is at 15:10:30: the first window is closed, the second is not.
+    first = ran(1, 2, 11, 20)
+    assert written() == [("15:00", 2)]
+    assert first.progress.watermark == "2026-01-14T15:10:30.000Z"
+    assert first.progress.state_rows == 2
+    # The one is too late for its window, the other is late, and in time for its own.
+    second = ran(3, 12, 40)
+    assert written() == [("15:00", 2), ("15:10", 2), ("15:20", 1)]
+    assert (second.progress.rows, second.progress.state_rows) == (3, 1)
+
+
+def test_a_source_is_a_pattern_or_partitions_and_starts_at_offsets_a_time_or_the_end(q: Client, run: Run) -> None:
+    for topic in ("part-a", "part-b", "assigned", "timed", "ended", "found"):
+        q.create_topic(topic, 2)
+    for topic in ("part-a", "part-b", "assigned", "timed", "ended"):
+        for number in range(4):
+            stored = q.publish(topic, f"{topic} {number}", partition=number % 2)
+            if (topic, number) == ("timed", 2):
+                third = stored.append_time
+    before = time.time_ns() // 1_000
+    ran = run(f"""
+        name: forms
+        source:
+          - {{pattern: part-., as: parts, decode: text}}
+          - {{assign: {{assigned: [1], timed: [0]}}, as: numbered, starting: {{assigned: {{1: 1}}, timed: {{0: 1}}}},
+             decode: text}}
+          - {{topics: timed, starting: "{rfc3339(third)}", decode: text}}
+          - {{topics: ended, starting: latest, decode: text}}
+        transform:
+          sql: |
+            SELECT 'parts' AS _key, value, '1h' AS _delay, INTERVAL '2' HOUR AS _ttl, {WRITTEN} AS _timestamp FROM parts
+            UNION ALL SELECT 'numbered', value, '1h', INTERVAL '2' HOUR, {WRITTEN} FROM numbered
+            UNION ALL SELECT 'timed', value, '1h', INTERVAL '2' HOUR, {WRITTEN} FROM timed
+            UNION ALL SELECT 'ended', value, '1h', INTERVAL '2' HOUR, {WRITTEN} FROM ended
+        sink: {{topic: found, encode: text}}
+    """)
+    assert ran.error is None
+    found = list(q.reader("found"))
+    assert sorted((each.key, each.value) for each in found) == [
+        (b"numbered", b"assigned 3"),
+        (b"numbered", b"timed 2"),
+        *((b"parts", f"part-{topic} {number}".encode()) for topic in "ab" for number in range(4)),
+        (b"timed", b"timed 2"),
+        (b"timed", b"timed 3"),
+    ]
+    assert {each.timestamp for each in found} == {time_us("2026-01-14T15:00:00Z")}
+    hour = 3_600_000_000
+    assert all(hour <= each.deliver_at - before < 2 * hour <= each.expires_at - before < 3 * hour for each in found)
+
+
+def test_what_a_message_has_goes_with_it_if_its_columns_are_read(q: Client, run: Run) -> None:
+    q.create_topic("dated", 1)
+    q.create_topic("dated-too", 1)
+    fields: dict[str, Any] = {
+        "key": "k",
+        "headers": {"h": "v"},
+        "priority": "high",
+        "timestamp": "2026-01-14T15:00:00Z",
+    }
+    q.publish("dated", "later", delay="1h", **fields)
+    q.publish("dated", "now")
+    ran = run("""
+        name: dated
+        source: {topics: dated, decode: text, columns: [key, headers, priority, timestamp, deliver_at]}
+        sink: {topic: dated-too, encode: text}
+    """)
+    assert ran.error is None
+    (later, now), (copied_later, copied_now) = q.reader("dated"), q.reader("dated-too")
+    assert later.deliver_at > later.append_time
+    assert (copied_later.message, copied_now.message) == (later.message, now.message)
 
 
 class Mute(Exception):

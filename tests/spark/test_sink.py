@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -210,20 +211,28 @@ def test_counts_that_change_are_written_batch_by_batch(
 # --- with a Spark of their own ------------------------------------------------------------------------------
 
 
-def test_executors_and_drivers_that_die_store_nothing_twice(
+def test_executors_and_drivers_that_die_lose_nothing_and_store_nothing_twice(
     spark: SparkSession, broker: BrokerProcess, q: Client, topic: str, tmp_path: Path
 ) -> None:
-    """In processes that may die: see sink_faults.py for what happens there."""
-    q.create_topic(f"{topic}-job", partitions=2)
+    """In processes that may die: see cluster_faults.py for what happens there."""
+    for name in ("job", "source", "copy"):
+        q.create_topic(f"{topic}-{name}", partitions=2)
+    # Each partition has more than is read at once.
+    with q.producer(f"{topic}-source") as producer:
+        for number in range(400):
+            producer.send(b"x" * 40_000, key=f"{number}", partition=number % 2)
     lines(tmp_path / "files", "a.txt", 0, 200)
-    command = [sys.executable, Path(__file__).with_name("sink_faults.py"), broker.address, topic, tmp_path]
+    command = [sys.executable, Path(__file__).with_name("cluster_faults.py"), broker.address, topic, tmp_path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     died = subprocess.run(command, env=environment, timeout=560, capture_output=True, text=True)
     # The executors' logs, which Spark puts into its own directory.
     shutil.rmtree(Path(pyspark.__file__).with_name("work") / (tmp_path / "application").read_text(), ignore_errors=True)
     assert died.returncode == -signal.SIGKILL, died.stderr[-3_000:]
-    assert (tmp_path / "killed").exists()
+    assert len(list(tmp_path.glob("killed*"))) == 3
     assert texts(q, f"{topic}-job") == expected(300)
+    assert sorted(json.loads((tmp_path / "scanned").read_text())) == [[key, 40_000] for key in expected(400)]
+    copied = [((message.key or b"").decode(), len(message.value or b"")) for message in q.reader(f"{topic}-copy")]
+    assert sorted(copied) == [(key, 40_000) for key in expected(400)]
     # Everything was written, and nobody knows.
     assert texts(q, topic) == expected(200)
     assert not (tmp_path / "checkpoint" / "commits" / "0").exists()

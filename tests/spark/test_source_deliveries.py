@@ -15,6 +15,7 @@ from broker_process import BrokerProcess
 from penstock.client.blocking import Client
 from penstock.client.deliveries import DELIVERIES_SCHEMA
 from penstock.client.requests import TopicInfo
+from penstock.durations import time_us
 from penstock.errors import OffsetOutOfRange
 from penstock.spark import tables
 from penstock.spark.asked import asked_by
@@ -23,6 +24,8 @@ from penstock.spark.reading import read
 from penstock.spark.schema import schema_of, wanted_of
 from penstock.spark.subscription import Subscription
 from penstock.spark.tables import Deliveries, Held
+
+TIMES = ("time", "until")
 
 
 @pytest.fixture
@@ -46,9 +49,14 @@ def rows_of(q: Client, topic: str) -> list[dict[str, Any]]:
     return [row for batch in q.deliveries(topic).batches() for row in batch.to_pylist()]
 
 
-def events_in(frame: DataFrame) -> list[tuple[object, ...]]:
-    rows = frame.where("offset IS NOT NULL").orderBy("event_offset", "offset").collect()
-    return [(row["event"], row["group"], row["offset"], row["reason"]) for row in rows]
+def in_micros(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {name: None if row[name] is None else time_us(row[name]) for name in TIMES}
+
+
+def events_in(frame: DataFrame) -> list[dict[str, Any]]:
+    """With times in microseconds."""
+    columns = [f"unix_micros({name}) AS {name}" if name in TIMES else f"`{name}`" for name in frame.columns]
+    return [row.asDict() for row in frame.selectExpr(*columns).collect()]
 
 
 def test_deliveries_are_a_table_and_a_stream_of_it(
@@ -59,14 +67,26 @@ def test_deliveries_are_a_table_and_a_stream_of_it(
     def frame() -> DataFrame:
         return spark.read.format("penstock").options(**options).load()
 
-    expected = [
-        tuple(row[name] for name in ("event", "group", "offset", "reason"))
-        for row in rows_of(q, topic)
-        if row["offset"] is not None
+    found = events_in(frame())
+    assert found == [in_micros(row) for row in rows_of(q, topic)]
+    assert [(row["event"], row["offset"], row["reason"]) for row in found if row["offset"] is not None] == [
+        ("DELIVERED", 0, None),
+        ("DELIVERED", 1, None),
+        ("ACKNOWLEDGED", 0, None),
+        ("EXHAUSTED", 1, "odd"),
+        ("DEAD_LETTERED", 1, None),
     ]
-    assert {offset for _, _, offset, _ in expected} == {0, 1}
-    assert any(reason == "odd" for _, _, _, reason in expected)
-    assert sorted(events_in(frame()), key=str) == sorted(expected, key=str)
+    published = max(message.append_time for message in q.reader(topic))
+    leases = {row["lease"] for row in found} - {None}
+    assert len(leases) == 1
+    for row in found:
+        is_leased = row["event"] in ("DELIVERED", "ACKNOWLEDGED", "EXHAUSTED")
+        told = row["consumer"], row["attempt"], {row["lease"]} - {None}
+        assert not is_leased or told == ("ann", 1, leases)
+        assert (row["topic"], row["partition"], row["group"]) == (topic, 0, "workers")
+        assert row["time"] > published
+        assert (row["until"] is not None) == (row["event"] == "DELIVERED")
+        assert row["until"] is None or row["until"] > row["time"]
 
     def run() -> int:
         stream = spark.readStream.format("penstock").options(**options, startingOffsets="earliest").load()

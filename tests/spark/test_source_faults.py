@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -102,6 +106,70 @@ def test_a_running_query_goes_on_after_the_broker_was_restarted(
         finally:
             query.stop()
     assert seen == ["before", "after"]
+
+
+@contextmanager
+def started_again(broker: BrokerProcess) -> Iterator[None]:
+    """As soon as somebody has killed it, which must be done within."""
+
+    def again() -> None:
+        broker.process.wait()
+        broker.kill()
+        broker.start()
+
+    first, starting = broker.process, Thread(target=again)
+    starting.start()
+    try:
+        yield
+    finally:
+        first.kill()
+        starting.join()
+
+
+def killing(pid: int, at: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Rows as they are; the process is gone when the one with this key is there."""
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if at in batch["key"].to_pylist():
+                os.kill(pid, signal.SIGKILL)
+            yield batch
+
+    return pass_on
+
+
+def test_a_broker_that_is_killed_in_the_middle_of_sparks_reading_and_writing_is_waited_for(
+    own: BrokerProcess, spark: SparkSession, tmp_path: Path
+) -> None:
+    columns, expected = "key BINARY, value BINARY", sorted(f"{number}".encode() for number in range(ROWS))
+    source = {"url": own.address, "subscribe": "halfway", "startingOffsets": "earliest"}
+    sink = {"url": own.address, "topic": "copied", "checkpointLocation": str(tmp_path / "checkpoint")}
+    with penstock.connect(own.address) as q:
+        fill(q, "halfway")
+        q.create_topic("copied", 1)
+    # Rows are passed on while most of them are still to be read.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
+    try:
+        with started_again(own):
+            scan = spark.read.format("penstock").schema(columns).options(**source).load()
+            first = own.process
+            scanned = scan.mapInArrow(killing(first.pid, b"30"), columns).collect()
+            assert first.poll() == -signal.SIGKILL
+        with started_again(own):
+            stream = spark.readStream.format("penstock").schema(columns).options(**source).load()
+            first = own.process
+            copying = stream.mapInArrow(killing(first.pid, b"30"), columns).writeStream.format("penstock")
+            query = copying.options(**sink).trigger(availableNow=True).start()
+            query.awaitTermination()
+            assert first.poll() == -signal.SIGKILL
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert sorted(bytes(row["key"]) for row in scanned) == expected
+    with penstock.connect(own.address) as q:
+        copied = list(q.reader("copied"))
+    assert sorted(message.key or b"" for message in copied) == expected
+    assert {message.value for message in copied} == {VALUE}
+    assert [progress["numInputRows"] for progress in query.recentProgress] == [ROWS]
 
 
 def test_retention_under_a_reading_is_a_loss(own: BrokerProcess) -> None:
