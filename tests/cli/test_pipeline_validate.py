@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,52 @@ def test_without_pyspark_or_java_it_is_told_what_to_install(tmp_path: Path, monk
     monkeypatch.setattr(session, "version", missing)
     with pytest.raises(SparkMissing, match=r"pip install 'penstock\[spark\]'"):
         session.check_spark()
+
+
+def test_the_extra_of_spark_has_what_rows_go_to_python_by() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(each.startswith("pandas>=2.2") for each in extras["spark"])
+    assert "penstock[spark]" in extras["delta"]
+
+
+@pytest.mark.parametrize(
+    ("pandas", "told"), [(None, "which is not installed"), ("2.1.4", r"not 2\.1\.4")], ids=["none", "old"]
+)
+def test_without_pandas_a_mirror_and_a_delta_table_are_refused_before_spark_starts(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pandas: str | None, told: str
+) -> None:
+    known = session.version
+
+    def installed(package: str) -> str:
+        if package != "pandas":
+            return known(package)
+        if pandas is None:
+            raise session.PackageNotFoundError
+        return pandas
+
+    monkeypatch.setattr(session, "version", installed)
+    monkeypatch.setattr(session, "_check_java", lambda: None)
+    monkeypatch.setattr(session, "_has_own_settings", lambda: False)
+    ran = run("pipeline", "mirror", "--from", "penstock://a", "--to", "penstock://b", "--topics", "orders")
+    need = rf"mirrors and delta tables need pandas 2\.2 or later, {told}: pip install --upgrade 'penstock\[spark\]'"
+    assert ran.code == 2
+    assert re.search(need, ran.err)
+    conf = {"spark.master": "local[1]"}
+    with pytest.raises(SparkMissing, match=need):
+        session.open_session("p", conf, tmp_path / "log.txt", needs_delta=True)
+    assert not (tmp_path / "log.txt").exists()
+
+
+def test_what_spark_itself_is_set_up_with_is_not_judged_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    assert not session._has_own_settings()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert not session._has_own_settings()
+    (tmp_path / "spark-defaults.conf").touch()
+    assert session._has_own_settings()
 
 
 @pytest.mark.parametrize(

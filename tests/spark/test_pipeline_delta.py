@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.client.blocking import Client
 from penstock.errors import InvalidInput, SparkMissing
-from penstock.spark.pipeline import delta
+from penstock.spark.pipeline import session
 from penstock.spark.pipeline.delta import DeltaSink
 from penstock.spark.pipeline.delta_task import TableFile, written
 from penstock.spark.pipeline.failures import cause_of
@@ -199,7 +199,7 @@ def test_other_places_are_left_alone(spark: SparkSession, tmp_path: Path, monkey
         InvalidInput, match="a delta table at s3a://bucket/table is written by Delta Lake's own package"
     ):
         DeltaSink(TableSink("delta", "s3a://bucket/table"), frame)
-    monkeypatch.setattr(delta, "find_spec", lambda _: None)
+    monkeypatch.setattr(session, "find_spec", lambda _: None)
     with pytest.raises(SparkMissing, match=r"pip install 'penstock\[delta\]'"):
         DeltaSink(TableSink("delta", str(tmp_path / "table")), frame)
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import InvalidInput, SparkMissing
+from penstock.errors import InvalidInput
 from penstock.spark.pipeline.delta_task import FILES, TableFile, file_of, writing
+from penstock.spark.pipeline.session import check_deltalake
 from penstock.spark.pipeline.spec import TableSink
 from penstock.spark.telling import telling
 
@@ -36,16 +36,11 @@ def has_delta_lake(spark: SparkSession) -> bool:
     return "delta" in str(spark.conf.get("spark.sql.catalog.spark_catalog", "")).lower()
 
 
-def check_installed() -> None:
-    if find_spec("deltalake") is None:
-        raise SparkMissing("a delta table needs the package deltalake: pip install 'penstock[delta]'")
-
-
 class DeltaSink:
     """What is wrong with the table, or with rows for it, is told before there are any."""
 
     def __init__(self, sink: TableSink, frame: DataFrame) -> None:
-        check_installed()
+        check_deltalake()
         self._root = _local(sink.path)
         self._by = _as_written(sink.partition_by, frame.columns)
         self._fields = _fields(json.loads(frame.schema.json()))

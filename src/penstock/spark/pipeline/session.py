@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 JAVA_MIN = 17
 SPARK_MIN = (4, 2)
+_PANDAS_MIN = (2, 2)
+_CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _DELTA = re.compile(r"delta-spark_(?:(?P<spark>\d+\.\d+)_)?\d+\.\d+[:-](?P<major>\d+)\.(?P<minor>\d+)[^\s,]*")
 # Without a version of Spark in its name, a package is for the newest that there was. Later ones are not known here.
@@ -38,9 +41,31 @@ def check_spark() -> None:
         raise SparkMissing(
             "pipelines run on Spark, and pyspark is not installed: pip install 'penstock[spark]'"
         ) from None
-    if tuple(int(part) for part in found.split(".")[:2]) < SPARK_MIN:
+    if _numbers(found) < SPARK_MIN:
         raise SparkMissing(f"pipelines need pyspark 4.2 or later, not {found}: pip install --upgrade 'penstock[spark]'")
     _check_java()
+
+
+def check_arrow() -> None:
+    """For mapInArrow. Spark itself asks for pandas at the first batch."""
+    how = "mirrors and delta tables need pandas 2.2 or later, {}: pip install --upgrade 'penstock[spark]'"
+    try:
+        found = version("pandas")
+    except PackageNotFoundError:
+        raise SparkMissing(how.format("which is not installed")) from None
+    if _numbers(found) < _PANDAS_MIN:
+        raise SparkMissing(how.format(f"not {found}"))
+
+
+def check_deltalake() -> None:
+    """For delta tables without Delta Lake's own package."""
+    if find_spec("deltalake") is None:
+        raise SparkMissing("a delta table needs the package deltalake: pip install 'penstock[delta]'")
+    check_arrow()
+
+
+def _numbers(told: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in told.split(".")[:2])
 
 
 def _check_java() -> None:
@@ -66,6 +91,8 @@ def open_session(
     settings = {**_defaults(conf["spark.master"]), "spark.app.name": name, **conf}
     if needs_delta:
         settings = with_delta(settings)
+        if _CATALOG not in settings and not _has_own_settings():
+            check_deltalake()
     if needs_avro:
         settings = _with_avro(settings)
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -133,9 +160,19 @@ def with_delta(conf: Mapping[str, str]) -> dict[str, str]:
     _check_delta(" ".join(conf.get(name, "") for name in _JARS), version("pyspark"))
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        _CATALOG: "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         **conf,
     }
+
+
+def _has_own_settings() -> bool:
+    """Then Delta Lake's package may be among them, which is known once Spark has started."""
+    if "PYSPARK_SUBMIT_ARGS" in os.environ:
+        return True
+    package = find_spec("pyspark")
+    home = os.environ.get("SPARK_HOME") or (str(Path(package.origin).parent) if package and package.origin else "")
+    directory = os.environ.get("SPARK_CONF_DIR") or str(Path(home) / "conf")
+    return (Path(directory) / "spark-defaults.conf").exists()
 
 
 def _check_delta(named: str, spark: str) -> None:
@@ -143,7 +180,7 @@ def _check_delta(named: str, spark: str) -> None:
     found = _DELTA.search(named)
     if found is None:
         return
-    ours = tuple(int(part) for part in spark.split(".")[:2])
+    ours = _numbers(spark)
     delta = (int(found["major"]), int(found["minor"]))
     theirs = tuple(int(part) for part in (found["spark"] or "0.0").split("."))
     if theirs == ours or (found["spark"] is None and (delta > _DELTA_KNOWN or (delta, ours) == _DELTA_FITS)):
