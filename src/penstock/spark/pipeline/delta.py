@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.delta_task import FILES, TableFile, file_of, writing
@@ -29,11 +29,6 @@ _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 _NOT_IN_PATHS = re.compile(r"[/%\\]")
 # What can be in a table beside rows that are added, and needs no more of who adds them.
 _FEATURES = frozenset(("appendOnly", "invariants", "timestampNtz"))
-
-
-def has_delta_lake(spark: SparkSession) -> bool:
-    """Then Spark writes the table itself."""
-    return "delta" in str(spark.conf.get("spark.sql.catalog.spark_catalog", "")).lower()
 
 
 class DeltaSink:

@@ -14,9 +14,10 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.decode import bad_rows, rows
-from penstock.spark.pipeline.delta import DeltaSink, has_delta_lake
+from penstock.spark.pipeline.delta import DeltaSink
 from penstock.spark.pipeline.encode import encoded
 from penstock.spark.pipeline.functions import load_function
+from penstock.spark.pipeline.session import has_delta_lake
 from penstock.spark.pipeline.spec import Pipeline, TableSink, TopicSink, Trigger
 
 

@@ -26,7 +26,10 @@ SPARK_MIN = (4, 2)
 _PANDAS_MIN = (2, 2)
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-_DELTA = re.compile(r"delta-spark_(?:(?P<spark>\d+\.\d+)_)?\d+\.\d+[:-](?P<major>\d+)\.(?P<minor>\d+)[^\s,]*")
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+# delta-core is what delta-spark was called up to Spark 3.
+_DELTA_NAMED = re.compile(r"\bdelta-(?:spark|core)_")
+_DELTA = re.compile(r"delta-(?:spark|core)_(?:(?P<spark>\d+\.\d+)_)?\d+\.\d+[:-](?P<major>\d+)\.(?P<minor>\d+)[^\s,]*")
 # Without a version of Spark in its name, a package is for the newest that there was. Later ones are not known here.
 _DELTA_KNOWN = (4, 4)
 _DELTA_FITS = (_DELTA_KNOWN, (4, 2))
@@ -91,7 +94,7 @@ def open_session(
     settings = {**_defaults(conf["spark.master"]), "spark.app.name": name, **conf}
     if needs_delta:
         settings = with_delta(settings)
-        if _CATALOG not in settings and not _has_own_settings():
+        if settings.get(_CATALOG) != _DELTA_CATALOG and not _has_own_settings():
             check_deltalake()
     if needs_avro:
         settings = _with_avro(settings)
@@ -137,8 +140,8 @@ def _defaults(master: str) -> dict[str, str]:
     return found
 
 
-def _mentions(conf: Mapping[str, str], what: str) -> bool:
-    return any(what in conf.get(name, "") for name in _JARS)
+def _jars(conf: Mapping[str, str]) -> str:
+    return " ".join(conf.get(name, "") for name in _JARS)
 
 
 def _with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
@@ -148,21 +151,27 @@ def _with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
 
 def _with_avro(conf: Mapping[str, str]) -> dict[str, str]:
     """Spark's own package, of the same version, unless one is named."""
-    if _mentions(conf, "spark-avro"):
+    if "spark-avro" in _jars(conf):
         return dict(conf)
     return _with_package(conf, f"org.apache.spark:spark-avro_2.13:{version('pyspark')}")
 
 
 def with_delta(conf: Mapping[str, str]) -> dict[str, str]:
     """Delta Lake's own package, if one is named; deltalake does without any setting."""
-    if not _mentions(conf, "delta"):
+    named = _jars(conf)
+    if _DELTA_NAMED.search(named) is None:
         return dict(conf)
-    _check_delta(" ".join(conf.get(name, "") for name in _JARS), version("pyspark"))
+    _check_delta(named, version("pyspark"))
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        _CATALOG: "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        _CATALOG: _DELTA_CATALOG,
         **conf,
     }
+
+
+def has_delta_lake(spark: SparkSession) -> bool:
+    """Then Spark writes delta tables itself."""
+    return bool(spark.conf.get(_CATALOG, "") == _DELTA_CATALOG)
 
 
 def _has_own_settings() -> bool:
