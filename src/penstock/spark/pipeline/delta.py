@@ -49,6 +49,8 @@ class DeltaSink:
         table = self._table() or self._created()
         last = table.transaction_version(query)
         if last is not None and last >= batch:
+            # Its rows are there. What Spark counts, or joins, is in its own state, which only rows that are read change.
+            rows.write.format("noop").mode("overwrite").save()
             return
         found = rows.mapInArrow(writing(str(self._root), self._by), FILES).collect()
         self._commit(table, query, batch, [file_of(row) for row in found])
