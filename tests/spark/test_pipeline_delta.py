@@ -98,7 +98,9 @@ def test_a_batch_that_failed_before_its_commit_leaves_no_rows(
     assert [row["id"] for row in rows_of(tmp_path / "table", "id")] == [0, 1, 2]
 
 
-def test_in_mode_complete_the_table_has_the_last_result_only_also_if_its_batch_is_done_again(q: Client, run: Run, tmp_path: Path) -> None:
+def test_in_mode_complete_the_table_has_the_last_result_only_also_if_its_batch_is_done_again(
+    q: Client, run: Run, tmp_path: Path
+) -> None:
     q.create_topic("delta_counts", 1)
     text = """
         name: counts
@@ -149,6 +151,10 @@ def as_batch(frame: Any) -> Any:
         ("SELECT null AS x, 1 AS y", (), "the column x has the type void, which delta tables do not have: cast it"),
         ("SELECT array(INTERVAL 1 DAY) AS x, 1 AS y", (), "the column x has the type interval day, which"),
         ("SELECT 1 AS `a b`", (), "the column 'a b' can't be in a delta table"),
+        ("SELECT 1 AS `a.b`", (), "the column 'a.b' can't be in a delta table: it has a . or a ` in its name"),
+        ("SELECT 1 AS `a``b`", (), "the column 'a`b' can't be in a delta table: it has a . or a ` in its name"),
+        ("SELECT 1 AS a, 2 AS b, 3 AS a", ("a",), "two columns for a delta table have the name a: give one of them"),
+        ("SELECT 1 AS a, 2 AS b, 3 AS A", (), "two columns for a delta table have the names a and A, and capitals"),
         ("SELECT 1D AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by double"),
         ("SELECT array(1) AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by array"),
         ("SELECT 1.5BD AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by decimal(2,1)"),
@@ -198,6 +204,19 @@ def test_a_table_that_asks_for_more_than_rows_is_left_to_delta_lake(spark: Spark
     DeltaTable.create(str(strict), pa.schema([pa.field("id", pa.int32(), nullable=False)]))
     with pytest.raises(InvalidInput, match="has id NOT NULL, which only Delta Lake's own package"):
         DeltaSink(TableSink("delta", str(strict)), frame)
+    inside = pa.struct([pa.field("deep", pa.list_(pa.struct([pa.field("x", pa.int32(), nullable=False)])))])
+    DeltaTable.create(str(tmp_path / "inside"), pa.schema([("id", pa.int32()), ("part", inside)]))
+    with pytest.raises(InvalidInput, match=r"has part\.deep\.x NOT NULL, which only Delta Lake's own package"):
+        DeltaSink(TableSink("delta", str(tmp_path / "inside")), frame)
+
+
+def test_a_table_that_can_only_be_added_to_is_not_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    path, frame = str(tmp_path / "table"), spark.sql("SELECT 1 AS id")
+    DeltaTable.create(path, pa.schema([("id", pa.int32())]), configuration={"delta.appendOnly": "true"})
+    with pytest.raises(InvalidInput, match=r"can only be added to \(delta\.appendOnly\), and sink\.mode is complete"):
+        DeltaSink(TableSink("delta", path, mode="complete"), frame)
+    DeltaSink(TableSink("delta", path), frame).write(as_batch(frame), 0)
+    assert rows_of(tmp_path / "table") == [{"id": 1}]
 
 
 def test_other_places_are_left_alone(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,10 +272,45 @@ def test_where_everything_is_replaced_the_table_keeps_its_columns(spark: SparkSe
 
 
 def test_a_table_of_which_only_the_directory_of_its_log_is_there_is_begun(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    log = tmp_path / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    for staged in ("_commit_1f0c.json.tmp", "00000000000000000000.json#1"):
+        (log / staged).write_text("{")
     frame = spark.sql("SELECT 1 AS id")
     DeltaSink(TableSink("delta", str(tmp_path / "table")), frame).write(as_batch(frame), 0)
     assert rows_of(tmp_path / "table", "id") == [{"id": 1}]
+
+
+def test_a_directory_that_is_only_called_as_a_log_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidInput, match="is there already, and is not a delta table"):
+        DeltaSink(TableSink("delta", str(tmp_path / "table")), spark.sql("SELECT 1 AS id"))
+
+
+@pytest.mark.parametrize("loss", ["is not there", "has 3 bytes, not"])
+def test_files_that_the_driver_does_not_see_as_they_were_written_are_not_committed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    """As with executors on machines whose directory of that name is another one."""
+    check = DeltaSink._check_files
+
+    def elsewhere(sink: DeltaSink, files: list[TableFile]) -> None:
+        place = tmp_path / "table" / files[0].path
+        if loss == "is not there":
+            place.unlink()
+        else:
+            place.write_bytes(b"abc")
+        check(sink, files)
+
+    frame = spark.sql("SELECT 1 AS id")
+    monkeypatch.setattr(DeltaSink, "_check_files", elsewhere)
+    with pytest.raises(
+        InvalidInput, match=rf"which an executor wrote, {loss}.* in a directory that all machines share"
+    ):
+        DeltaSink(TableSink("delta", str(tmp_path / "table")), frame).write(as_batch(frame), 0)
+    assert rows_of(tmp_path / "table") == []
 
 
 def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
