@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.errors import PySparkException
@@ -17,9 +19,10 @@ from pyspark.sql import SparkSession
 
 from penstock.client.blocking import Client
 from penstock.errors import InvalidInput, SparkMissing
-from penstock.spark.pipeline import session
+from penstock.spark.pipeline import delta_files, session
 from penstock.spark.pipeline.delta import DeltaSink
-from penstock.spark.pipeline.delta_task import TableFile, written
+from penstock.spark.pipeline.delta_files import GROUP_BYTES, TableFile, TaskFiles
+from penstock.spark.pipeline.delta_task import written
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.spec import TableSink
 from spark.pipeline_runs import Run
@@ -242,6 +245,13 @@ def test_others_may_write_to_the_table_meanwhile(spark: SparkSession, tmp_path: 
     properties = CommitProperties(app_transactions=[Transaction("another", 7)])
     other.create_write_transaction([], "append", other.schema(), commit_properties=properties)
     sink.write(as_batch(frame), 1)
+    orphan = tmp_path / "table" / "part-of-a-killed-task.parquet"
+    orphan.touch()
+    os.utime(orphan, (0, 0))
+    other = DeltaTable(str(tmp_path / "table"))
+    assert other.optimize.compact()["numFilesRemoved"] == 2
+    assert other.vacuum(dry_run=False) == []
+    assert other.vacuum(full=True, dry_run=False) == [orphan.name]
     sink.write(as_batch(frame), 1)
     assert DeltaTable(str(tmp_path / "table")).transaction_version("another") == 7
     assert len(rows_of(tmp_path / "table", "id")) == 2
@@ -269,6 +279,23 @@ def test_where_everything_is_replaced_the_table_keeps_its_columns(spark: SparkSe
     less = spark.sql("SELECT 2 AS id")
     DeltaSink(TableSink("delta", str(tmp_path / "table"), mode="complete"), less).write(as_batch(less), 1)
     assert rows_of(tmp_path / "table", "id") == [{"id": 2, "note": None}]
+
+
+def test_what_others_made_of_the_files_while_rows_were_written_is_replaced_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, frame = str(tmp_path / "table"), spark.sql("SELECT 1 AS id")
+    for batch in range(2):
+        DeltaSink(TableSink("delta", path), frame).write(as_batch(frame), batch)
+    sink, check = DeltaSink(TableSink("delta", path, mode="complete"), frame), DeltaSink._check_files
+
+    def compacted(self: DeltaSink, files: list[TableFile]) -> None:
+        assert DeltaTable(path).optimize.compact()["numFilesRemoved"] == 2
+        check(self, files)
+
+    monkeypatch.setattr(DeltaSink, "_check_files", compacted)
+    sink.write(as_batch(frame), 2)
+    assert rows_of(tmp_path / "table") == [{"id": 1}]
 
 
 def test_a_table_of_which_only_the_directory_of_its_log_is_there_is_begun(spark: SparkSession, tmp_path: Path) -> None:
@@ -326,6 +353,65 @@ def test_a_task_writes_one_file_for_each_partition_however_many_batches(tmp_path
     files = sorted(written(batches(), str(tmp_path), ("odd",)), key=lambda each: each.path)
     assert [(each.rows, each.partition) for each in files] == [(500, {"odd": "false"}), (500, {"odd": "true"})]
     assert all(isinstance(each, TableFile) and (tmp_path / each.path).stat().st_size == each.bytes for each in files)
+
+
+def wide(number: int, rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": [number] * rows, "value": [bytes([number]) * 100_000] * rows})
+
+
+@pytest.mark.parametrize(("batches", "rows"), [(20, 20), (1, 400)])
+def test_wide_rows_are_written_before_there_are_many(tmp_path: Path, batches: int, rows: int) -> None:
+    (file,) = written((wide(number, rows) for number in range(batches)), str(tmp_path), ())
+    about = pq.read_metadata(tmp_path / file.path)
+    assert (about.num_rows, file.rows) == (400, 400)
+    groups = [about.row_group(number).num_rows * 100_000 for number in range(about.num_row_groups)]
+    assert max(groups) < 2 * GROUP_BYTES
+    assert 2 <= len(groups) <= 4
+
+
+def test_however_many_partitions_what_is_gathered_and_open_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_files, "GATHERED_BYTES", 200)
+    monkeypatch.setattr(delta_files, "OPEN_MAX", 2)
+    files = TaskFiles(tmp_path, ("by",))
+    before = open_files(tmp_path)
+    for start in range(0, 100, 10):
+        numbers = range(start, start + 10)
+        files.add(pa.record_batch({"n": list(numbers), "by": [str(n % 5) for n in numbers]}))
+        assert sum(part.bytes for part in files._parts.values()) < 200
+        assert open_files(tmp_path) - before <= 2
+    found = files.finish()
+    assert len(found) > 5
+    assert open_files(tmp_path) == before
+    assert sorted(
+        (n, each.partition["by"])
+        for each in found
+        for n in pq.ParquetFile(tmp_path / each.path).read()["n"].to_pylist()
+    ) == [(n, str(n % 5)) for n in range(100)]
+
+
+def open_files(directory: Path) -> int:
+    links = (link.resolve() for link in Path("/proc/self/fd").iterdir())
+    return sum(directory in place.parents for place in links)
+
+
+def test_a_task_that_fails_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_files, "GROUP_ROWS", 2)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"n": [1, 2, 3], "by": ["a", "a", "b"]})
+        assert len(list(tmp_path.rglob("*.parquet"))) == 1
+        raise OSError("the shuffle is gone")
+
+    with pytest.raises(OSError, match="the shuffle is gone"):
+        written(batches(), str(tmp_path), ("by",))
+    assert list(tmp_path.rglob("*.parquet")) == []
+    monkeypatch.setattr(delta_files, "PARTITIONS_MAX", 2)
+    many = pa.record_batch({"n": [1, 2, 3, 4], "by": ["a", "a", "b", "c"]})
+    with pytest.raises(InvalidInput, match="rows for more than 2 partitions of the delta table: partition it by less"):
+        written(iter([many]), str(tmp_path), ("by",))
+    assert list(tmp_path.rglob("*.parquet")) == []
 
 
 _LATE = 253_402_300_799_000_000  # 9999-12-31T23:59:59Z, in microseconds

@@ -16,7 +16,8 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame
 
 from penstock.errors import InvalidInput
-from penstock.spark.pipeline.delta_task import FILES, TableFile, file_of, writing
+from penstock.spark.pipeline.delta_files import TableFile
+from penstock.spark.pipeline.delta_task import FILES, file_of, writing
 from penstock.spark.pipeline.session import check_deltalake
 from penstock.spark.pipeline.spec import TableSink
 from penstock.spark.telling import telling
@@ -61,6 +62,9 @@ class DeltaSink:
         found = rows.mapInArrow(writing(str(self._root), self._by), FILES).collect()
         files = [file_of(row) for row in found]
         self._check_files(files)
+        if self._replaces:
+            # Also what others made of its files meanwhile: deltalake replaces the files that this handle knows.
+            table.update_incremental()
         self._commit(table, query, batch, files)
 
     def _check_files(self, files: list[TableFile]) -> None:
