@@ -98,6 +98,7 @@ def _run_to_end(job: Job, state: State, store: Store, view: View, stop: Stop, sp
         if not stop.is_asked:
             _end(store, view, state, "failed", error.message if isinstance(error, PenstockError) else cause_of(error))
             raise
+        _note(Path(state.log), error)
         status = "stopped"
     _end(store, view, state, status)
     return state
@@ -122,6 +123,8 @@ def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: Sp
                     # It may have been for the whole process group, as service managers do it: neither Java nor its
                     # workers wait for the end of a batch, and each fails in its own way. The batch is done again the
                     # next time; if something is wrong with it, that is told then.
+                    if "log" not in error.details:
+                        _note(Path(state.log), error)
                     return "stopped"
                 if not error.message.endswith(_PASSING) or not patience.lasts(meter.progress.batches):
                     raise
@@ -145,7 +148,9 @@ def _run_once(
     finally:
         for query in queries:
             with _quietly():
-                query.stop()
+                # It was tried already, and the session goes now.
+                if not stop.is_urgent:
+                    query.stop()
 
 
 class Patience:
@@ -280,8 +285,21 @@ def _finish_batches(queries: Sequence[StreamingQuery], stop: Stop, look: Callabl
     while not stop.is_urgent and any(_is_in_batch(query, marks[query.id]) for query in queries):
         pause.wait(_LOOK_WHILE_STOPPING_S)
     for query in queries:
-        query.stop()
+        _stop(query, stop)
     look()
+
+
+def _stop(query: StreamingQuery, stop: Stop) -> None:
+    """Of a batch that is in Python, Spark waits for the end: as long as STOP_TIMEOUT_S, and then fails."""
+    while True:
+        try:
+            query.stop()
+            return
+        except Exception as error:
+            if "TimeoutException" not in str(error):
+                raise
+            if stop.is_urgent:
+                return
 
 
 def _mark(query: StreamingQuery) -> Any:
@@ -301,9 +319,13 @@ def _explained(log: Path) -> Iterator[None]:
     except PenstockError:
         raise
     except Exception as error:
-        with log.open("a", encoding="utf-8") as file:
-            traceback.print_exception(error, file=file)
+        _note(log, error)
         raise PipelineFailed(cause_of(error), log=str(log)) from error
+
+
+def _note(log: Path, error: Exception) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        traceback.print_exception(error, file=file)
 
 
 @contextmanager

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 JAVA_MIN = 17
 SPARK_MIN = (4, 2)
 _PANDAS_MIN = (2, 2)
+# So long a second signal waits for a batch that is in Python. Spark's own default is for ever.
+STOP_TIMEOUT_S = 3
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -130,6 +132,7 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
         # A key must not be read in a plan.
         "spark.sql.redaction.options.regex": "(?i)url|key",
     }
