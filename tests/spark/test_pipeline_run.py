@@ -28,7 +28,7 @@ from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.queries import start
 from penstock.spark.pipeline.reading import read
 from penstock.spark.pipeline.running import Job, Stop, run
-from penstock.spark.pipeline.session import _defaults
+from penstock.spark.pipeline.session import _defaults, stop_query
 from penstock.spark.pipeline.spec import Source, Trigger
 from penstock.spark.pipeline.state import State, Store
 
@@ -385,6 +385,30 @@ def test_a_second_signal_does_not_wait_for_a_batch_that_is_in_python(spark: Spar
         may_end.set()
         with suppress(StreamingQueryException):
             queries[0].awaitTermination()
+
+
+class Holding:
+    """A query that Spark gives up waiting for, twice."""
+
+    def __init__(self, error: str = "java.util.concurrent.TimeoutException: Stream Execution thread …") -> None:
+        self.error = error
+        self.tries = 0
+
+    def stop(self) -> None:
+        self.tries += 1
+        if self.tries < 3:
+            raise RuntimeError(self.error)
+
+
+def test_a_query_that_may_be_started_again_is_waited_for_unless_it_is_urgent() -> None:
+    stop, patient, urgent, lost = Stop(), Holding(), Holding(), Holding("Answer from Java side is empty")
+    stop_query(patient, stop)
+    stop_query(Holding())
+    with pytest.raises(RuntimeError, match="Answer from Java"):
+        stop_query(lost, stop)
+    stop.is_urgent = True
+    stop_query(urgent, stop)
+    assert (patient.tries, urgent.tries, lost.tries) == (3, 1, 1)
 
 
 def test_what_is_passed_over_since_it_was_told_to_stop_is_in_the_log(spark: SparkSession, tmp_path: Path) -> None:

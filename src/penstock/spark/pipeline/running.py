@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.errors import PenstockError, PipelineFailed
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.progress import Meter, Progress
-from penstock.spark.pipeline.session import check_spark, open_session
+from penstock.spark.pipeline.session import check_spark, open_session, stop_query
 from penstock.spark.pipeline.state import Kind, State, Status, Store, now_us
 
 if TYPE_CHECKING:
@@ -148,9 +148,9 @@ def _run_once(
     finally:
         for query in queries:
             with _quietly():
-                # It was tried already, and the session goes now.
+                # In a hurry it was tried already, and the session goes now.
                 if not stop.is_urgent:
-                    query.stop()
+                    stop_query(query, stop)
 
 
 class Patience:
@@ -285,21 +285,8 @@ def _finish_batches(queries: Sequence[StreamingQuery], stop: Stop, look: Callabl
     while not stop.is_urgent and any(_is_in_batch(query, marks[query.id]) for query in queries):
         pause.wait(_LOOK_WHILE_STOPPING_S)
     for query in queries:
-        _stop(query, stop)
+        stop_query(query, stop)
     look()
-
-
-def _stop(query: StreamingQuery, stop: Stop) -> None:
-    """Of a batch that is in Python, Spark waits for the end: as long as STOP_TIMEOUT_S, and then fails."""
-    while True:
-        try:
-            query.stop()
-            return
-        except Exception as error:
-            if "TimeoutException" not in str(error):
-                raise
-            if stop.is_urgent:
-                return
 
 
 def _mark(query: StreamingQuery) -> Any:

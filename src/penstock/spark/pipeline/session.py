@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import SparkMissing
 from penstock.spark.background import in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 JAVA_MIN = 17
 SPARK_MIN = (4, 2)
@@ -114,6 +115,24 @@ def open_session(
             return in_background(builder.getOrCreate())
         except PySparkRuntimeError as error:
             raise SparkMissing(_why_not_started(log, settings)) from error
+
+
+class Urgency(Protocol):
+    is_urgent: bool
+
+
+def stop_query(query: StreamingQuery, stop: Urgency | None = None) -> None:
+    """Spark fails if a batch that is in Python lasts for more than STOP_TIMEOUT_S. Unless urgent, it is waited for:
+    the query may be started again."""
+    while True:
+        try:
+            query.stop()
+            return
+        except Exception as error:
+            if "TimeoutException" not in str(error):
+                raise
+            if stop is not None and stop.is_urgent:
+                return
 
 
 def _hush() -> None:
