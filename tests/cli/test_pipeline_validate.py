@@ -8,7 +8,10 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -252,6 +255,52 @@ def test_without_pyspark_or_java_it_is_told_what_to_install(tmp_path: Path, monk
         session.check_spark()
 
 
+def test_the_extra_of_spark_has_what_rows_go_to_python_by() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(each.startswith("pandas>=2.2") for each in extras["spark"])
+    assert "penstock[spark]" in extras["delta"]
+
+
+@pytest.mark.parametrize(
+    ("pandas", "told"), [(None, "which is not installed"), ("2.1.4", r"not 2\.1\.4")], ids=["none", "old"]
+)
+def test_without_pandas_a_mirror_and_a_delta_table_are_refused_before_spark_starts(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pandas: str | None, told: str
+) -> None:
+    known = session.version
+
+    def installed(package: str) -> str:
+        if package != "pandas":
+            return known(package)
+        if pandas is None:
+            raise session.PackageNotFoundError
+        return pandas
+
+    monkeypatch.setattr(session, "version", installed)
+    monkeypatch.setattr(session, "_check_java", lambda: None)
+    monkeypatch.setattr(session, "_has_own_settings", lambda: False)
+    ran = run("pipeline", "mirror", "--from", "penstock://a", "--to", "penstock://b", "--topics", "orders")
+    need = rf"mirrors and delta tables need pandas 2\.2 or later, {told}: pip install --upgrade 'penstock\[spark\]'"
+    assert ran.code == 2
+    assert re.search(need, ran.err)
+    conf = {"spark.master": "local[1]"}
+    with pytest.raises(SparkMissing, match=need):
+        session.open_session("p", conf, tmp_path / "log.txt", needs_delta=True)
+    assert not (tmp_path / "log.txt").exists()
+
+
+def test_what_spark_itself_is_set_up_with_is_not_judged_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    assert not session._has_own_settings()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert not session._has_own_settings()
+    (tmp_path / "spark-defaults.conf").touch()
+    assert session._has_own_settings()
+
+
 @pytest.mark.parametrize(
     ("named", "spark"),
     [
@@ -259,6 +308,7 @@ def test_without_pyspark_or_java_it_is_told_what_to_install(tmp_path: Path, monk
         ("org.x:y:1,io.delta:delta-spark_4.2_2.13:4.4.0", "4.3.0"),
         ("io.delta:delta-spark_2.13:4.3.1", "4.2.1"),
         ("/jars/delta-spark_2.13-4.4.0.jar", "4.3.0"),
+        ("io.delta:delta-core_2.12:2.4.0", "4.3.0"),
     ],
 )
 def test_a_delta_lake_of_another_spark_is_refused_before_it_starts(
@@ -266,7 +316,7 @@ def test_a_delta_lake_of_another_spark_is_refused_before_it_starts(
 ) -> None:
     monkeypatch.setattr(session, "version", lambda _: spark)
     conf = {"spark.master": "local[1]", "spark.jars" if ".jar" in named else "spark.jars.packages": named}
-    with pytest.raises(SparkMissing, match=rf"^\S*delta-spark_\S+ is not made for Spark {spark}: "):
+    with pytest.raises(SparkMissing, match=rf"^\S*delta-(spark|core)_\S+ is not made for Spark {spark}: "):
         session.open_session("p", conf, tmp_path / "log.txt", needs_delta=True)
     assert not (tmp_path / "log.txt").exists()
 
@@ -277,14 +327,31 @@ def test_a_delta_lake_of_another_spark_is_refused_before_it_starts(
         ("io.delta:delta-spark_2.13:4.4.0", "4.2.1"),
         ("io.delta:delta-spark_4.3_2.13:4.5.0", "4.3.0"),
         ("io.delta:delta-spark_2.13:4.5.0", "4.3.0"),
-        ("/jars/our-own-delta.jar", "4.3.0"),
+        ("/jars/delta-spark_of_ours.jar", "4.3.0"),
     ],
 )
 def test_a_delta_lake_that_may_fit_is_used(monkeypatch: pytest.MonkeyPatch, named: str, spark: str) -> None:
     monkeypatch.setattr(session, "version", lambda _: spark)
     settings = session.with_delta({"spark.jars.packages": named})
     assert settings["spark.sql.catalog.spark_catalog"] == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-    assert session.with_delta({"spark.jars": "/jars/other.jar"}) == {"spark.jars": "/jars/other.jar"}
+
+
+@pytest.mark.parametrize("named", ["/jars/other.jar", "/data/delta/rules.jar", "org.x:deltas-of-rivers:1.0"])
+def test_what_only_sounds_like_delta_lake_is_not_taken_for_it(named: str) -> None:
+    assert session.with_delta({"spark.jars": named}) == {"spark.jars": named}
+
+
+@pytest.mark.parametrize(
+    ("catalog", "is_theirs"),
+    [
+        ("org.apache.spark.sql.delta.catalog.DeltaCatalog", True),
+        ("org.x.rivers.delta.Catalog", False),
+        ("", False),
+    ],
+)
+def test_spark_writes_delta_tables_itself_if_its_catalog_is_delta_lakes(catalog: str, is_theirs: bool) -> None:
+    spark: Any = SimpleNamespace(conf={"spark.sql.catalog.spark_catalog": catalog} if catalog else {})
+    assert session.has_delta_lake(spark) is is_theirs
 
 
 def test_files_are_checked_and_states_shown_without_pyspark(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from penstock.durations import time_us
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.planning import check_mode
-from penstock.spark.pipeline.queries import output
+from penstock.spark.pipeline.queries import main, output
 from spark.pipeline_runs import Parse, Ran, Run
 
 WRITTEN = "TIMESTAMP '2026-01-14 15:00:00'"
@@ -307,6 +307,21 @@ def test_what_only_spark_finds_wrong_is_told_in_a_sentence(
     told = failed.value.message if isinstance(failed.value, InvalidInput) else cause_of(failed.value)
     assert message in told
     assert "\n" not in told
+
+
+def test_columns_that_a_delta_table_can_not_have_are_found_without_a_run(
+    spark: SparkSession, parse: Parse, tmp_path: Path
+) -> None:
+    text = """
+        name: t
+        source: {topics: twins, decode: text}
+        transform: {sql: "SELECT value, 1 AS Value FROM twins"}
+        sink: {delta: ./table}
+    """
+    pipeline = parse(text)
+    with pytest.raises(InvalidInput, match="two columns for a delta table have the names value and Value"):
+        main(pipeline, output(spark, pipeline), str(tmp_path))
+    assert not (tmp_path / "table").exists()
 
 
 @pytest.mark.parametrize(("sql", "mode"), [("SELECT value FROM s", "complete"), ("SELECT max(value) FROM s", "append")])

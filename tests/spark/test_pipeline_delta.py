@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.errors import PySparkException
@@ -17,9 +19,10 @@ from pyspark.sql import SparkSession
 
 from penstock.client.blocking import Client
 from penstock.errors import InvalidInput, SparkMissing
-from penstock.spark.pipeline import delta
+from penstock.spark.pipeline import delta_files, session
 from penstock.spark.pipeline.delta import DeltaSink
-from penstock.spark.pipeline.delta_task import TableFile, written
+from penstock.spark.pipeline.delta_files import GROUP_BYTES, TableFile, TaskFiles
+from penstock.spark.pipeline.delta_task import written
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.spec import TableSink
 from spark.pipeline_runs import Run
@@ -62,15 +65,19 @@ def test_each_row_is_in_the_table_once_run_after_run(q: Client, run: Run, tmp_pa
     assert found.version() >= -(-14 // 3) + 1
 
 
+def forget_last_commit(checkpoint: Path) -> None:
+    """As a driver leaves it that is killed between the table's commit and its own."""
+    commits = sorted((checkpoint / "query" / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
+    for each in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):
+        each.unlink(missing_ok=True)
+
+
 def test_a_batch_that_is_done_again_is_seen_to_be_there(q: Client, run: Run, tmp_path: Path) -> None:
     q.create_topic("delta-again", 1)
     publish(q, "delta-again", *({"id": n, "city": "a", "total": 1} for n in range(6)))
     assert run(ORDERS.format(topic="delta-again")).error is None
     before = DeltaTable(str(tmp_path / "table")).version()
-    # As a driver leaves it that is killed between the table's commit and its own.
-    commits = sorted((tmp_path / "checkpoint" / "query" / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
-    for each in (commits[-1], commits[-1].with_name(f".{commits[-1].name}.crc")):
-        each.unlink(missing_ok=True)
+    forget_last_commit(tmp_path / "checkpoint")
     assert run(ORDERS.format(topic="delta-again")).error is None
     assert DeltaTable(str(tmp_path / "table")).version() == before
     assert [row["id"] for row in rows_of(tmp_path / "table", "id")] == list(range(6))
@@ -94,7 +101,9 @@ def test_a_batch_that_failed_before_its_commit_leaves_no_rows(
     assert [row["id"] for row in rows_of(tmp_path / "table", "id")] == [0, 1, 2]
 
 
-def test_in_mode_complete_the_table_has_the_last_result_only(q: Client, run: Run, tmp_path: Path) -> None:
+def test_in_mode_complete_the_table_has_the_last_result_only_also_if_its_batch_is_done_again(
+    q: Client, run: Run, tmp_path: Path
+) -> None:
     q.create_topic("delta_counts", 1)
     text = """
         name: counts
@@ -109,6 +118,13 @@ def test_in_mode_complete_the_table_has_the_last_result_only(q: Client, run: Run
     assert run(text).error is None
     assert [tuple(row.values()) for row in rows_of(tmp_path / "table", "city")] == [("a", 2), ("b", 2), ("c", 1)]
     assert DeltaTable(str(tmp_path / "table"), version=1).to_pyarrow_table().num_rows == 2
+    before = DeltaTable(str(tmp_path / "table")).version()
+    forget_last_commit(tmp_path / "checkpoint")
+    publish(q, "delta_counts", {"city": "c"})
+    # Of what was counted nothing is lost by that.
+    assert run(text).error is None
+    assert [tuple(row.values()) for row in rows_of(tmp_path / "table", "city")] == [("a", 2), ("b", 2), ("c", 2)]
+    assert DeltaTable(str(tmp_path / "table")).version() == before + 1
 
 
 def test_every_type_that_delta_has_comes_back(spark: SparkSession, tmp_path: Path) -> None:
@@ -138,6 +154,10 @@ def as_batch(frame: Any) -> Any:
         ("SELECT null AS x, 1 AS y", (), "the column x has the type void, which delta tables do not have: cast it"),
         ("SELECT array(INTERVAL 1 DAY) AS x, 1 AS y", (), "the column x has the type interval day, which"),
         ("SELECT 1 AS `a b`", (), "the column 'a b' can't be in a delta table"),
+        ("SELECT 1 AS `a.b`", (), "the column 'a.b' can't be in a delta table: it has a . or a ` in its name"),
+        ("SELECT 1 AS `a``b`", (), "the column 'a`b' can't be in a delta table: it has a . or a ` in its name"),
+        ("SELECT 1 AS a, 2 AS b, 3 AS a", ("a",), "two columns for a delta table have the name a: give one of them"),
+        ("SELECT 1 AS a, 2 AS b, 3 AS A", (), "two columns for a delta table have the names a and A, and capitals"),
         ("SELECT 1D AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by double"),
         ("SELECT array(1) AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by array"),
         ("SELECT 1.5BD AS x, 1 AS y", ("x",), "sink.partition_by: a delta table has no partitions by decimal(2,1)"),
@@ -187,6 +207,19 @@ def test_a_table_that_asks_for_more_than_rows_is_left_to_delta_lake(spark: Spark
     DeltaTable.create(str(strict), pa.schema([pa.field("id", pa.int32(), nullable=False)]))
     with pytest.raises(InvalidInput, match="has id NOT NULL, which only Delta Lake's own package"):
         DeltaSink(TableSink("delta", str(strict)), frame)
+    inside = pa.struct([pa.field("deep", pa.list_(pa.struct([pa.field("x", pa.int32(), nullable=False)])))])
+    DeltaTable.create(str(tmp_path / "inside"), pa.schema([("id", pa.int32()), ("part", inside)]))
+    with pytest.raises(InvalidInput, match=r"has part\.deep\.x NOT NULL, which only Delta Lake's own package"):
+        DeltaSink(TableSink("delta", str(tmp_path / "inside")), frame)
+
+
+def test_a_table_that_can_only_be_added_to_is_not_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    path, frame = str(tmp_path / "table"), spark.sql("SELECT 1 AS id")
+    DeltaTable.create(path, pa.schema([("id", pa.int32())]), configuration={"delta.appendOnly": "true"})
+    with pytest.raises(InvalidInput, match=r"can only be added to \(delta\.appendOnly\), and sink\.mode is complete"):
+        DeltaSink(TableSink("delta", path, mode="complete"), frame)
+    DeltaSink(TableSink("delta", path), frame).write(as_batch(frame), 0)
+    assert rows_of(tmp_path / "table") == [{"id": 1}]
 
 
 def test_other_places_are_left_alone(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +232,7 @@ def test_other_places_are_left_alone(spark: SparkSession, tmp_path: Path, monkey
         InvalidInput, match="a delta table at s3a://bucket/table is written by Delta Lake's own package"
     ):
         DeltaSink(TableSink("delta", "s3a://bucket/table"), frame)
-    monkeypatch.setattr(delta, "find_spec", lambda _: None)
+    monkeypatch.setattr(session, "find_spec", lambda _: None)
     with pytest.raises(SparkMissing, match=r"pip install 'penstock\[delta\]'"):
         DeltaSink(TableSink("delta", str(tmp_path / "table")), frame)
 
@@ -212,6 +245,13 @@ def test_others_may_write_to_the_table_meanwhile(spark: SparkSession, tmp_path: 
     properties = CommitProperties(app_transactions=[Transaction("another", 7)])
     other.create_write_transaction([], "append", other.schema(), commit_properties=properties)
     sink.write(as_batch(frame), 1)
+    orphan = tmp_path / "table" / "part-of-a-killed-task.parquet"
+    orphan.touch()
+    os.utime(orphan, (0, 0))
+    other = DeltaTable(str(tmp_path / "table"))
+    assert other.optimize.compact()["numFilesRemoved"] == 2
+    assert other.vacuum(dry_run=False) == []
+    assert other.vacuum(full=True, dry_run=False) == [orphan.name]
     sink.write(as_batch(frame), 1)
     assert DeltaTable(str(tmp_path / "table")).transaction_version("another") == 7
     assert len(rows_of(tmp_path / "table", "id")) == 2
@@ -241,11 +281,63 @@ def test_where_everything_is_replaced_the_table_keeps_its_columns(spark: SparkSe
     assert rows_of(tmp_path / "table", "id") == [{"id": 2, "note": None}]
 
 
+def test_what_others_made_of_the_files_while_rows_were_written_is_replaced_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, frame = str(tmp_path / "table"), spark.sql("SELECT 1 AS id")
+    for batch in range(2):
+        DeltaSink(TableSink("delta", path), frame).write(as_batch(frame), batch)
+    sink, check = DeltaSink(TableSink("delta", path, mode="complete"), frame), DeltaSink._check_files
+
+    def compacted(self: DeltaSink, files: list[TableFile]) -> None:
+        assert DeltaTable(path).optimize.compact()["numFilesRemoved"] == 2
+        check(self, files)
+
+    monkeypatch.setattr(DeltaSink, "_check_files", compacted)
+    sink.write(as_batch(frame), 2)
+    assert rows_of(tmp_path / "table") == [{"id": 1}]
+
+
 def test_a_table_of_which_only_the_directory_of_its_log_is_there_is_begun(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    log = tmp_path / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    for staged in ("_commit_1f0c.json.tmp", "00000000000000000000.json#1"):
+        (log / staged).write_text("{")
     frame = spark.sql("SELECT 1 AS id")
     DeltaSink(TableSink("delta", str(tmp_path / "table")), frame).write(as_batch(frame), 0)
     assert rows_of(tmp_path / "table", "id") == [{"id": 1}]
+
+
+def test_a_directory_that_is_only_called_as_a_log_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidInput, match="is there already, and is not a delta table"):
+        DeltaSink(TableSink("delta", str(tmp_path / "table")), spark.sql("SELECT 1 AS id"))
+
+
+@pytest.mark.parametrize("loss", ["is not there", "has 3 bytes, not"])
+def test_files_that_the_driver_does_not_see_as_they_were_written_are_not_committed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    """As with executors on machines whose directory of that name is another one."""
+    check = DeltaSink._check_files
+
+    def elsewhere(sink: DeltaSink, files: list[TableFile]) -> None:
+        place = tmp_path / "table" / files[0].path
+        if loss == "is not there":
+            place.unlink()
+        else:
+            place.write_bytes(b"abc")
+        check(sink, files)
+
+    frame = spark.sql("SELECT 1 AS id")
+    monkeypatch.setattr(DeltaSink, "_check_files", elsewhere)
+    with pytest.raises(
+        InvalidInput, match=rf"which an executor wrote, {loss}.* in a directory that all machines share"
+    ):
+        DeltaSink(TableSink("delta", str(tmp_path / "table")), frame).write(as_batch(frame), 0)
+    assert rows_of(tmp_path / "table") == []
 
 
 def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
@@ -261,6 +353,65 @@ def test_a_task_writes_one_file_for_each_partition_however_many_batches(tmp_path
     files = sorted(written(batches(), str(tmp_path), ("odd",)), key=lambda each: each.path)
     assert [(each.rows, each.partition) for each in files] == [(500, {"odd": "false"}), (500, {"odd": "true"})]
     assert all(isinstance(each, TableFile) and (tmp_path / each.path).stat().st_size == each.bytes for each in files)
+
+
+def wide(number: int, rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": [number] * rows, "value": [bytes([number]) * 100_000] * rows})
+
+
+@pytest.mark.parametrize(("batches", "rows"), [(20, 20), (1, 400)])
+def test_wide_rows_are_written_before_there_are_many(tmp_path: Path, batches: int, rows: int) -> None:
+    (file,) = written((wide(number, rows) for number in range(batches)), str(tmp_path), ())
+    about = pq.read_metadata(tmp_path / file.path)
+    assert (about.num_rows, file.rows) == (400, 400)
+    groups = [about.row_group(number).num_rows * 100_000 for number in range(about.num_row_groups)]
+    assert max(groups) < 2 * GROUP_BYTES
+    assert 2 <= len(groups) <= 4
+
+
+def test_however_many_partitions_what_is_gathered_and_open_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_files, "GATHERED_BYTES", 200)
+    monkeypatch.setattr(delta_files, "OPEN_MAX", 2)
+    files = TaskFiles(tmp_path, ("by",))
+    before = open_files(tmp_path)
+    for start in range(0, 100, 10):
+        numbers = range(start, start + 10)
+        files.add(pa.record_batch({"n": list(numbers), "by": [str(n % 5) for n in numbers]}))
+        assert sum(part.bytes for part in files._parts.values()) < 200
+        assert open_files(tmp_path) - before <= 2
+    found = files.finish()
+    assert len(found) > 5
+    assert open_files(tmp_path) == before
+    assert sorted(
+        (n, each.partition["by"])
+        for each in found
+        for n in pq.ParquetFile(tmp_path / each.path).read()["n"].to_pylist()
+    ) == [(n, str(n % 5)) for n in range(100)]
+
+
+def open_files(directory: Path) -> int:
+    links = (link.resolve() for link in Path("/proc/self/fd").iterdir())
+    return sum(directory in place.parents for place in links)
+
+
+def test_a_task_that_fails_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_files, "GROUP_ROWS", 2)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"n": [1, 2, 3], "by": ["a", "a", "b"]})
+        assert len(list(tmp_path.rglob("*.parquet"))) == 1
+        raise OSError("the shuffle is gone")
+
+    with pytest.raises(OSError, match="the shuffle is gone"):
+        written(batches(), str(tmp_path), ("by",))
+    assert list(tmp_path.rglob("*.parquet")) == []
+    monkeypatch.setattr(delta_files, "PARTITIONS_MAX", 2)
+    many = pa.record_batch({"n": [1, 2, 3, 4], "by": ["a", "a", "b", "c"]})
+    with pytest.raises(InvalidInput, match="rows for more than 2 partitions of the delta table: partition it by less"):
+        written(iter([many]), str(tmp_path), ("by",))
+    assert list(tmp_path.rglob("*.parquet")) == []
 
 
 _LATE = 253_402_300_799_000_000  # 9999-12-31T23:59:59Z, in microseconds

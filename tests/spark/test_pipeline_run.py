@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,18 +16,19 @@ from typing import Any, NoReturn
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import penstock
 import penstock.spark.pipeline.running as running_module
 from broker_process import PENSTOCK, BrokerProcess, broker_process
 from penstock.client.blocking import Client
-from penstock.errors import PipelineFailed, PipelineRunning
+from penstock.errors import InvalidInput, PipelineFailed, PipelineRunning
 from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.queries import start
 from penstock.spark.pipeline.reading import read
 from penstock.spark.pipeline.running import Job, Stop, run
+from penstock.spark.pipeline.session import _defaults, stop_query
 from penstock.spark.pipeline.spec import Source, Trigger
 from penstock.spark.pipeline.state import State, Store
 
@@ -356,3 +358,67 @@ def test_a_signal_that_ends_java_too_has_stopped_the_pipeline(spark: SparkSessio
     with pytest.raises(PipelineFailed, match="Spark's Java process has ended"):
         run(Job("mortal", None, die), store, Told(), spark)
     assert store.get("mortal").status == "failed"
+
+
+def test_a_second_signal_does_not_wait_for_a_batch_that_is_in_python(spark: SparkSession, tmp_path: Path) -> None:
+    may_end, ended = threading.Event(), threading.Event()
+    queries: list[StreamingQuery] = []
+
+    def hold(rows: DataFrame, batch: int) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(each)
+        may_end.wait()
+        ended.set()
+
+    def begin(session: SparkSession, checkpoint: str) -> Sequence[StreamingQuery]:
+        frame = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        queries.append(frame.writeStream.foreachBatch(hold).option("checkpointLocation", checkpoint).start())
+        return queries
+
+    # As sessions of its own have it.
+    spark.conf.set("spark.sql.streaming.stopTimeout", _defaults("local[2]")["spark.sql.streaming.stopTimeout"])
+    try:
+        assert run(Job("holding", None, begin), Store(tmp_path), Told(), spark).status == "stopped"
+        assert not ended.is_set()
+    finally:
+        spark.conf.unset("spark.sql.streaming.stopTimeout")
+        may_end.set()
+        with suppress(StreamingQueryException):
+            queries[0].awaitTermination()
+
+
+class Holding:
+    """A query that Spark gives up waiting for, twice."""
+
+    def __init__(self, error: str = "java.util.concurrent.TimeoutException: Stream Execution thread …") -> None:
+        self.error = error
+        self.tries = 0
+
+    def stop(self) -> None:
+        self.tries += 1
+        if self.tries < 3:
+            raise RuntimeError(self.error)
+
+
+def test_a_query_that_may_be_started_again_is_waited_for_unless_it_is_urgent() -> None:
+    stop, patient, urgent, lost = Stop(), Holding(), Holding(), Holding("Answer from Java side is empty")
+    stop_query(patient, stop)
+    stop_query(Holding())
+    with pytest.raises(RuntimeError, match="Answer from Java"):
+        stop_query(lost, stop)
+    stop.is_urgent = True
+    stop_query(urgent, stop)
+    assert (patient.tries, urgent.tries, lost.tries) == (3, 1, 1)
+
+
+def test_what_is_passed_over_since_it_was_told_to_stop_is_in_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    def refuse(session: SparkSession, checkpoint: str) -> NoReturn:
+        signal.raise_signal(signal.SIGTERM)
+        raise kind("it is wrong at its root")
+
+    store = Store(tmp_path)
+    for kind in (InvalidInput, PipelineFailed, OSError):
+        state = run(Job(kind.__name__.lower(), None, refuse), store, Told(), spark)
+        assert state.status == "stopped"
+        told = Path(state.log).read_text()
+        assert told.count(f"{kind.__name__}: it is wrong at its root") == 1

@@ -110,7 +110,7 @@ def mirror(
     from penstock.codec import CODECS
     from penstock.spark.builtin.mirror_topics import Selection
     from penstock.spark.pipeline.running import Job
-    from penstock.spark.pipeline.session import check_spark
+    from penstock.spark.pipeline.session import check_arrow, check_spark
     from penstock.spark.pipeline.spec import Trigger
 
     settings = dict(pairs_given("--conf", conf))
@@ -120,6 +120,7 @@ def mirror(
     trigger = Trigger(available_now=True) if once else Trigger(every_us=duration_given("--every", every))
     ends = _connecting(source, source_key, source_ca), _connecting(target, target_key, target_ca)
     check_spark()
+    check_arrow()
     from penstock.spark.builtin.mirror import Mirror, check, start
 
     what = Mirror(

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from penstock.errors import InvalidInput, SparkMissing
-from penstock.spark.pipeline.delta_task import FILES, TableFile, file_of, writing
+from penstock.errors import InvalidInput
+from penstock.spark.pipeline.delta_files import TableFile
+from penstock.spark.pipeline.delta_task import FILES, file_of, writing
+from penstock.spark.pipeline.session import check_deltalake
 from penstock.spark.pipeline.spec import TableSink
 from penstock.spark.telling import telling
 
@@ -26,27 +28,22 @@ if TYPE_CHECKING:
 _DIVIDES = frozenset(("string", "byte", "short", "integer", "long", "boolean", "date", "timestamp", "timestamp_ntz"))
 _FLAT = _DIVIDES | {"float", "double", "binary"}
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
+# By mapInArrow, Spark names each column, and takes these for something else.
+_NOT_IN_COLUMNS = re.compile(r"[.`]")
 _NOT_IN_PATHS = re.compile(r"[/%\\]")
+# What a commit is written to before it gets its name.
+_STAGED = re.compile(r"\.tmp$|#\d+$")
 # What can be in a table beside rows that are added, and needs no more of who adds them.
 _FEATURES = frozenset(("appendOnly", "invariants", "timestampNtz"))
-
-
-def has_delta_lake(spark: SparkSession) -> bool:
-    """Then Spark writes the table itself."""
-    return "delta" in str(spark.conf.get("spark.sql.catalog.spark_catalog", "")).lower()
-
-
-def check_installed() -> None:
-    if find_spec("deltalake") is None:
-        raise SparkMissing("a delta table needs the package deltalake: pip install 'penstock[delta]'")
 
 
 class DeltaSink:
     """What is wrong with the table, or with rows for it, is told before there are any."""
 
     def __init__(self, sink: TableSink, frame: DataFrame) -> None:
-        check_installed()
+        check_deltalake()
         self._root = _local(sink.path)
+        _check_names(frame.columns)
         self._by = _as_written(sink.partition_by, frame.columns)
         self._fields = _fields(json.loads(frame.schema.json()))
         self._replaces = sink.mode == "complete"
@@ -59,9 +56,29 @@ class DeltaSink:
         table = self._table() or self._created()
         last = table.transaction_version(query)
         if last is not None and last >= batch:
+            # Its rows are there. What Spark counts or joins is in a state of its own, which is made by reading them.
+            rows.write.format("noop").mode("overwrite").save()
             return
         found = rows.mapInArrow(writing(str(self._root), self._by), FILES).collect()
-        self._commit(table, query, batch, [file_of(row) for row in found])
+        files = [file_of(row) for row in found]
+        self._check_files(files)
+        if self._replaces:
+            # Also what others made of its files meanwhile: deltalake replaces the files that this handle knows.
+            table.update_incremental()
+        self._commit(table, query, batch, files)
+
+    def _check_files(self, files: list[TableFile]) -> None:
+        for each in files:
+            try:
+                size = (self._root / each.path).stat().st_size
+            except FileNotFoundError:
+                size = None
+            if size != each.bytes:
+                there = "is not there" if size is None else f"has {size} bytes, not {each.bytes},"
+                raise InvalidInput(
+                    f"{each.path}, which an executor wrote, {there} where the driver looks: nothing is committed. "
+                    f"The delta table {self._root} must be in a directory that all machines share"
+                )
 
     def _commit(self, table: DeltaTable, query: str, batch: int, files: list[TableFile]) -> None:
         from deltalake import CommitProperties, Transaction
@@ -113,10 +130,13 @@ class DeltaSink:
         needed |= {name for name in settings if name.startswith("delta.constraints.")}
         if versions.min_writer_version not in (1, 2, 7):
             needed.add(f"version {versions.min_writer_version} of the protocol for writers")
-        needed |= {
-            f"{field.name} {key}" for field in table.schema().fields for key in field.metadata if "delta." in key
-        }
-        needed |= {f"{field.name} NOT NULL" for field in table.schema().fields if not field.nullable}
+        for name, field in _all_fields(json.loads(table.schema().to_json())):
+            needed |= {f"{name} {key}" for key in field["metadata"] if "delta." in key}
+            needed |= set() if field["nullable"] else {f"{name} NOT NULL"}
+        if self._replaces and settings.get("delta.appendOnly", "").lower() == "true":
+            raise InvalidInput(
+                f"the delta table {self._root} can only be added to (delta.appendOnly), and sink.mode is complete"
+            )
         if needed:
             raise InvalidInput(
                 f"the delta table {self._root} has {', '.join(sorted(needed))}, which only Delta Lake's own package "
@@ -149,7 +169,9 @@ def _is_empty(root: Path) -> bool:
     if not root.is_dir():
         return False
     log = root / "_delta_log"
-    return all(each == log for each in root.iterdir()) and not (log.exists() and any(log.iterdir()))
+    if any(each != log for each in root.iterdir()):
+        return False
+    return not log.exists() or all(_STAGED.search(each.name) for each in log.iterdir())
 
 
 def _local(path: str) -> Path:
@@ -172,6 +194,17 @@ def _fields(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {field["name"]: field for field in _plain(schema)["fields"]}
 
 
+def _all_fields(type: Any, inside: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Also those within others, which are called by both names."""
+    if not isinstance(type, dict):
+        return
+    for field in type.get("fields", ()):
+        yield inside + field["name"], field
+        yield from _all_fields(field["type"], f"{inside}{field['name']}.")
+    for part in ("elementType", "keyType", "valueType"):
+        yield from _all_fields(type.get(part), inside)
+
+
 def _plain(part: Any) -> Any:
     """Everything may be null, as in all tables that streams write; and without what Spark notes beside."""
     if isinstance(part, list):
@@ -180,6 +213,17 @@ def _plain(part: Any) -> Any:
         return part
     free = {"nullable": True, "containsNull": True, "valueContainsNull": True, "metadata": {}}
     return {name: free.get(name, _plain(value)) for name, value in part.items()}
+
+
+def _check_names(columns: list[str]) -> None:
+    known: dict[str, str] = {}
+    for name in columns:
+        if (other := known.get(name.lower())) is not None:
+            both = f"the name {name}" if other == name else f"the names {other} and {name}, and capitals do not count"
+            raise InvalidInput(f"two columns for a delta table have {both}: give one of them another (AS …)")
+        if _NOT_IN_COLUMNS.search(name):
+            raise InvalidInput(f"the column '{name}' can't be in a delta table: it has a . or a ` in its name")
+        known[name.lower()] = name
 
 
 def _check_columns(fields: dict[str, dict[str, Any]], partition_by: tuple[str, ...]) -> None:

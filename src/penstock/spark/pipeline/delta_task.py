@@ -1,45 +1,29 @@
 """A task's rows of one batch, as files of a Delta table: on an executor, and beside the table until they are committed.
 
-A task that is done again writes other files. Those of the first time are never named, and the table's vacuum removes
-them.
+A task that fails removes what it wrote. One that is killed, or done again, leaves files that are never named, and that
+a full vacuum of the table removes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from penstock.errors import InvalidInput
+from penstock.spark.pipeline.delta_files import TableFile, TaskFiles
 from penstock.spark.telling import telling
 
 FILES = "path STRING, bytes LONG, modified_ms LONG, rows LONG, partition STRING"
 _SCHEMA = pa.schema(
     {"path": pa.string(), "bytes": pa.int64(), "modified_ms": pa.int64(), "rows": pa.int64(), "partition": pa.string()}
 )
-_ROWS_PER_GROUP = 128 * 1024
-_PARTITIONS_MAX = 10_000
 # Since 1970.
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-
-
-@dataclass(frozen=True)
-class TableFile:
-    """`path` begins at the table's."""
-
-    path: str
-    bytes: int
-    modified_ms: int
-    rows: int
-    partition: Mapping[str, str | None]
 
 
 def file_of(row: Any) -> TableFile:
@@ -62,33 +46,15 @@ def writing(
 
 
 def written(batches: Iterator[pa.RecordBatch], table: str, partition_by: tuple[str, ...]) -> list[TableFile]:
-    first = next(batches, None)
-    if first is None:
-        return []
-    first, root = _told(first, partition_by), Path(table)
-    partitioning = ds.partitioning(pa.schema([(name, pa.string()) for name in partition_by]), flavor="hive")
-    files: list[TableFile] = []
-
-    def visit(file: Any) -> None:
-        place = Path(file.path)
-        about, path = place.stat(), place.relative_to(root).as_posix()
-        keys = ds.get_partition_keys(partitioning.parse(f"/{path}"))
-        values = {name: keys[name] for name in partition_by}
-        files.append(TableFile(path, about.st_size, about.st_mtime_ns // 1_000_000, file.metadata.num_rows, values))
-
-    ds.write_dataset(
-        chain([first], (_told(batch, partition_by) for batch in batches)),
-        root,
-        schema=first.schema,
-        format="parquet",
-        partitioning=partitioning,
-        basename_template=f"part-{uuid4()}-{{i}}.parquet",
-        existing_data_behavior="overwrite_or_ignore",
-        min_rows_per_group=_ROWS_PER_GROUP,
-        max_partitions=_PARTITIONS_MAX,
-        file_visitor=visit,
-    )
-    return files
+    """If it fails, nothing is left."""
+    files = TaskFiles(Path(table), partition_by)
+    try:
+        for batch in batches:
+            files.add(_told(batch, partition_by))
+        return files.finish()
+    except BaseException:
+        files.discard()
+        raise
 
 
 def _told(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> pa.RecordBatch:

@@ -14,9 +14,10 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.decode import bad_rows, rows
-from penstock.spark.pipeline.delta import DeltaSink, has_delta_lake
+from penstock.spark.pipeline.delta import DeltaSink
 from penstock.spark.pipeline.encode import encoded
 from penstock.spark.pipeline.functions import load_function
+from penstock.spark.pipeline.session import has_delta_lake, stop_query
 from penstock.spark.pipeline.spec import Pipeline, TableSink, TopicSink, Trigger
 
 
@@ -33,7 +34,7 @@ def start(spark: SparkSession, pipeline: Pipeline, checkpoint: str) -> list[Stre
         return [rows_query.start(), *started]
     except BaseException:
         for query in started:
-            query.stop()
+            stop_query(query)
         raise
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.errors import PenstockError, PipelineFailed
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.progress import Meter, Progress
-from penstock.spark.pipeline.session import check_spark, open_session
+from penstock.spark.pipeline.session import check_spark, open_session, stop_query
 from penstock.spark.pipeline.state import Kind, State, Status, Store, now_us
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def _run_to_end(job: Job, state: State, store: Store, view: View, stop: Stop, sp
         if not stop.is_asked:
             _end(store, view, state, "failed", error.message if isinstance(error, PenstockError) else cause_of(error))
             raise
+        _note(Path(state.log), error)
         status = "stopped"
     _end(store, view, state, status)
     return state
@@ -122,6 +123,8 @@ def _run(job: Job, state: State, store: Store, view: View, stop: Stop, given: Sp
                     # It may have been for the whole process group, as service managers do it: neither Java nor its
                     # workers wait for the end of a batch, and each fails in its own way. The batch is done again the
                     # next time; if something is wrong with it, that is told then.
+                    if "log" not in error.details:
+                        _note(Path(state.log), error)
                     return "stopped"
                 if not error.message.endswith(_PASSING) or not patience.lasts(meter.progress.batches):
                     raise
@@ -145,7 +148,9 @@ def _run_once(
     finally:
         for query in queries:
             with _quietly():
-                query.stop()
+                # In a hurry it was tried already, and the session goes now.
+                if not stop.is_urgent:
+                    stop_query(query, stop)
 
 
 class Patience:
@@ -280,7 +285,7 @@ def _finish_batches(queries: Sequence[StreamingQuery], stop: Stop, look: Callabl
     while not stop.is_urgent and any(_is_in_batch(query, marks[query.id]) for query in queries):
         pause.wait(_LOOK_WHILE_STOPPING_S)
     for query in queries:
-        query.stop()
+        stop_query(query, stop)
     look()
 
 
@@ -301,9 +306,13 @@ def _explained(log: Path) -> Iterator[None]:
     except PenstockError:
         raise
     except Exception as error:
-        with log.open("a", encoding="utf-8") as file:
-            traceback.print_exception(error, file=file)
+        _note(log, error)
         raise PipelineFailed(cause_of(error), log=str(log)) from error
+
+
+def _note(log: Path, error: Exception) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        traceback.print_exception(error, file=file)
 
 
 @contextmanager

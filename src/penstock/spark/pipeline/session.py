@@ -11,19 +11,28 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import SparkMissing
 from penstock.spark.background import in_background
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 JAVA_MIN = 17
 SPARK_MIN = (4, 2)
+_PANDAS_MIN = (2, 2)
+# So long a second signal waits for a batch that is in Python. Spark's own default is for ever.
+STOP_TIMEOUT_S = 3
+_CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-_DELTA = re.compile(r"delta-spark_(?:(?P<spark>\d+\.\d+)_)?\d+\.\d+[:-](?P<major>\d+)\.(?P<minor>\d+)[^\s,]*")
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+# delta-core is what delta-spark was called up to Spark 3.
+_DELTA_NAMED = re.compile(r"\bdelta-(?:spark|core)_")
+_DELTA = re.compile(r"delta-(?:spark|core)_(?:(?P<spark>\d+\.\d+)_)?\d+\.\d+[:-](?P<major>\d+)\.(?P<minor>\d+)[^\s,]*")
 # Without a version of Spark in its name, a package is for the newest that there was. Later ones are not known here.
 _DELTA_KNOWN = (4, 4)
 _DELTA_FITS = (_DELTA_KNOWN, (4, 2))
@@ -38,9 +47,31 @@ def check_spark() -> None:
         raise SparkMissing(
             "pipelines run on Spark, and pyspark is not installed: pip install 'penstock[spark]'"
         ) from None
-    if tuple(int(part) for part in found.split(".")[:2]) < SPARK_MIN:
+    if _numbers(found) < SPARK_MIN:
         raise SparkMissing(f"pipelines need pyspark 4.2 or later, not {found}: pip install --upgrade 'penstock[spark]'")
     _check_java()
+
+
+def check_arrow() -> None:
+    """For mapInArrow. Spark itself asks for pandas at the first batch."""
+    how = "mirrors and delta tables need pandas 2.2 or later, {}: pip install --upgrade 'penstock[spark]'"
+    try:
+        found = version("pandas")
+    except PackageNotFoundError:
+        raise SparkMissing(how.format("which is not installed")) from None
+    if _numbers(found) < _PANDAS_MIN:
+        raise SparkMissing(how.format(f"not {found}"))
+
+
+def check_deltalake() -> None:
+    """For delta tables without Delta Lake's own package."""
+    if find_spec("deltalake") is None:
+        raise SparkMissing("a delta table needs the package deltalake: pip install 'penstock[delta]'")
+    check_arrow()
+
+
+def _numbers(told: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in told.split(".")[:2])
 
 
 def _check_java() -> None:
@@ -66,6 +97,8 @@ def open_session(
     settings = {**_defaults(conf["spark.master"]), "spark.app.name": name, **conf}
     if needs_delta:
         settings = with_delta(settings)
+        if settings.get(_CATALOG) != _DELTA_CATALOG and not _has_own_settings():
+            check_deltalake()
     if needs_avro:
         settings = _with_avro(settings)
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -84,6 +117,24 @@ def open_session(
             raise SparkMissing(_why_not_started(log, settings)) from error
 
 
+class Urgency(Protocol):
+    is_urgent: bool
+
+
+def stop_query(query: StreamingQuery, stop: Urgency | None = None) -> None:
+    """Spark fails if a batch that is in Python lasts for more than STOP_TIMEOUT_S. Unless urgent, it is waited for:
+    the query may be started again."""
+    while True:
+        try:
+            query.stop()
+            return
+        except Exception as error:
+            if "TimeoutException" not in str(error):
+                raise
+            if stop is not None and stop.is_urgent:
+                return
+
+
 def _hush() -> None:
     """PySpark and py4j print errors that they raise, too. Whoever catches them tells them."""
     from pyspark.logger import PySparkLogger
@@ -100,6 +151,7 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
         # A key must not be read in a plan.
         "spark.sql.redaction.options.regex": "(?i)url|key",
     }
@@ -110,8 +162,8 @@ def _defaults(master: str) -> dict[str, str]:
     return found
 
 
-def _mentions(conf: Mapping[str, str], what: str) -> bool:
-    return any(what in conf.get(name, "") for name in _JARS)
+def _jars(conf: Mapping[str, str]) -> str:
+    return " ".join(conf.get(name, "") for name in _JARS)
 
 
 def _with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
@@ -121,21 +173,37 @@ def _with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
 
 def _with_avro(conf: Mapping[str, str]) -> dict[str, str]:
     """Spark's own package, of the same version, unless one is named."""
-    if _mentions(conf, "spark-avro"):
+    if "spark-avro" in _jars(conf):
         return dict(conf)
     return _with_package(conf, f"org.apache.spark:spark-avro_2.13:{version('pyspark')}")
 
 
 def with_delta(conf: Mapping[str, str]) -> dict[str, str]:
     """Delta Lake's own package, if one is named; deltalake does without any setting."""
-    if not _mentions(conf, "delta"):
+    named = _jars(conf)
+    if _DELTA_NAMED.search(named) is None:
         return dict(conf)
-    _check_delta(" ".join(conf.get(name, "") for name in _JARS), version("pyspark"))
+    _check_delta(named, version("pyspark"))
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        _CATALOG: _DELTA_CATALOG,
         **conf,
     }
+
+
+def has_delta_lake(spark: SparkSession) -> bool:
+    """Then Spark writes delta tables itself."""
+    return bool(spark.conf.get(_CATALOG, "") == _DELTA_CATALOG)
+
+
+def _has_own_settings() -> bool:
+    """Then Delta Lake's package may be among them, which is known once Spark has started."""
+    if "PYSPARK_SUBMIT_ARGS" in os.environ:
+        return True
+    package = find_spec("pyspark")
+    home = os.environ.get("SPARK_HOME") or (str(Path(package.origin).parent) if package and package.origin else "")
+    directory = os.environ.get("SPARK_CONF_DIR") or str(Path(home) / "conf")
+    return (Path(directory) / "spark-defaults.conf").exists()
 
 
 def _check_delta(named: str, spark: str) -> None:
@@ -143,7 +211,7 @@ def _check_delta(named: str, spark: str) -> None:
     found = _DELTA.search(named)
     if found is None:
         return
-    ours = tuple(int(part) for part in spark.split(".")[:2])
+    ours = _numbers(spark)
     delta = (int(found["major"]), int(found["minor"]))
     theirs = tuple(int(part) for part in (found["spark"] or "0.0").split("."))
     if theirs == ours or (found["spark"] is None and (delta > _DELTA_KNOWN or (delta, ours) == _DELTA_FITS)):
