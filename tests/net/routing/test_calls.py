@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
-from net.routing.fakes import QUICK, Cluster, run
+from net.routing.fakes import QUICK, Cluster, FakeNode, run
 from penstock.client import requests as r
 from penstock.client.answers import Nack, Reject
 from penstock.client.cluster_requests import SurveyCluster
@@ -179,6 +180,28 @@ def test_what_changes_the_catalog_is_done_by_any_node_and_told_of_as_a_whole() -
         with pytest.raises(GroupNotFound):
             await transport.call(r.DescribeGroup("g"))
 
+    run(work)
+
+
+def test_settings_are_told_as_they_were_changed_though_others_have_not_heard_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old: dict[type[Request[Any]], dict[str, Any]] = {}
+    answer = FakeNode._call
+
+    async def late(self: FakeNode, request: Request[Any]) -> Any:
+        reply = await answer(self, request)
+        kind = type(request)
+        return msgspec.structs.replace(reply, settings=old[kind]) if kind in old else reply
+
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        old[r.DescribeTopic] = (await transport.call(r.CreateTopic("t", 3, {}))).settings
+        old[r.DescribeGroup] = (await transport.call(r.CreateGroup("g", {}))).settings
+        topic = await transport.call(r.ChangeTopic("t", None, {"max_delay_us": 7_000_000}))
+        assert (topic.settings["max_delay_us"], len(topic.partitions)) == (7_000_000, 3)
+        assert (await transport.call(r.ChangeGroup("g", {"max_retries": 9}))).settings["max_retries"] == 9
+
+    monkeypatch.setattr(FakeNode, "_call", late)
     run(work)
 
 

@@ -64,10 +64,13 @@ class Calls:
         reply = await self._nodes.ask(request, is_repeatable=route.is_repeatable)
         if isinstance(request, r.CreateTopic | r.ChangeTopic) and request.partitions is not None:
             self._atlas.note(request.name, request.partitions)
+        # Of what was changed, others may not have heard yet.
         if route.way is Way.TOPIC:
-            return await self._topics.changed(topic_of(request))
+            return msgspec.structs.replace(await self._topics.changed(topic_of(request)), settings=reply.settings)
         if route.way is Way.GROUP:
-            return await self._groups.described(reply.name, partial=True)
+            return msgspec.structs.replace(
+                await self._groups.described(reply.name, partial=True), settings=reply.settings
+            )
         if isinstance(request, r.DeleteTopic):
             self._atlas.forget(request.name)
         return reply
