@@ -109,6 +109,7 @@ def test_a_node_gets_into_an_etcd_that_wants_a_certificate_and_a_user(tmp_path: 
         with local_cluster(tmp_path, process.address) as cluster:
             for lacking, error in (
                 ({"etcd_ca"}, "its certificate is not trusted"),
+                ({"etcd_cert", "etcd_key"}, "CERTIFICATE"),
                 ({"etcd_user", "etcd_password"}, "permission denied|asks for a user and a password"),
             ):
                 with pytest.raises(EtcdError, match=error):

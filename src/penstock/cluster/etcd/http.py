@@ -162,13 +162,13 @@ class Connection:
         try:
             await self._writer.drain()
         except OSError as error:
-            raise AnswerLost(error.strerror or str(error)) from error
+            raise _lost(error) from error
 
     async def _receive(self, bytes_max: int) -> None:
         try:
             data = await self._reader.read(_READ_BYTES)
         except OSError as error:
-            raise AnswerLost(error.strerror or str(error)) from error
+            raise _lost(error) from error
         if not data:
             raise AnswerLost("the connection was closed before the answer was complete")
         try:
@@ -177,3 +177,12 @@ class Connection:
             raise AnswerLost(f"what came is not HTTP ({error})") from error
         if len(self._answer.body) > bytes_max:
             raise TooMuch(f"the answer has more than {bytes_max} bytes")
+
+
+def _lost(error: OSError) -> AnswerLost | TlsRefused:
+    """With TLS 1.3 it is told only now that our certificate, or that there is none, was not enough: and no request is
+    looked at before it is."""
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if "_ALERT_" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return TlsRefused(f"TLS can't be agreed on ({reason})")
+    return AnswerLost(error.strerror or str(error))
