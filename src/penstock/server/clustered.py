@@ -31,6 +31,8 @@ from penstock.clock import SystemClock
 from penstock.cluster.catalog import ClusterCatalog
 from penstock.cluster.consumers import ClusterConsumers
 from penstock.cluster.coordination import Coordination
+from penstock.cluster.core.election import is_led
+from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.etcd.client import EtcdStore
 from penstock.cluster.etcd.settings import EtcdSettings, endpoints_of
 from penstock.cluster.etcd.view import Known
@@ -124,9 +126,8 @@ class Clustered:
                     partitions.append(Placed(number, "", 0, (), ()))
                 else:
                     found = known.record
-                    leader = found.leader if found.leader in node.members.live else None
                     in_sync = tuple(member.node for member in found.isr)
-                    partitions.append(Placed(number, leader or "", found.epoch, found.replicas, in_sync))
+                    partitions.append(Placed(number, self._led_by(found) or "", found.epoch, found.replicas, in_sync))
             placed.append(TopicPlacement(record.name, record.id, tuple(partitions)))
         return Placement(node.view.revision, node.members.infos(), tuple(placed))
 
@@ -168,9 +169,12 @@ class Clustered:
         for topic in topics:
             for identity in self.node.queue.topic(topic).record.partitions:
                 placed = self.node.partitions.get(identity)
-                if placed is not None and placed.record.leader in self.node.members.live:
-                    found.add(placed.record.leader)
+                found.add(None if placed is None else self._led_by(placed.record))
         return sorted(leader for leader in found if leader is not None)
+
+    def _led_by(self, record: PartitionRecord) -> str | None:
+        """Not by one that was started anew since it was elected: it leads nothing by that."""
+        return record.leader if is_led(record, self.node.members.live) else None
 
     def changed(self) -> asyncio.Future[None]:
         """Done when something of that may be different."""
@@ -207,7 +211,7 @@ class Clustered:
         if on_topic is None or not 0 <= partition < on_topic.count:
             raise TopicNotFound(f"there is no partition {partition} of {topic}", topic=topic)
         placed = self.node.partitions.get(on_topic.record.partitions[partition])
-        return None if placed is None else placed.record.leader
+        return None if placed is None else self._led_by(placed.record)
 
     def transport(self, node: str) -> Transport:
         if node == self.node.name:

@@ -74,7 +74,7 @@ def test_a_certificate_that_is_missing_or_not_trusted_is_told_as_such(
             with pytest.raises(EtcdUnavailable, match="its certificate is not trusted"):
                 await store.get("/a")
         async with opened(secured.address, ca=files.ca) as store:
-            with pytest.raises(EtcdUnavailable, match="TLS can.t be agreed on .*CERTIFICATE"):
+            with pytest.raises(EtcdUnavailable, match=r"TLS can.t be agreed on .*CERTIFICATE"):
                 await store.commit({}, [Put("/a", b"1")])
         async with opened(secured.address.replace("https", "http")) as store:
             with pytest.raises(EtcdUnavailable, match="it does not tell its status"):

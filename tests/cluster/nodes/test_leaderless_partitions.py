@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,25 @@ def test_a_new_group_has_the_partitions_that_are_led_and_the_others_as_soon_as_t
             got |= taken(consumer.poll(10, wait=f"{WITHIN_S}s"))
         # Where it begins late, a little of before is among it: clocks differ.
         assert {value for value in got ^ wanted if not value.startswith("before")} == set()
+
+
+def test_a_new_group_has_the_others_though_a_node_has_come_back_without_its_disk(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """It is named as the leader of what it had, and alive."""
+    cluster.create("t", 3, replicas=1)
+    lost = cluster.partition("t", 1).leader
+    with penstock.connect(cluster.address) as q:
+        for number in range(3):
+            q.publish("t", f"before {number}", partition=number)
+    cluster.stop(lost)
+    cluster.start(lost, data=str(tmp_path / "empty"))
+    cluster.until(lambda report: any(node.id == lost and node.is_alive for node in report.nodes))
+    with penstock.connect(cluster.address) as q, q.consumer("g", "t") as consumer:
+        got: set[str] = set()
+        while len(got) < 2:
+            got |= taken(consumer.poll(10, wait=f"{WITHIN_S}s"))
+    assert got == {"before 0", "before 2"}
 
 
 def coordinator(group: str, nodes: str) -> str:
