@@ -40,3 +40,17 @@ def test_that_nobody_knows_of_an_attempt_is_what_is_told_in_the_end(doubt: Penst
 def test_what_was_surely_not_carried_out_is_told_as_that() -> None:
     assert isinstance(raised_by(UNSENT, NotEnoughReplicas("too few")), NotEnoughReplicas)
     assert isinstance(raised_by(NotCommitted("late"), InvalidInput("wrong")), InvalidInput)
+
+
+def test_no_attempt_is_begun_that_may_well_last_longer_than_it_is_to() -> None:
+    asked = 0
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.09)
+        raise NotLeader("nobody yet")
+
+    with pytest.raises(NotLeader):
+        asyncio.run(patiently(0.1, ask))
+    assert asked == 1

@@ -14,19 +14,21 @@ _PAUSE_S, _PAUSE_S_MAX = 0.01, 1.0
 
 
 async def patiently(retry_s: float, ask: Callable[[], Awaitable[R]]) -> R:
-    """With longer and longer pauses, for `retry_s` at the most. If nobody knows whether one of the attempts was carried
+    """With longer and longer pauses, for `retry_s`, and no attempt that may well take longer. If nobody knows whether one of the attempts was carried
     out, that is what is raised in the end: by later ones, nothing is known of it."""
     loop = asyncio.get_running_loop()
     give_up, pause = loop.time() + retry_s, _PAUSE_S
     doubt: PenstockError | None = None
     while True:
+        began = loop.time()
         try:
             return await ask()
         except PenstockError as error:
             if not error.retriable:
                 raise
             doubt = doubt or (error if error.in_doubt else None)
-            if loop.time() + pause > give_up:
+            # In a cluster each is patient itself, until there is a leader again.
+            if loop.time() + max(pause, (loop.time() - began) / 2) > give_up:
                 raise doubt or error from None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_S_MAX)
