@@ -13,12 +13,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.cli.cluster_site import Call
 from penstock.cli.cluster_view import place, progress_of
+from penstock.cli.output import note
 from penstock.errors import ClusterError, ConnectionLost
 
 if TYPE_CHECKING:
     from penstock.client.cluster_requests import ClusterReport, Elected, Move
 
 _LOOK_S = 0.25
+_TOLD_EVERY_S = 3.0
 
 
 class Step(NamedTuple):
@@ -47,10 +49,26 @@ def wait_for(call: Call, what: str, step: Callable[[ClusterReport], Step], timeo
             time.sleep(_LOOK_S)
 
 
+class Lines:
+    """Into a log or a pipe: what it waits for, if that takes long, and whenever it is something else."""
+
+    def __init__(self, what: str, tell: Callable[[str], None], now: Callable[[], float]) -> None:
+        self._what = what
+        self._tell = tell
+        self._now = now
+        self._told = ""
+        self._next = now() + _TOLD_EVERY_S
+
+    def draw(self, step: Step) -> None:
+        if step.told != self._told and step.done < 1 and self._now() >= self._next:
+            self._told, self._next = step.told, self._now() + _TOLD_EVERY_S
+            self._tell(f"{self._what}, {step.done:.0%}: {step.told}")
+
+
 @contextmanager
 def _bar(what: str) -> Iterator[Callable[[Step], None]]:
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield Lines(what, note, time.monotonic).draw
         return
     columns = (
         TextColumn("{task.description}"),

@@ -14,8 +14,11 @@ _PAUSE_S, _PAUSE_S_MAX = 0.01, 1.0
 
 
 async def patiently(retry_s: float, ask: Callable[[], Awaitable[R]]) -> R:
-    """With longer and longer pauses, for `retry_s`, and no attempt that may well take longer. If nobody knows whether one of the attempts was carried
-    out, that is what is raised in the end: by later ones, nothing is known of it."""
+    """With longer and longer pauses, for `retry_s`, and no attempt that may well take longer.
+
+    If nobody knows whether one of the attempts was carried out, that is what is raised in the end: by later ones,
+    nothing is known of it.
+    """
     loop = asyncio.get_running_loop()
     give_up, pause = loop.time() + retry_s, _PAUSE_S
     doubt: PenstockError | None = None
