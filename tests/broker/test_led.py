@@ -11,6 +11,7 @@ from broker_support import clock_of, group_on, values
 from led_broker import Leading, SharedCatalog, leading, run_led, until
 from penstock.broker.broker import Broker
 from penstock.broker.group import Group
+from penstock.broker.ids import MessageId
 from penstock.broker.partition import Partition
 from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.broker.topic import Topic
@@ -317,6 +318,23 @@ def test_a_replay_that_waits_for_other_nodes_keeps_nobody_from_changes() -> None
         assert not replaying.done()
         led.come_back(stuck)
         assert await replaying == 2
+
+    run_led(work)
+
+
+def test_why_at_an_offset_that_no_message_has_says_so() -> None:
+    async def work(led: Leading) -> None:
+        (partition,) = await led.create("t", 1)
+        await led.broker.topic("t").publish(Message(b"1"))
+        group = await group_on(led.broker, "g", "t")
+        for handed in await group.lease("c", 10):
+            await group.ack(handed.receipt)
+        partition.reading.holes.add(0)
+        found = await led.broker.why(MessageId("t", 0, 0), "g")
+        assert (found.code, found.answer) == (
+            "not_published",
+            "there is no message t:0:0: an election or a crash took its offset",
+        )
 
     run_led(work)
 

@@ -252,6 +252,8 @@ def why(topic: Topic, identity: MessageId, group: str, *, now_us: int, owner: st
         return Why("not_published", f"there is no message {identity} yet")
     if offset < partition.messages.start_offset:
         return Why("deleted", "retention has deleted the message")
+    if offset in partition.reading.holes:
+        return Why("not_published", f"there is no message {identity}: an election or a crash took its offset")
     if offset in partition.groups.delays.cancelled:
         return Why("cancelled", "the message was cancelled before it was due")
     if not is_started or not partition.groups.has(group):
