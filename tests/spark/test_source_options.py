@@ -81,7 +81,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
     ({"path": "orders"}, "topics are not named by a path"),
     ({"option__url": URL}, "CREATE TEMPORARY VIEW keeps them"),
     ({"startingOffsets": "latest"}, "the option startingOffsets is earliest, or JSON as in"),
-    ({"startingOffsets": '{"orders": {"0": -1}}'}, "without -1, which is latest"),
+    ({"startingOffsets": '{"orders": {"0": -1}}'}, "offsets of partitions, or -2 (earliest), and not -1 (latest), not"),
     ({"startingOffsets": '{"orders": {"0": -3}}'}, "a number of 0 or more for each partition, -2 or -1, not -3"),
     ({"startingOffsets": '{"orders": {"x": 0}}'}, "the option startingOffsets is JSON as in"),
     ({"startingOffsets": '{"orders": 0}'}, "the option startingOffsets is JSON as in"),

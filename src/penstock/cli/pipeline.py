@@ -12,7 +12,7 @@ import typer
 from penstock.cli.given import pairs_given
 from penstock.cli.options import OutputOption
 from penstock.cli.output import EXIT_BAD_NEWS, Column, Output, console, print_error, print_json, print_one, print_rows
-from penstock.cli.shown import counted, shown_rate, shown_span, shown_time, time_json
+from penstock.cli.shown import counted, shown_lag, shown_rate, shown_span, shown_time, time_json
 from penstock.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _status_cells(state: State) -> list[str]:
     now = state.progress
     numbers = ["-"] * 5
     if now is not None:
-        numbers = [f"{now.rows:,}", f"{now.bad_rows:,}", shown_rate(now.rows_per_s), f"{now.lag:,}"]
+        numbers = [f"{now.rows:,}", f"{now.bad_rows:,}", shown_rate(now.rows_per_s), shown_lag(now.lag)]
         numbers.append("-" if now.batch is None else str(now.batch))
     rows, bad, rate, lag, batch = numbers
     return [state.name, state.status, rows, bad, rate, lag, batch, shown_time(state.started_us, SystemClock().now_us())]
@@ -252,7 +252,7 @@ def _fields(state: State) -> list[tuple[str, str]]:
             ("rows", f"{now.rows:,} in {now.batches:,} batch{'' if now.batches == 1 else 'es'}{bad}"),
             ("last batch", "-" if now.batch is None else _batch(now)),
             ("rows/s", shown_rate(now.rows_per_s)),
-            ("lag", f"{now.lag:,}"),
+            ("lag", shown_lag(now.lag)),
             ("state", f"{now.state_rows:,} rows"),
             ("watermark", now.watermark or "-"),
         ]

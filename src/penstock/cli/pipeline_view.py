@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.cli.output import Output, console, flush, note, write_row
-from penstock.cli.shown import shown_rate, shown_span
+from penstock.cli.shown import shown_lag, shown_rate, shown_span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,7 +54,7 @@ class LinesView:
             return
         self._batches = progress.batches
         bad = f", {progress.bad_rows:,} bad rows so far" if progress.bad_rows else ""
-        print(f"{_batch(progress)}, {shown_rate(progress.rows_per_s)} rows/s, lag {progress.lag:,}{bad}")
+        print(f"{_batch(progress)}, {shown_rate(progress.rows_per_s)} rows/s, lag {shown_lag(progress.lag)}{bad}")
         flush()
 
     def retrying(self, reason: str) -> None:
@@ -165,7 +165,7 @@ class LiveView(LinesView):
             rows += [
                 ("rows", Text(f"{now.rows:,}{bad}", "yellow" if now.bad_rows else "")),
                 ("rows/s", Text(shown_rate(now.rows_per_s))),
-                ("lag", Text(f"{now.lag:,}", "yellow" if now.lag else "")),
+                ("lag", Text(shown_lag(now.lag), "yellow" if now.lag else "")),
                 ("last", Text(f"{_batch(now)}, {now.time}")),
             ]
             if now.state_rows:

@@ -40,6 +40,10 @@ def shown_size(size: int) -> str:
     return f"{size / MIB:.1f} MiB" if size < GIB else f"{size / GIB:.1f} GiB"
 
 
+def shown_lag(lag: int | None) -> str:
+    return "?" if lag is None else f"{lag:,}"
+
+
 def shown_rate(each_second: float) -> str:
     return f"{each_second:,.0f}" if each_second >= 10 or not each_second else f"{each_second:.1f}"
 

@@ -145,7 +145,8 @@ def bound_of(options: Options, side: Side, default: str, allowed: tuple[str, ...
     offsets = _by_partition(options, by_offset, _OFFSETS_EXAMPLE, _offset)
     for word in _NAMED.keys() - set(allowed):
         if any(_NAMED[word] in by_number.values() for by_number in offsets.values()):
-            raise refused(by_offset, text, f"without {_NAMED[word]}, which is {word} and makes no sense here")
+            named = " or ".join(f"{_NAMED[each]} ({each})" for each in allowed)
+            raise refused(by_offset, text, f"offsets of partitions, or {named}, and not {_NAMED[word]} ({word})")
     return BoundOption(by_offset, by_partition=offsets)
 
 

@@ -17,8 +17,8 @@ MESSAGES = "penstock messages"
 class Progress(msgspec.Struct):
     """`rows`, `bad_rows` and `batches` are those of the run; the others are of the last batch.
 
-    `lag` is how many messages were behind it in the topics when it was planned. `state_rows` is what aggregations and
-    joins keep.
+    `lag` is how many messages were behind it in the topics when it was planned; None if that was in an earlier run.
+    `state_rows` is what aggregations and joins keep.
     """
 
     time: str = ""
@@ -29,7 +29,7 @@ class Progress(msgspec.Struct):
     batch_rows: int = 0
     rows_per_s: float = 0.0
     batch_ms: int = 0
-    lag: int = 0
+    lag: int | None = 0
     state_rows: int = 0
     watermark: str | None = None
 
@@ -55,7 +55,8 @@ class Meter:
         durations = report.get("durationMs") or {}
         is_batch = "addBatch" in durations
         now.time = str(report["timestamp"])
-        now.lag = sum(_lag(source) for source in report.get("sources") or ())
+        lags = [_lag(source) for source in report.get("sources") or ()]
+        now.lag = None if None in lags else sum(lag for lag in lags if lag is not None)
         if is_batch:
             now.batch = int(report["batchId"])
             now.batches += 1
@@ -79,9 +80,11 @@ def _bad_rows(observed: Mapping[str, Any]) -> int:
     return sum(int(each["bad"] or 0) for name, each in observed.items() if name.startswith(OBSERVED))
 
 
-def _lag(source: Mapping[str, Any]) -> int:
-    """What the source says it has seen, less what it was told to read."""
+def _lag(source: Mapping[str, Any]) -> int | None:
+    """What the source says it has seen, less what it was told to read. It is not asked for a batch that is done again."""
     latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
+    if end and not latest:
+        return None
     return sum(max(0, at - end.get(partition, 0)) for partition, at in latest.items())
 
 
