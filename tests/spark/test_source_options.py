@@ -87,7 +87,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
     ({"startingOffsets": '{"orders": 0}'}, "the option startingOffsets is JSON as in"),
     ({"startingOffsets": "{orders}"}, "the option startingOffsets is JSON as in"),
     ({"endingOffsets": "earliest"}, "the option endingOffsets is latest, or JSON as in"),
-    ({"endingOffsets": '{"orders": {"0": -2}}'}, "without -2, which is earliest"),
+    ({"endingOffsets": '{"orders": {"0": -2}}'}, "offsets of partitions, or -1 (latest), and not -2 (earliest), not"),
     ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "startingOffsets and startingTimestamp, not both"),
     ({"startingTimestamp": "yesterday"}, "the option startingTimestamp is a time in milliseconds since 1970"),
     ({"startingOffsetsByTimestamp": '{"orders": {"0": true}}'}, "is a time in milliseconds since 1970"),
