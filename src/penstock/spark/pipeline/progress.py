@@ -81,7 +81,7 @@ def _bad_rows(observed: Mapping[str, Any]) -> int:
 
 
 def _lag(source: Mapping[str, Any]) -> int | None:
-    """What the source says it has seen, less what it was told to read. Of a batch that is done again it says nothing."""
+    """What the source says it has seen, less what it was told to read. Of one that is done again it says nothing."""
     latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
     if end and not latest:
         return None
