@@ -180,6 +180,7 @@ def test_consume_says_what_is_missing_and_what_to_do(prepared: Path, run: Run) -
         ("--group", "g", "--from-snapshot", "2026-01-01"),
         ("--from-time", "1h", "--from-snapshot", "2026-01-01"),
         ("--from-snapshot", "2026-13-01"),
+        ("--from-snapshot", "yesterday"),
     ):
         refused = run("consume", "orders", *wrong, *data)
         assert (refused.code, "[invalid_input]" in refused.err) == (2, True), wrong

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli.given import maybe_past_given
 from penstock.cli.output import flush, write_bytes, write_row
 from penstock.cli.shown import for_terminal, stored_json
+from penstock.durations import time_us
+from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
     from penstock.client.rows import StoredMessage
@@ -53,7 +55,13 @@ def recall_given(include_deleted: bool, archive: str | None) -> dict[str, Any]:
 
 def snapshot_given(text: str) -> str:
     """A date is its beginning, in UTC."""
-    return f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text
+    given = f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text
+    try:
+        time_us(given)
+    except InvalidInput:
+        told = f'--from-snapshot is a date, as 2026-01-14, or a time, as "2026-01-14T15:00:00Z", not {text!r}'
+        raise InvalidInput(told, argument="--from-snapshot") from None
+    return given
 
 
 def print_messages(messages: Iterable[StoredMessage], shape: Format, most: int | None) -> int:
