@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import settings
 # How long an example takes is no test: the machine may have other work.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+# Each Java that runs Spark here lives for seconds: compiling for speed, and threads that collect, are a third of all
+# it needs. A worker of Spark's has to answer within 10 s, whatever else the machine does.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ |= {"SPARK_SUBMIT_OPTS": SHORT_LIVED, "SPARK_LAUNCHER_OPTS": SHORT_LIVED}
 
 TESTS = Path(__file__).parent
 # Begun first, so that no worker is left with one of them when the others have nothing more to do.

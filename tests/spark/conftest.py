@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import penstock
 from broker_process import BrokerProcess, broker_process
 from penstock.client.blocking import Client
+from penstock.spark import background
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.progress import Meter
 from penstock.spark.pipeline.queries import start
@@ -65,6 +66,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays: the session is that of all tests, and only root can give back what it had."""
+    monkeypatch.setattr(background, "_lower", lambda pid: None)
 
 
 @pytest.fixture(scope="module")

@@ -97,9 +97,8 @@ def test_what_must_be_archived_is_deleted_once_it_is_and_read_from_the_archive_t
         retention_ran(q, own, "zebras")
         assert contents(q, "orders") == everything
 
-        # The command ends the session it has, and lets others go first; it is that of all tests.
+        # The command ends the session it has; it is that of all tests.
         monkeypatch.setattr(SparkSession, "stop", lambda session: None)
-        monkeypatch.setattr("penstock.spark.pipeline.session.in_background", lambda session: session)
         ran = run_command(
             "pipeline", "archive", "--to", where, "--topics", "orders,plain", "--once", "--name", "archiver",
             "--server", own.address, "--state-dir", tmp_path / "state", "--output", "json",

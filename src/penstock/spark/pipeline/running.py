@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 _LOOK_S = 0.2
 _LOOK_WHILE_STOPPING_S = 0.02
 _STATE_EVERY_US = 1_000_000
-# What a broker that is restarted, or has too much to do, makes queries fail with: they go on from their checkpoint.
-_PASSING = ("[connection_lost]", "[overloaded]")
+# What a broker that is restarted, or has too much to do, makes queries fail with: they go on from their checkpoint. The
+# last is Spark's, whose workers have to answer within 10 s of their start. On a busy machine some don't: we come last.
+_PASSING = ("[connection_lost]", "[overloaded]", "Python worker failed to connect back.")
 _RETRY_S = 1.0
 _RETRY_FOR_US = 120_000_000
 
@@ -154,7 +155,8 @@ def _run_once(
 
 
 class Patience:
-    """With a broker that is away: it is waited for, from the last batch on, as long as the sink waits for it, too."""
+    """With what passes, as a broker that is away: it is waited for, from the last batch on, as long as the sink waits
+    for a broker, too."""
 
     def __init__(self) -> None:
         self._batches = -1
