@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -304,6 +305,16 @@ def test_a_second_signal_does_not_wait_until_spark_has_started(monkeypatch: pyte
     store, view = Store(tmp_path), Told()
     assert run(Job("impatient", None, never), store, view).status == "stopped"
     assert view.events == ["starting", "stopped"]
+
+
+def test_nobody_is_warned_that_java_has_ended_before_its_session() -> None:
+    """As PySpark does, to whoever has told all of them to end."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with running_module._quietly():
+            warnings.warn("Unable to cleanly shutdown Spark JVM process.", RuntimeWarning, stacklevel=1)
+            raise Py4JNetworkError("it has ended")
+    assert told == []
 
 
 def test_no_signal_finds_a_lock_that_the_waiting_thread_has() -> None:

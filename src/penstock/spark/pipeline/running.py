@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -319,8 +320,7 @@ def _note(log: Path, error: Exception) -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """For what is done at the end: that a JVM is gone already is told by what it was needed for."""
-    try:
+    """For what is done at the end: that a JVM is gone already is told by what it was needed for. PySpark warns."""
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")
         yield
-    except Exception:
-        pass
