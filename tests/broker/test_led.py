@@ -496,3 +496,23 @@ def test_a_lease_that_nobody_could_be_told_of_is_an_error_and_not_nothing() -> N
             await group.lease("c", 10)
 
     run_led(work)
+
+
+def test_a_poll_that_leases_from_several_partitions_waits_for_all_of_them_at_once() -> None:
+    async def work(led: Leading) -> None:
+        partitions = await led.create("t", 3)
+        group = await group_on(led.broker, "g", "t", GroupSettings(start="earliest"))
+        for number in range(3):
+            await led.broker.topic("t").publish(Message(b"%d" % number), partition=number)
+        await group.start()
+        ends = [partition.deliveries.end_offset for partition in partitions]
+        led.away.update(partitions)
+        leasing = asyncio.create_task(group.lease("c", 10))
+        # No time passes: it is not that what is held back is due.
+        await until(lambda: any(each.deliveries.end_offset > end for each, end in zip(partitions, ends, strict=True)))
+        assert all(each.deliveries.end_offset > end for each, end in zip(partitions, ends, strict=True))
+        for partition in partitions:
+            led.come_back(partition)
+        assert sorted(values(await leasing)) == [b"0", b"1", b"2"]
+
+    run_led(work)

@@ -456,6 +456,10 @@ class Deliveries:
         if self._ledger.since_snapshot or self._messages.visible_offset > self.covered:
             await self.snapshot()
 
+    def flush(self) -> None:
+        """What happened so far is on its way to the log."""
+        self._ledger.flush()
+
     async def flushed(self) -> None:
         """What happened so far can be read from the log."""
         await self._ledger.flushed()

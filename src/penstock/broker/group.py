@@ -172,7 +172,12 @@ class Group:
         """Of a replicated partition nothing is handed out before those who may lead it next know of the lease."""
         unknown: set[Deliveries] = set()
         failure: PenstockError | None = None
-        for groups in {groups for groups, _ in leased}:
+        partitions = {groups for groups, _ in leased}
+        for groups in partitions:
+            # All of them at once. What is wrong with one is heard by whoever waits for it.
+            with suppress(PenstockError):
+                groups.flush()
+        for groups in partitions:
             try:
                 await groups.flushed()
             except PenstockError as error:
