@@ -145,6 +145,25 @@ def test_a_partition_that_nobody_leads_is_waited_for_and_then_given_up() -> None
     run(work, pace=replace(QUICK, patience_s=0.05))
 
 
+def test_a_partition_that_nobody_leads_is_waited_for_no_longer_than_the_producer_is_told_to() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await transport.call(CreateTopic("t", 2, {}))
+        client = Client(transport)
+        async with client.producer("t", retry_for="100ms") as producer:
+            cluster.move("t", 0, "")
+            with pytest.raises(NotLeader, match="nobody leads partition 0 of t yet"):
+                await (await producer.send(b"x", partition=0))
+            # Only that one is in a hurry, and only as long as it waits.
+            asyncio.get_running_loop().call_later(0.2, cluster.move, "t", 0, "b")
+            assert (await client.publish("t", b"y", partition=0)).partition == 0
+            assert (await (await producer.send(b"z", partition=0))).partition == 0
+        assert await values_in(cluster, "t") == {0: [b"y", b"z"]}
+        await client.close()
+
+    # Longer than the test may take.
+    run(work, pace=replace(QUICK, patience_s=60.0))
+
+
 def test_a_frame_without_an_identity_is_not_sent_again_if_it_may_have_arrived() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await transport.call(CreateTopic("t", 1, {}))

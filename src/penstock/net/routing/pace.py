@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.client.patience import patience_left_s
 from penstock.errors import EtcdUnavailable, PenstockError
 
 
@@ -38,13 +39,14 @@ class Pace:
 
 
 class Attempts:
-    """Of one request."""
+    """Of one request. For no longer than whoever asked for it waits."""
 
     def __init__(self, pace: Pace) -> None:
         self._loop = asyncio.get_running_loop()
         self._pace = pace
-        self._give_up = self._loop.time() + pace.patience_s
-        self._give_up_etcd = self._loop.time() + min(pace.etcd_s, pace.patience_s)
+        patience_s = min(pace.patience_s, patience_left_s())
+        self._give_up = self._loop.time() + patience_s
+        self._give_up_etcd = self._loop.time() + min(pace.etcd_s, patience_s)
         self._pause_s = pace.pause_s
 
     async def pause(self, error: PenstockError) -> None:
