@@ -57,7 +57,7 @@ def _do(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 def inline_of(broker: Broker) -> Inline:
-    executor = broker._disk.executor
+    executor = broker.disk.executor
     assert isinstance(executor, Inline)
     return executor
 

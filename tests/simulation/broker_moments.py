@@ -24,7 +24,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.group import Group, Handed, Receipt
 from penstock.message import Message
 from penstock.storage.commit import GroupCommit
-from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
+from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, MemorySyncs, Operation
 
 THREADS = 2
 _SLOW = 0.1
@@ -61,8 +61,9 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         runner.run(work)
 
 
-# In so many lives the loop writes what comes alone.
+# In so many lives the loop writes what comes alone; and in so many, what is little, and has it synced meanwhile.
 LONE_WRITES = 0.25
+SYNCS = 0.5
 
 
 class Inline(Executor):
@@ -214,7 +215,12 @@ async def life(
     """A broker from its start to its end. With `look`, that is called ahead of every operation on the disk."""
     pool = Inline() if look is None else Pool(random, look)
     files = FaultyFiles(MemoryFiles(disk), pool.before) if isinstance(pool, Pool) else MemoryFiles(disk)
+
+    def turns() -> int:
+        return random.randrange(_SLOW_TURNS_MAX) if random.random() < _SLOW else random.randrange(1, 4)
+
     with pool:
+        has_syncs = lone_writes is None and isinstance(pool, Pool) and random.random() < SYNCS
         # What the loop writes itself can't be cut into with other work: that would make for a dull life.
         broker = await Broker.open(
             files,
@@ -222,6 +228,7 @@ async def life(
             executor=pool,
             new_id=partial(random.randbytes, 16),
             lone_writes=random.random() < LONE_WRITES if lone_writes is None else lone_writes,
+            syncs=MemorySyncs(turns) if has_syncs else None,
             **options,
         )
         try:

@@ -528,7 +528,7 @@ async def reject_while_another_letter_is_written(disk: MemoryDisk, clock: Manual
         await broker.group("b", TOPIC).reject(receipts["b"], "bad")
         graves = broker.topic(TOPIC + DEAD_LETTERS).partition(0).messages
         await until(lambda: graves.end_offset > graves.synced_offset)
-        pool = broker._disk.executor
+        pool = broker.disk.executor
         assert isinstance(pool, Pool)
         pool.hold()
         await broker.group("a", TOPIC).reject(receipts["a"], "bad")

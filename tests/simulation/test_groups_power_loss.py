@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import pytest
@@ -17,12 +18,14 @@ from broker_files import Inline
 from broker_support import broker_on, group_on
 from penstock.broker.broker import Broker
 from penstock.broker.deliveries import Deliveries
+from penstock.broker.disk import Disk, Synced
 from penstock.broker.group import Group, Receipt
 from penstock.broker.settings import GroupSettings
 from penstock.message import Message
-from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
+from penstock.storage.log import Log
+from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, MemorySyncs, Operation
 
-SEEDS = 8
+SEEDS = 6
 MUTANT_SEEDS = 12
 STEPS = 25
 # Nothing is ever given up here, so that every message that is not done must come again.
@@ -49,7 +52,7 @@ class Moment:
 class Workload:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.is_alone = seed % 2 == 1
+        self.way = ("thread", "loop", "syncs")[seed % 3]
         self.disk = MemoryDisk()
         self.published: set[Id] = set()
         self.done: set[Id] = set()
@@ -62,11 +65,15 @@ class Workload:
             self.moments.append(Moment(self.disk.copy(), set(self.published), set(self.done), set(self.unsure)))
 
     async def run(self) -> list[Moment]:
-        # Either one thread writes, or the loop does everything: the disk is copied between two operations, not during
-        # one.
+        # Either one thread writes, or the loop does everything, or it writes and goes on while that is synced: the
+        # disk is copied between two operations, not during one.
         files = FaultyFiles(MemoryFiles(self.disk), self.keep)
-        executor = Inline() if self.is_alone else None
-        async with broker_on(files, threads=1, executor=executor, lone_writes=self.is_alone) as broker:
+        options = {
+            "thread": {},
+            "loop": {"executor": Inline(), "lone_writes": True},
+            "syncs": {"executor": Inline(), "syncs": MemorySyncs(partial(self.random.randrange, 1, 20))},
+        }[self.way]
+        async with broker_on(files, threads=1, **{"lone_writes": False, **options}) as broker:
             await broker.create_topic("t", 2)
             group = await group_on(broker, "g", "t", SETTINGS)
             for _ in range(STEPS):
@@ -80,8 +87,8 @@ class Workload:
         return self.moments
 
     async def publish(self, broker: Broker, group: Group) -> None:
-        for _ in range(self.random.randint(1, 4)):
-            published = await broker.topic("t").publish(Message(b"v"))
+        publishing = [broker.topic("t").publish(Message(b"v")) for _ in range(self.random.randint(1, 4))]
+        for published in [await one for one in asyncio.as_completed(publishing)]:
             self.published.add((published.partition, published.offset))
 
     async def lease(self, broker: Broker, group: Group) -> None:
@@ -148,6 +155,17 @@ def test_no_power_loss_brings_back_what_was_acknowledged_or_forgets_the_rest(
         run_seed(seed, seen)
     print(dict(seen))
     assert seen["done"] > 0
+
+
+def _told_before_the_sync(self: Disk, log: Log, done: Synced) -> None:
+    asyncio.get_running_loop().call_soon(done, None)
+
+
+def test_the_simulation_catches_a_sync_told_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Disk, "sync_soon", _told_before_the_sync)
+    with pytest.raises(AssertionError, match="delivered again"):
+        for seed in range(2, 3 * MUTANT_SEEDS, 3):
+            run_seed(seed, Counter())
 
 
 def test_the_simulation_catches_an_acknowledgement_told_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ def test_a_letter_is_not_settled_for_a_copy_that_is_not_on_disk_yet() -> None:
         async with life(workload.disk, workload.clock, Random(1)) as broker:
             await workload.give_up(broker)
         async with life(workload.disk, workload.clock, Random(1), lambda operation: None, lone_writes=False) as broker:
-            pool, logs = broker._disk.executor, [partition.messages for partition in broker.topic(TOPIC).partitions]
+            pool, logs = broker.disk.executor, [partition.messages for partition in broker.topic(TOPIC).partitions]
             assert isinstance(pool, Pool)
             first = asyncio.create_task(redrive(broker))
             await until(lambda: any(log.end_offset > log.synced_offset for log in logs))

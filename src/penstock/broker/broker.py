@@ -43,6 +43,7 @@ from penstock.errors import PenstockError
 from penstock.limits import DEFAULT_LIMITS, MIB, Limits
 from penstock.message import Message
 from penstock.storage.files import Files, random_id
+from penstock.storage.kernel_syncs import Syncs
 from penstock.storage.log import LogSettings
 
 PARTITIONS = "partitions"
@@ -88,7 +89,7 @@ class Broker:
         self._catalog = catalog
         self._work = work
         self._clock = clock
-        self._disk = disk
+        self.disk = disk
         self._frames = FrameCache()
         self.directories = directories = Directories(
             directory,
@@ -134,15 +135,17 @@ class Broker:
         timers: Timers | None = None,
         dice: Callable[[], float] | None = None,
         lone_writes: bool = True,
+        syncs: Syncs | None = None,
         catalog: Catalog | None = None,
         consumers: Callable[[Mapping[str, Topic], Clock], Consumers] = Consumers,
     ) -> Broker:
         """Opens the data directory, or makes one; it is this process's until `close`.
 
-        `dice` are numbers from 0 to 1, for the jitter of retries. For `lone_writes` see `Disk`, for `readers` `Work`.
+        `dice` are numbers from 0 to 1, for the jitter of retries. For `lone_writes` and `syncs` see `Disk`, for
+        `readers` `Work`.
         With a `catalog`, which is a cluster's, the directory is locked already, and partitions come by `replicated`.
         """
-        work, disk = Work(executor, readers), Disk(executor, lone_writes=lone_writes)
+        work, disk = Work(executor, readers), Disk(executor, lone_writes=lone_writes, syncs=syncs)
 
         def opened() -> Broker:
             own, directory = _locked(files, clock, new_id, catalog)
@@ -408,6 +411,7 @@ class Broker:
                     await partition.groups.close()
                 await partition.stop()
             await self._work.on_a_thread(self._close)
+        self.disk.close()
 
     def _close(self) -> None:
         try:

@@ -1,30 +1,43 @@
-"""Who writes: a thread, or the event loop itself.
+"""Who writes, and who waits for the disk.
 
-A thread is woken, writes and syncs, and wakes the loop again, which goes on with its work meanwhile. If there is no
-other work, the two wake-ups are all that comes of it, and on a fast disk they take as long as the sync. So what comes
-alone is written on the loop, as long as the disk is fast; everything else by threads.
+    alone, and the disk is fast     the event loop writes and syncs
+    small                           the event loop writes, the kernel syncs meanwhile (`Syncs`)
+    large, or no such kernel        a thread writes and syncs
+
+A thread is woken, writes and syncs, and wakes the loop again, which goes on with its work meanwhile. If there is little
+to write, the two wake-ups are most of what comes of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from threading import get_ident
 
+from penstock.errors import Fatal, PenstockError
 from penstock.limits import KIB
+from penstock.storage.kernel_syncs import Syncs
+from penstock.storage.log import Log, Unsynced
 
 # What a loop may be kept waiting for, on average of the last writes; the newest counts an eighth.
 _FAST_US = 500
 _NEWEST = 0.125
-_FEW, _FEW_BYTES = 4, 64 * KIB
+_FEW, SMALL_BYTES = 4, 64 * KIB
+
+# With why it is not on disk.
+Synced = Callable[[PenstockError | None], None]
 
 
 class Disk:
     """Shared by the logs of a broker. Belongs to one event loop, but for `submit` and `took`."""
 
-    def __init__(self, executor: Executor, *, lone_writes: bool = True) -> None:
-        """Without `lone_writes`, everything is left to threads."""
+    def __init__(self, executor: Executor, *, lone_writes: bool = True, syncs: Syncs | None = None) -> None:
+        """Without `lone_writes` and `syncs`, everything is left to threads."""
         self.executor = executor
+        self._loop = asyncio.get_running_loop()
+        self._syncs = syncs
         self._lone_writes = lone_writes
         self._thread = get_ident()
         # Handed in and not told yet, by all logs.
@@ -47,5 +60,54 @@ class Disk:
 
     def may_be_kept_waiting(self, items: int, size: int, is_synced: bool) -> bool:
         """For so many items of one log, whether the loop may write them itself."""
-        is_alone = self.under_way <= items <= _FEW and size <= _FEW_BYTES
+        is_alone = self.under_way <= items <= _FEW and size <= SMALL_BYTES
         return is_alone and self._lone_writes and self._average_us[is_synced] < _FAST_US
+
+    def may_sync_soon(self, size: int, is_synced: bool) -> bool:
+        """Whether the loop may write so many bytes, to have them synced meanwhile."""
+        return self._syncs is not None and self._syncs.is_there and is_synced and size <= SMALL_BYTES
+
+    def sync_soon(self, log: Log, done: Synced) -> None:
+        """What was written to the log so far is on disk when `done` is called, later, by the loop."""
+        try:
+            unsynced = log.unsynced()
+        except PenstockError as error:
+            self._loop.call_soon(done, error)
+            return
+        if unsynced is None:
+            self._loop.call_soon(done, None)
+        elif self._syncs is None or not self._syncs.begin(unsynced.file, partial(self._synced, log, unsynced, done)):
+            self._on_a_thread(log.sync, done)
+
+    def _synced(self, log: Log, unsynced: Unsynced, done: Synced, failure: Fatal | None) -> None:
+        if not log.writing.acquire(blocking=False):
+            # Somebody else is at it, and may be for long.
+            self._on_a_thread(partial(log.synced, unsynced, failure), done)
+            return
+        error: PenstockError | None = None
+        log.marks_later = True
+        try:
+            log.synced(unsynced, failure)
+        except PenstockError as found:
+            error = found
+        finally:
+            log.marks_later = False
+            log.writing.release()
+        done(error)
+        # Behind those who are being told.
+        self._loop.call_soon(log.mark)
+
+    def _on_a_thread(self, sync: Callable[[], None], done: Synced) -> None:
+        def work() -> None:
+            error: PenstockError | None = None
+            try:
+                sync()
+            except PenstockError as found:
+                error = found
+            self._loop.call_soon_threadsafe(done, error)
+
+        self.submit(work)
+
+    def close(self) -> None:
+        if self._syncs is not None:
+            self._syncs.close()

@@ -2,8 +2,8 @@
 
 A log that need not be synced at once (`Log.sync_within`) is synced from here in time; "on disk" then means "written".
 
-`async` ends here. Below is plain Python; the disk is written and synced on a thread, and the loop hears of a whole
-group of commits at once. What comes alone is written on the loop: see `Disk`.
+`async` ends here. Below is plain Python. Whether the loop writes, or a thread, and who waits for the disk, is up to
+`Disk`; the loop hears of a whole group of commits at once.
 
 Of a log that is replicated, `wrote` hears what is on disk here, and callers are told only once `committed` says that it
 is wherever it has to be; those who want to know no more than that it is here ask for `on_disk`.
@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from penstock.broker.disk import Disk
+from penstock.broker.disk import Disk, Synced
 from penstock.clock import Clock
 from penstock.errors import LeadershipLost, LogClosed, PenstockError
 from penstock.frame import Frame
@@ -123,8 +123,8 @@ class Journal:
     def _came(self, items: int) -> None:
         self._handed_in += items
         self._disk.under_way += items
-        if self._starting is not None and not self._may_write_now():
-            # It does not come alone. The loop may have a long turn to go yet: a thread can begin.
+        if self._starting is not None and not self._may_write_now() and not self._may_sync_soon():
+            # It is much. The loop may have a long turn to go yet: a thread can begin.
             self._starting.cancel()
             self._start()
 
@@ -150,19 +150,36 @@ class Journal:
     def _may_write_now(self) -> bool:
         return self._disk.may_be_kept_waiting(*self._commits.waiting, self._log.sync_within_us is None)
 
+    def _may_sync_soon(self) -> bool:
+        return self._disk.may_sync_soon(self._commits.waiting[1], self._log.sync_within_us is None)
+
     def _write_now(self, write: Callable[[], None]) -> None:
-        if not self._may_write_now() or not self._log.writing.acquire(blocking=False):
+        is_alone = self._may_write_now()
+        if not (is_alone or self._may_sync_soon()) or not self._log.writing.acquire(blocking=False):
             self._start()
             return
         self._starting = None
         self._is_at_it = self._log.marks_later = True
         try:
-            write()
+            if is_alone:
+                write()
+            else:
+                self._commits.begin(self._sync_soon)
         finally:
             self._is_at_it = self._log.marks_later = False
             self._log.writing.release()
             # Behind those who are being told.
             self._loop.call_soon(self._log.mark)
+
+    def _sync_soon(self, done: Synced) -> None:
+        def synced(error: PenstockError | None) -> None:
+            self._is_at_it = True
+            try:
+                done(error)
+            finally:
+                self._is_at_it = False
+
+        self._disk.sync_soon(self._log, synced)
 
     def _start(self) -> None:
         self._starting = None

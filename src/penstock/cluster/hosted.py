@@ -70,8 +70,8 @@ class Host(Protocol):
 
     def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]: ...
 
-    def store(self, log: Log, work: Callable[[], T], size: int) -> Awaitable[T]:
-        """The same for what writes so many bytes to a log; or at once, if that is quick."""
+    def store(self, log: Log, append: Callable[[], T], size: int) -> Awaitable[T]:
+        """The same for what writes so many bytes to a log, which are on disk then; or at once, if that is little."""
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None: ...
 
@@ -391,19 +391,18 @@ class Hosted:
         assert arrived is not None, "a part of a reply with data has frames"
         own = self.logs[effect.log]
 
-        def store() -> int:
-            end = append_replicated(own, arrived.frames, source_id=arrived.log, next_offset=effect.data.end)
-            own.sync()
-            own.note_whole_from(arrived.whole_from)
-            return end
+        def append() -> int:
+            return append_replicated(own, arrived.frames, source_id=arrived.log, next_offset=effect.data.end)
 
         def store_anew() -> int:
             own.reset(own.start_offset, epoch=next(reversed(own.lineage), None))
-            return store()
+            end = append()
+            own.sync()
+            return end
 
         async def tried() -> int:
             try:
-                return await self._host.store(own, store, len(arrived.frames))
+                return await self._host.store(own, append, len(arrived.frames))
             except LogDiverged as error:
                 if error.details["by"] != "append_time" or own.start_offset < own.end_offset:
                     raise
@@ -414,6 +413,8 @@ class Hosted:
         async def stored() -> None:
             try:
                 end = await tried()
+                if min(arrived.whole_from, end) > own.whole_from:
+                    await self._host.on_a_thread(partial(own.note_whole_from, arrived.whole_from))
             except (LogDiverged, InvalidFrame, DiskFull) as error:
                 # The leader is asked again, when room may have been made, or another one leads.
                 log.warning("%s can't be copied: %s; asking again", self.shown, error.message)

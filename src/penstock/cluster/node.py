@@ -129,7 +129,7 @@ class Node:
         self._taking_up: asyncio.Task[None] | None = None
         # When each was made: one that was deleted may be there again.
         self._groups: dict[str, int] = {}
-        self._storing = Storing(self.on_a_thread)
+        self._storing = Storing(lambda: self.queue.disk, self.on_a_thread)
         self.feeding = Feeding(self.hosted, lambda: self.members.live, self.now_us, self.broke, self.tally)
         self.feeding.changed = self._feeds_changed
         self.feeding.reread = self.reread
@@ -456,8 +456,8 @@ class Node:
     def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return self.queue.on_a_thread(work)
 
-    def store(self, log: Log, work: Callable[[], T], size: int) -> Awaitable[T]:
-        return self._storing.store(log, work, size)
+    def store(self, log: Log, append: Callable[[], T], size: int) -> Awaitable[T]:
+        return self._storing.store(log, append, size)
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
         self.following.ask(leader, hosted, fetch)

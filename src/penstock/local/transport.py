@@ -29,7 +29,8 @@ from penstock.local.keeper import Keeper
 from penstock.local.overdue import Overdue
 from penstock.message import Message
 from penstock.storage.commit import Committed
-from penstock.storage.files import Files, random_id
+from penstock.storage.files import DiskFiles, Files, random_id
+from penstock.storage.kernel_syncs import KernelSyncs
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -92,7 +93,14 @@ class LocalTransport:
             loop = asyncio.get_running_loop()
             directory = await loop.run_in_executor(executor, files)
             broker = await Broker.open(
-                directory, clock=clock, executor=executor, readers=readers, limits=limits, timers=timers, dice=dice
+                directory,
+                clock=clock,
+                executor=executor,
+                readers=readers,
+                limits=limits,
+                timers=timers,
+                dice=dice,
+                syncs=KernelSyncs() if isinstance(directory, DiskFiles) else None,
             )
         except BaseException:
             executor.shutdown(wait=False)

@@ -51,6 +51,7 @@ from penstock.server.metrics_cluster import of_cluster
 from penstock.server.server import Ready
 from penstock.server.tls import trusting
 from penstock.storage.files import DiskFiles
+from penstock.storage.kernel_syncs import KernelSyncs
 
 log = logging.getLogger("penstock.cluster")
 
@@ -296,6 +297,7 @@ async def open_clustered(
                 executor=executor,
                 readers=readers,
                 limits=config.limits,
+                syncs=KernelSyncs(),
                 catalog=catalog,
                 consumers=partial(ClusterConsumers, catalog=catalog),
             )

@@ -4,6 +4,7 @@
     commit(message) ─► waiting ─┤  one at a time, wherever the caller's `run` has it done:
     commit(message) ─► waiting ─┴► append all ─► one fdatasync ─► tell all
 
+The sync may be left to somebody else (`begin`), who says when it is done; it is one at a time all the same.
 Single messages that follow each other become one frame. Nobody waits on a timer: a lone message is written at once,
 and the groups grow by themselves with the load. What is told "committed" is on disk, in the order handed in; if the log
 need not be synced at once (`Log.sync_within`), it is written, and whoever has the log sees to the sync.
@@ -45,6 +46,8 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 Outcome = Committed | PenstockError
 # Has a function called, sooner or later, by some thread.
 Run = Callable[[Callable[[], None]], object]
+# Has the log synced, and calls a function then, with what went wrong.
+Sync = Callable[[Callable[[PenstockError | None], None]], None]
 
 
 # What waits, under which token, and how large it is. Not a class: one is made for every message.
@@ -108,7 +111,7 @@ class GroupCommit(Generic[Token]):
             self._is_running = True
         group: list[_Waiting[Token]] = [(token, frame, len(frame.data))]
         try:
-            appended = self._appended(group)
+            appended = self._stored(group)
         finally:
             with self._lock:
                 self._is_running = bool(self._waiting)
@@ -148,6 +151,36 @@ class GroupCommit(Generic[Token]):
                 self._is_running = False
             self._tell(self._failed(left, LogClosed(f"nothing can be written any more: {error}")))
 
+    def begin(self, sync: Sync) -> None:
+        """As `start`, for one group, which is written before this returns; and told, by `sync`, when it is on disk."""
+        group = self._next_group()
+        if not group:
+            return
+        began = self._clock.now_us()
+        appended = self._appended(group)
+        if isinstance(appended, PenstockError):
+            self._ended(self._failed(group, appended))
+            return
+
+        def synced(error: PenstockError | None) -> None:
+            if error is not None:
+                self._ended(self._failed(group, error))
+                return
+            self._took(self._clock.now_us() - began, True)
+            self._ended(_outcomes(group, appended))
+
+        sync(synced)
+
+    def _ended(self, outcomes: list[tuple[Token, Outcome]]) -> None:
+        try:
+            self._tell(outcomes)
+        finally:
+            with self._lock:
+                self._is_running = bool(self._waiting)
+                is_running = self._is_running
+            if is_running:
+                self.start(self._run)
+
     def _write_groups(self) -> None:
         for _ in range(_GROUPS_IN_A_ROW):
             group = self._next_group()
@@ -177,30 +210,31 @@ class GroupCommit(Generic[Token]):
             return group
 
     def _write(self, group: list[_Waiting[Token]]) -> list[tuple[Token, Outcome]]:
+        appended = self._stored(group)
+        return self._failed(group, appended) if isinstance(appended, PenstockError) else _outcomes(group, appended)
+
+    def _stored(self, group: list[_Waiting[Token]]) -> Appended | PenstockError:
+        """In the log now, and on disk if it is to be."""
+        began = self._clock.now_us()
         appended = self._appended(group)
         if isinstance(appended, PenstockError):
-            return self._failed(group, appended)
-        outcomes: list[tuple[Token, Outcome]] = []
-        offset = appended.base_offsets[0]
-        for token, item, _ in group:
-            outcomes.append((token, Committed(offset, appended.append_time)))
-            offset += item.count if isinstance(item, Frame) else 1
-        assert offset == appended.next_offset
-        return outcomes
+            return appended
+        is_synced = self._log.sync_within_us is None
+        if is_synced:
+            try:
+                self._log.sync()
+            except PenstockError as error:
+                return error
+        self._took(self._clock.now_us() - began, is_synced)
+        return appended
 
     def _appended(self, group: list[_Waiting[Token]]) -> Appended | PenstockError:
-        """In the log now, and on disk if it is to be."""
+        """In the log now."""
         if self._broken is not None:
             return self._broken
         try:
             frames = [group[0][1]] if len(group) == 1 and isinstance(group[0][1], Frame) else self._frames(group)
-            began = self._clock.now_us()
-            appended = self._log.append(frames)
-            is_synced = self._log.sync_within_us is None
-            if is_synced:
-                self._log.sync()
-            self._took(self._clock.now_us() - began, is_synced)
-            return appended
+            return self._log.append(frames)
         except PenstockError as error:
             return error
         except Exception as error:
@@ -239,3 +273,13 @@ class GroupCommit(Generic[Token]):
             size += item_size
         close()
         return frames
+
+
+def _outcomes(group: list[_Waiting[Token]], appended: Appended) -> list[tuple[Token, Outcome]]:
+    outcomes: list[tuple[Token, Outcome]] = []
+    offset = appended.base_offsets[0]
+    for token, item, _ in group:
+        outcomes.append((token, Committed(offset, appended.append_time)))
+        offset += item.count if isinstance(item, Frame) else 1
+    assert offset == appended.next_offset
+    return outcomes

@@ -251,8 +251,17 @@ class DiskFile:
             os.fdatasync(self._fd)
         except OSError as error:
             raise SyncFailed(f"fdatasync of {self.path}: {error.strerror}", file=self.path) from error
+        self.took(perf_counter() - began)
+
+    @property
+    def number(self) -> int:
+        """By which the kernel knows it."""
+        return self._fd
+
+    def took(self, seconds: float) -> None:
+        """So long it was until it was synced."""
         if self._synced is not None:
-            self._synced(perf_counter() - began)
+            self._synced(seconds)
 
     def close(self) -> None:
         if self._fd >= 0:

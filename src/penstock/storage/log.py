@@ -43,7 +43,7 @@ from penstock.storage import reset as resets
 from penstock.storage import segment as segments
 from penstock.storage.cache import SegmentCache
 from penstock.storage.epochs import EPOCH_MAX, Epoch, Epochs, Lineage, lineage_of
-from penstock.storage.files import Buffer, DiskFiles, Files, PathLike, random_id
+from penstock.storage.files import Buffer, DiskFiles, File, Files, PathLike, random_id
 from penstock.storage.manifest import Manifest, write_manifest
 from penstock.storage.mark import Mark, MarkFile
 from penstock.storage.recovery import recover
@@ -91,6 +91,16 @@ class Appended(NamedTuple):
     append_time: int
 
 
+class Unsynced(NamedTuple):
+    """What a log has written by now, and is on disk once `file` is synced."""
+
+    file: File
+    position: int
+    next_offset: int
+    # How often something was found to be on disk until then.
+    syncs: int
+
+
 class _StopsIfFatal:
     """What is on disk is not known after a fatal error: nothing is written any more.
 
@@ -127,6 +137,7 @@ class Log:
         self._mark: MarkFile
         self._synced_position = 0
         self._synced_offset = 0
+        self._syncs = 0
         self._sync_within_us: int | None = None
         self._opened_at = 0
         self._epochs: Epochs
@@ -469,11 +480,38 @@ class Log:
                 raise
             self._note_synced()
 
+    def unsynced(self) -> Unsynced | None:
+        """For whoever syncs the file some other way, and says so then: `synced`. None if everything is on disk."""
+        with self.writing:
+            if self._stopped is not None:
+                raise self._stopped.again()
+            active = self._segments[-1]
+            assert active.opened is not None
+            if self._synced_position == active.size:
+                return None
+            return Unsynced(active.opened.file, active.size, active.next_offset, self._syncs)
+
+    def synced(self, what: Unsynced, failure: Fatal | None = None) -> None:
+        """Its file was synced since, or that has failed, which is final as in `sync`."""
+        with self.writing:
+            if failure is not None and self._stopped is None:
+                self._stop(failure)
+            if self._stopped is not None:
+                raise self._stopped.again()
+            if what.syncs == self._syncs:
+                self._note_synced_to(what.position, what.next_offset)
+            # Otherwise somebody has synced that and more, or has taken it back.
+
     def _note_synced(self) -> None:
         active = self._segments[-1]
-        self._synced_position = active.size
+        self._note_synced_to(active.size, active.next_offset)
         self._synced_offset = self.end_offset
-        self._due_mark = Mark(active.base_offset, active.size, active.next_offset)
+
+    def _note_synced_to(self, position: int, next_offset: int) -> None:
+        self._syncs += 1
+        self._synced_position = position
+        self._synced_offset = next_offset
+        self._due_mark = Mark(self._segments[-1].base_offset, position, next_offset)
         if not self.marks_later:
             self._write_mark()
 

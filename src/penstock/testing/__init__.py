@@ -5,6 +5,7 @@
     time           ManualTime: the same, with those who wait for it
     fake_etcd      FakeEtcd: the store of a cluster's metadata, in memory
     memory_files   MemoryDisk, MemoryFiles: a disk in memory that knows what a power loss may leave of it
+    memory_syncs   MemorySyncs: its syncs, while the event loop goes on
     faulty_files   FaultyFiles: any disk, with faults at chosen operations
     queue          VirtualQueue, VirtualClock: the embedded broker on a disk in memory and with a virtual clock
     plugin         fixtures of these for pytest
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.testing.fake_etcd import FakeEtcd
     from penstock.testing.faulty_files import Fault, FaultyFiles, Operation
     from penstock.testing.memory_files import MemoryDisk, MemoryFiles
+    from penstock.testing.memory_syncs import MemorySyncs
     from penstock.testing.queue import VirtualClock, VirtualQueue
     from penstock.testing.time import ManualTime
     from penstock.testing.timers import ManualTimers
@@ -34,6 +36,7 @@ __all__ = [
     "ManualTimers",
     "MemoryDisk",
     "MemoryFiles",
+    "MemorySyncs",
     "Operation",
     "VirtualClock",
     "VirtualQueue",
@@ -47,6 +50,7 @@ _MODULES = {
     "ManualTimers": "timers",
     "MemoryDisk": "memory_files",
     "MemoryFiles": "memory_files",
+    "MemorySyncs": "memory_syncs",
     "Operation": "faulty_files",
     "VirtualClock": "queue",
     "VirtualQueue": "queue",

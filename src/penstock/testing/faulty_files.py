@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.storage.files import Buffer, File, Files, Mode, Space
+from penstock.testing.memory_files import MemoryFile
 
 
 class Operation(NamedTuple):
@@ -120,6 +121,17 @@ class FaultyFile:
     def sync(self) -> None:
         self._step("sync")
         self._inner.sync()
+
+    def begin_sync(self) -> Callable[[], None]:
+        """For `MemorySyncs`, of a disk in memory. It fails when it ends."""
+        assert isinstance(self._inner, MemoryFile)
+        inner_end = self._inner.begin_sync()
+
+        def end() -> None:
+            self._step("sync")
+            inner_end()
+
+        return end
 
     def close(self) -> None:
         self._inner.close()

@@ -15,7 +15,7 @@ This is more than most file systems would do to us, and nothing that POSIX rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
@@ -59,14 +59,27 @@ class Inode:
         self.current = bytearray(durable)
         self.durable = durable
         self.pending: list[Write | Truncate] = []
+        # How many changes there were before those.
+        self._settled = 0
 
     def apply(self, change: Write | Truncate) -> None:
         _apply(self.current, change)
         self.pending.append(change)
 
     def sync(self) -> None:
-        self.durable = bytes(self.current)
-        self.pending = []
+        self.begin_sync()()
+
+    def begin_sync(self) -> Callable[[], None]:
+        """What is written by now is durable when the answer is called; of what comes until then nobody knows."""
+        contents, until = bytes(self.current), self._settled + len(self.pending)
+
+        def end() -> None:
+            if until > self._settled:
+                self.durable = contents
+                self.pending = self.pending[until - self._settled :]
+                self._settled = until
+
+        return end
 
 
 class MemoryDisk:
@@ -219,6 +232,11 @@ class MemoryFile:
     def sync(self) -> None:
         self._check()
         self._inode.sync()
+
+    def begin_sync(self) -> Callable[[], None]:
+        """For `MemorySyncs`."""
+        self._check()
+        return self._inode.begin_sync()
 
     def close(self) -> None:
         self._is_closed = True
