@@ -217,8 +217,11 @@ def test_a_failure_on_the_loop_is_told_as_one_on_a_thread(executor: ThreadPoolEx
 
 
 def test_a_clock_that_was_set_back_does_not_make_a_slow_disk_a_fast_one(executor: ThreadPoolExecutor) -> None:
-    disk = Disk(executor)
-    disk.took(-3_600_000_000, True)
-    assert disk.may_be_kept_waiting(1, 100, True)
-    disk.took(20_000, True)
-    assert not disk.may_be_kept_waiting(1, 100, True)
+    async def main() -> None:
+        disk = Disk(executor)
+        disk.took(-3_600_000_000, True)
+        assert disk.may_be_kept_waiting(1, 100, True)
+        disk.took(20_000, True)
+        assert not disk.may_be_kept_waiting(1, 100, True)
+
+    asyncio.run(main())
