@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import struct
+from datetime import UTC, datetime
+from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastavro import parse_schema, schemaless_reader
 from pyspark.sql import SparkSession
 
+from broker_process import BrokerProcess
+from docs.page import ROOT, blocks_of
 from penstock.client.blocking import Client
 from penstock.errors import InvalidInput, SparkMissing
 from penstock.spark.pipeline import decode, encode, session
@@ -117,6 +123,27 @@ def test_all_types_go_through_as_they_came_and_what_is_bad_goes_to_its_topic(
     shown, _, nothing = (json.loads(each.value or b"") for each in q.reader("all-json"))
     assert {name: shown[name] for name in SHOWN} == SHOWN
     assert set(nothing.values()) == {None}
+
+
+def test_the_example_of_the_guide_does_what_it_says(
+    broker: BrokerProcess, q: Client, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = blocks_of((ROOT / "docs" / "guides" / "pipelines.md").read_text(encoding="utf-8"))
+    (schema,) = (each for each in blocks if each.note == "order.avsc")
+    (pipeline,) = (each.text for each in blocks if each.language == "yaml" and schema.note in each.text)
+    (publish,) = (each.text for each in blocks if each.language == "python" and schema.note in each.text)
+    for topic in ("orders-in-avro", "big-orders-in-avro"):
+        q.create_topic(topic, 1)
+    (tmp_path / schema.note).write_text(schema.text)
+    monkeypatch.chdir(tmp_path)
+    exec(publish.replace("penstock://localhost:7420", broker.address), {})
+    assert run(pipeline).error is None
+    parsed = parse_schema(json.loads(schema.text))
+    (message,) = q.reader("big-orders-in-avro")
+    order = schemaless_reader(BytesIO(message.value or b""), parsed, None)
+    placed = datetime(2026, 1, 14, 15, tzinfo=UTC)
+    expected = {"id": 1, "customer": "ada", "total": Decimal("100.00"), "placed": placed, "note": None}
+    assert (message.key, order) == (b"ada", expected)
 
 
 @pytest.mark.parametrize("on_bad_row", ["fail", "skip"])
