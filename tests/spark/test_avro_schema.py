@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidInput
-from penstock.spark.pipeline import avro_schema
-from penstock.spark.pipeline.avro_schema import arrow_type, parse
+from penstock.spark.pipeline.avro_schema import parse
+from penstock.spark.pipeline.avro_types import NULL, Fixed, Union, arrow_type
 
 UTC_US, LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
@@ -90,10 +90,10 @@ def test_types_are_found_by_their_names_in_any_namespace() -> None:
     fields = [{"name": name, "type": type} for name, type in types.items()]
     found = parse({"type": "record", "name": "r", "namespace": "x.y", "fields": fields})
     shapes = {field.name: field.shape for field in found.fields}
-    assert shapes["four"] == avro_schema.Fixed(4)
-    assert shapes["again"] == avro_schema.Union((avro_schema.NULL, shapes["inner"]))
+    assert shapes["four"] == Fixed(4)
+    assert shapes["again"] == Union((NULL, shapes["inner"]))
     assert shapes["both"] == shapes["plain"]
-    assert shapes["own"] == shapes["full"] == shapes["wrapped"] == avro_schema.Fixed(1)
+    assert shapes["own"] == shapes["full"] == shapes["wrapped"] == Fixed(1)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.pipeline.avro_schema import (
+from penstock.spark.pipeline.avro_schema import parse
+from penstock.spark.pipeline.avro_types import (
     Array,
     Digits,
     Enum,
@@ -32,7 +33,6 @@ from penstock.spark.pipeline.avro_schema import (
     Union,
     arrow_type,
     members,
-    parse,
 )
 
 # A union's branches are a list to fastavro, which counts from its end if the number is negative. Behind the branches

@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvalidInput
-from penstock.spark.pipeline.avro_schema import (
+from penstock.spark.pipeline.avro_default import number
+from penstock.spark.pipeline.avro_schema import parse
+from penstock.spark.pipeline.avro_types import (
     NULL,
     Array,
     Digits,
@@ -29,8 +31,6 @@ from penstock.spark.pipeline.avro_schema import (
     Shape,
     Union,
     members,
-    number,
-    parse,
 )
 
 # What can be written as what without a loss. The names are those of Spark's schemas in JSON.

@@ -1,143 +1,36 @@
-"""Avro's schemas: what a file says, checked, and what its values are in Arrow, and so in Spark.
+"""Avro's schemas, as a file has them: what is none, or can't be rows, is told with where it is.
 
-The types are those that Spark's own package makes of a schema:
-
-    int, long, float, double, boolean, null     the same
-    int as date                                 date32
-    long as timestamp-millis, -micros           timestamp in microseconds, UTC; local-timestamp-…: without a zone
-    string, enum                                string
-    bytes, fixed                                binary; decimal128 if they are a decimal
-    record, array, map                          struct, list, map
-    [null, X]                                   X that may be null
-    [int, long], [float, double]                long, double
-    other unions                                struct with member0, member1, …, of which one is not null
-
-Nothing of Spark or fastavro is needed here.
+Nothing of Spark or fastavro is needed: files are checked where neither is installed.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import pyarrow as pa
+from collections.abc import Callable
+from typing import Any
 
 from penstock.errors import InvalidInput
+from penstock.spark.pipeline.avro_default import encoded
+from penstock.spark.pipeline.avro_types import (
+    LOGICAL,
+    NULL,
+    PLAIN,
+    Array,
+    Digits,
+    Enum,
+    Field,
+    Fixed,
+    Map,
+    Plain,
+    Record,
+    Shape,
+    Union,
+)
 
 # Types that are named in several places count in each.
 TYPES_MAX = 10_000
 DEPTH_MAX = 50
 DIGITS_MAX = 38
-_LONGS = {"int": 31, "long": 63}
-_ARROW = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-}
-_LOGICAL = {
-    ("int", "date"): pa.date32(),
-    ("long", "timestamp-millis"): pa.timestamp("us", "UTC"),
-    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
-    ("long", "local-timestamp-millis"): pa.timestamp("us"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
-}
-_WIDER = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
-
-
-@dataclass(frozen=True)
-class Plain:
-    """`logical` is empty for one that changes nothing."""
-
-    type: str
-    logical: str = ""
-
-
-@dataclass(frozen=True)
-class Fixed:
-    size: int
-
-
-@dataclass(frozen=True)
-class Digits:
-    """A decimal: a whole number in bytes, the first being the highest, and how many of its digits are a fraction."""
-
-    precision: int
-    scale: int
-    # None: as many bytes as it takes.
-    size: int | None
-
-
-@dataclass(frozen=True)
-class Enum:
-    symbols: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Array:
-    items: Shape
-
-
-@dataclass(frozen=True)
-class Map:
-    values: Shape
-
-
-@dataclass(frozen=True)
-class Field:
-    """`default` is encoded."""
-
-    name: str
-    shape: Shape
-    default: bytes | None
-
-
-@dataclass(frozen=True)
-class Record:
-    fields: tuple[Field, ...]
-
-
-@dataclass(frozen=True)
-class Union:
-    branches: tuple[Shape, ...]
-
-    @property
-    def others(self) -> list[int]:
-        """The numbers of those that are not null."""
-        return [number for number, each in enumerate(self.branches) if each != NULL]
-
-    @property
-    def may_be_null(self) -> bool:
-        return NULL in self.branches
-
-    @property
-    def single(self) -> int | None:
-        """The branch that has all values, null aside. None if there are several."""
-        others = self.others
-        if len(others) < 2:
-            return others[0] if others else 0
-        types = [each.type for each in map(self.branches.__getitem__, others) if isinstance(each, Plain)]
-        wider = _WIDER.get(frozenset(types)) if len(types) == len(others) == 2 else None
-        return None if wider is None else others[types.index(wider)]
-
-    @property
-    def single_shape(self) -> Shape | None:
-        if self.single is None:
-            return None
-        found = self.branches[self.single]
-        # Of int and long, neither is a date or a time.
-        return Plain(found.type) if len(self.others) > 1 and isinstance(found, Plain) else found
-
-
-Shape: TypeAlias = Plain | Fixed | Digits | Enum | Array | Map | Record | Union
-NULL = Plain("null")
 
 
 def parse(schema: Any) -> Record:
@@ -148,35 +41,6 @@ def parse(schema: Any) -> Record:
     if not found.fields:
         raise InvalidInput("has no fields")
     return found
-
-
-def arrow_type(shape: Shape) -> pa.DataType:
-    """Everything may be null: of a bad row, or of a message without a value, everything is."""
-    match shape:
-        case Plain(type, logical):
-            return _LOGICAL.get((type, logical), _ARROW[type])
-        case Fixed():
-            return pa.binary()
-        case Digits(precision, scale):
-            return pa.decimal128(precision, scale)
-        case Enum():
-            return pa.string()
-        case Array(items):
-            return pa.list_(pa.field("element", arrow_type(items)))
-        case Map(values):
-            return pa.map_(pa.string(), pa.field("value", arrow_type(values)))
-        case Record(fields):
-            return pa.struct([(field.name, arrow_type(field.shape)) for field in fields])
-        case Union():
-            if (single := shape.single_shape) is not None:
-                return arrow_type(single)
-            return pa.struct([(name, arrow_type(shape.branches[number])) for name, number in members(shape)])
-
-
-def members(union: Union) -> Iterator[tuple[str, int]]:
-    """What the branches are called as fields. Null is none of them."""
-    for place, number in enumerate(union.others):
-        yield f"member{place}", number
 
 
 class _Parser:
@@ -194,7 +58,7 @@ class _Parser:
         if isinstance(raw, list):
             return self._union(raw, namespace, path, depth)
         if isinstance(raw, str):
-            return Plain(raw) if raw in _ARROW else self._reference(raw, namespace, path)
+            return Plain(raw) if raw in PLAIN else self._reference(raw, namespace, path)
         if not isinstance(raw, dict) or not isinstance(raw.get("type"), str):
             raise InvalidInput(f"{_at(path)} has no type, but {_short(raw)}")
         match raw["type"]:
@@ -210,9 +74,9 @@ class _Parser:
                 return Map(self._inner(raw, "values", namespace, path, depth))
             case "bytes" if raw.get("logicalType") == "decimal":
                 return _digits(raw, None, path)
-            case type if type in _ARROW:
+            case type if type in PLAIN:
                 logical = str(raw.get("logicalType", ""))
-                return Plain(type, logical if (type, logical) in _LOGICAL else "")
+                return Plain(type, logical if (type, logical) in LOGICAL else "")
             case type:
                 return self._reference(type, namespace, path)
 
@@ -240,7 +104,7 @@ class _Parser:
         if not isinstance(inner, str):
             raise InvalidInput(f"{_at(path)} has {_short(inner)} for a namespace")
         full = _full(name, inner)
-        if full in _ARROW or full in self._named or full in self._open:
+        if full in PLAIN or full in self._named or full in self._open:
             raise InvalidInput(f"{_at(path)}: there is a type {full} already")
         before = self._types
         self._open.add(full)
@@ -267,7 +131,7 @@ class _Parser:
             default = None
             if "default" in each:
                 try:
-                    default = _encoded(shape, each["default"])
+                    default = encoded(shape, each["default"])
                 except (ValueError, TypeError, OverflowError):
                     raise InvalidInput(
                         f"{_at(inner)} has a default of another type: {_short(each['default'])}"
@@ -352,88 +216,3 @@ def _digits(raw: dict[str, Any], size: int | None, path: str) -> Digits:
     if type(scale) is not int or not 0 <= scale <= precision:
         raise InvalidInput(f"{_at(path)} is a decimal with a scale of {_short(scale)}; it is 0 to {precision}")
     return Digits(precision, scale, size)
-
-
-def _encoded(shape: Shape, raw: Any) -> bytes:
-    """A default, as Avro writes it. ValueError if it is of another type."""
-    match shape:
-        case Plain("null"):
-            _expect(raw is None)
-            return b""
-        case Plain("boolean"):
-            _expect(isinstance(raw, bool))
-            return bytes([raw])
-        case Plain("int" | "long" as type):
-            _expect(isinstance(raw, int) and not isinstance(raw, bool))
-            _expect(-(1 << _LONGS[type]) <= raw < 1 << _LONGS[type])
-            return number(raw)
-        case Plain("float" | "double" as type):
-            _expect(isinstance(raw, int | float) and not isinstance(raw, bool))
-            return struct.pack("<f" if type == "float" else "<d", raw)
-        case Plain("string"):
-            return _sized(raw.encode() if isinstance(raw, str) else None)
-        case Plain():
-            return _sized(_bytes(raw))
-        case Digits(size=size) if size is None:
-            return _sized(_bytes(raw))
-        case Fixed(size) | Digits(size=size):
-            _expect(len(_bytes(raw)) == size)
-            return _bytes(raw)
-        case Enum(symbols):
-            return number(symbols.index(raw))
-        case Array(items):
-            _expect(isinstance(raw, list))
-            return _block([_encoded(items, each) for each in raw])
-        case Map(values):
-            _expect(isinstance(raw, dict))
-            return _block([_sized(name.encode()) + _encoded(values, each) for name, each in raw.items()])
-        case Record(fields):
-            _expect(isinstance(raw, dict) and raw.keys() <= {field.name for field in fields})
-            return b"".join(_encoded_field(field, raw) for field in fields)
-        case Union(branches):
-            for place, each in enumerate(branches):
-                try:
-                    return number(place) + _encoded(each, raw)
-                except (ValueError, TypeError, OverflowError):
-                    continue
-            raise ValueError
-
-
-def _encoded_field(field: Field, raw: dict[str, Any]) -> bytes:
-    if field.name in raw:
-        return _encoded(field.shape, raw[field.name])
-    if field.default is None:
-        raise ValueError
-    return field.default
-
-
-def _expect(holds: bool) -> None:
-    if not holds:
-        raise ValueError
-
-
-def _bytes(raw: Any) -> bytes:
-    """Each character is a byte."""
-    _expect(isinstance(raw, str))
-    return bytes(raw, "latin-1")
-
-
-def _sized(data: bytes | None) -> bytes:
-    if data is None:
-        raise ValueError
-    return number(len(data)) + data
-
-
-def _block(items: list[bytes]) -> bytes:
-    return (number(len(items)) if items else b"") + b"".join(items) + b"\0"
-
-
-def number(value: int) -> bytes:
-    """Zigzag, seven bits a byte, the lowest first."""
-    rest = (value << 1) ^ (value >> 63)
-    found = bytearray()
-    while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    found.append(rest)
-    return bytes(found)
