@@ -2,7 +2,8 @@
 
 What is in the bytes is not trusted: whatever they claim, a row takes no more memory or time than its bytes are worth.
 Good is a row of which nothing is left over. fastavro is lenient in what no writer makes: a number in more than ten
-bytes is some number to it, a block of -2^63 items has none, and of values under one name in a map it has the last only.
+bytes is some number to it, a block of -2^63 items has none, of values under one name in a map it has the last only, and
+a few negative numbers in three bytes or more are branches of a union (see _NO_BRANCH).
 
 fastavro reads the schema that is made here, of which the bytes are the same: texts as bytes, enums as numbers, booleans
 as one byte, since Arrow looks at all values of a column at once, and fastavro takes more than there is for one of them;
