@@ -153,7 +153,9 @@ def test_the_examples_have_no_mistakes(run: Run, file: Path) -> None:
 def test_what_the_guide_shows_has_no_mistakes_and_it_names_every_field(run: Run, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "guides" / "pipelines.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
+    for name, schema in re.findall(r"^```json (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(schema)
     for block in blocks:
         assert validated(run, tmp_path, block).code == 0
     named = set(re.findall(r"`(\w+)[`:]", page))
@@ -356,10 +358,11 @@ def test_spark_writes_delta_tables_itself_if_its_catalog_is_delta_lakes(catalog:
 
 def test_files_are_checked_and_states_shown_without_pyspark(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
-    file.write_text(GOOD)
+    file.write_text(GOOD.replace("decode: text", "decode: avro, schema_file: order.avsc"))
+    (tmp_path / "order.avsc").write_text(RECORD % '"int"')
     code = """
 import sys
-sys.modules["pyspark"] = None
+sys.modules["pyspark"] = sys.modules["fastavro"] = None
 from penstock.cli import main
 main(sys.argv[1:])
 """
@@ -402,6 +405,31 @@ def test_numbers_are_decimal_and_no_larger_than_sparks(run: Run, tmp_path: Path,
 def test_a_file_that_is_nested_too_deeply_is_told_as_that(run: Run, tmp_path: Path) -> None:
     ran = validated(run, tmp_path, "a: " + "[" * 3_000 + "]" * 3_000)
     assert (ran.code, ran.out) == (1, "p.yaml: nested too deeply\n")
+
+
+RECORD = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": %s}]}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("[" * 100_000, "order.avsc is not JSON: "),
+        ('"int"', "order.avsc is no schema of a record: "),
+        (RECORD % '"strng"', "order.avsc: a: there is no type 'strng'"),
+        (RECORD % '["null", ["int"]]', "order.avsc: a is a union within a union"),
+        (RECORD % '{"type": "enum", "name": "e"}', "order.avsc: a is an enum without symbols"),
+        (RECORD % '"int", "default": "x"', 'order.avsc: a has a default of another type: "x"'),
+        (RECORD % '["null", "r"]', "order.avsc: a is a r again, which is in itself: Spark has no such types"),
+    ],
+)
+@pytest.mark.parametrize("side", ["decode", "encode"])
+def test_a_schema_that_is_none_is_told_with_its_file(
+    run: Run, tmp_path: Path, schema: str, message: str, side: str
+) -> None:
+    (tmp_path / "order.avsc").write_text(schema)
+    ran = validated(run, tmp_path, GOOD.replace(f"{side}: text", f"{side}: avro, schema_file: order.avsc"))
+    assert ran.code == 1
+    assert message in ran.out
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}"])

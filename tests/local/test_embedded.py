@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import re
+import signal
 import subprocess
 import sys
 import warnings

@@ -1,8 +1,4 @@
-"""`penstock pipeline validate --plan` and `run` in a pipe, each with a Spark of its own; and one that is killed.
-
-Avro needs a package of Spark's, which is fetched from Maven Central. If that has none of this Spark's version (a mirror
-may be behind), one of an earlier Spark's is used.
-"""
+"""`penstock pipeline validate --plan` and `run` in a pipe, each with a Spark of its own; and one that is killed."""
 
 from __future__ import annotations
 
@@ -14,9 +10,7 @@ import struct
 import subprocess
 import sys
 import textwrap
-import urllib.request
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +44,6 @@ name: avro
 source: {topics: records, decode: avro, schema_file: order.avsc, on_bad_row: no-records}
 transform: {sql: 'SELECT note, total * 2 AS twice FROM records'}
 sink: {topic: more-records, encode: avro, schema_file: twice.avsc, key: note}
-spark: {spark.jars.ivy: '%s', spark.jars.packages: '%s'}
 """
 RECORD = """
 {"type": "record", "name": "order", "fields": [
@@ -59,9 +52,8 @@ RECORD = """
 """
 # The number of a branch, zigzag, and what is in it: a text has its length before it.
 NOTHING, NOTE, SOLD = b"\0\0", b"\2\6\x68\xc3\xa9\0", b"\2\2x\2" + struct.pack("<d", 2.5)
-BAD_RECORDS = [b"", b"\2\7nonsense"]
-PACKAGE = "org.apache.spark:spark-avro_2.13"
-VERSIONS = "https://repo1.maven.org/maven2/org/apache/spark/spark-avro_2.13/maven-metadata.xml"
+# Also a good one with more behind it.
+BAD_RECORDS = [b"", b"\2\7nonsense", NOTHING + b"\0"]
 # Two batches of two tasks each. In the second batch the first task is done, and the other is not.
 MORTAL = """
 import os
@@ -99,18 +91,6 @@ class Said(NamedTuple):
     errors: str
 
 
-def avro_package() -> str | None:
-    """None if it can't be had."""
-    try:
-        with urllib.request.urlopen(VERSIONS, timeout=20) as answer:
-            told = re.findall(r"<version>(\d+)\.(\d+)\.(\d+)</version>", answer.read().decode())
-    except OSError:
-        return None
-    ours = tuple(map(int, version("pyspark").split(".")[:3]))
-    fitting = [found for found in (tuple(map(int, each)) for each in told) if (4, 0, 0) <= found <= ours]
-    return f"{PACKAGE}:{'.'.join(map(str, max(fitting)))}" if fitting else None
-
-
 @pytest.fixture(scope="module")
 def said(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Said:
     directory = tmp_path_factory.mktemp("pipelines")
@@ -122,23 +102,23 @@ def said(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Sai
             q.publish("numbers", json.dumps({"n": number}), partition=number // 4)
         for record in (NOTHING, NOTE, *BAD_RECORDS, SOLD):
             q.publish("records", record)
-    package = avro_package()
     files = {
         "good.yaml": ZONES % "n",
         "bad.yaml": ZONES % "m",
         "table.yaml": TABLE,
         "mortal.py": MORTAL,
-        "avro.yaml": AVRO % (directory / "ivy", package),
+        "avro.yaml": AVRO,
+        "unfit.yaml": AVRO.replace("AS twice", "AS thrice"),
         "order.avsc": RECORD % "total",
         "twice.avsc": RECORD % "twice",
     }
     for name, text in files.items():
         (directory / name).write_text(textwrap.dedent(text))
     running = ["--once", "--master", "local[2]", "--state-dir", str(directory / "state")]
-    # Java has the package from the first one on.
-    with_avro = {"avro plan": ["validate", "avro.yaml", "--plan"], "avro": ["run", "avro.yaml", *running]}
     commands = {
-        **({} if package is None else with_avro),
+        "avro plan": ["validate", "avro.yaml", "--plan"],
+        "unfit plan": ["validate", "unfit.yaml", "--plan"],
+        "avro": ["run", "avro.yaml", *running],
         "good plan": ["validate", "good.yaml", "--plan"],
         "bad plan": ["validate", "bad.yaml", "--plan"],
         "zones": ["run", "good.yaml", *running, "--conf", "spark.sql.session.timeZone=Asia/Tokyo"],
@@ -209,12 +189,12 @@ def test_a_parquet_table_whose_pipeline_was_killed_has_each_row_once_when_it_wen
 
 
 def test_avro_becomes_rows_and_rows_become_avro(said: Said, q: Client) -> None:
-    if "avro" not in said.commands:
-        pytest.skip(f"the package {PACKAGE} can't be fetched from Maven Central")
     planned = said.commands["avro plan"]
     assert planned == ("avro.yaml: avro is a pipeline from records to more-records\n", 0), said.errors
+    unfit = "unfit.yaml: thrice is not in the Avro schema, which has note, twice: add it there, or leave it out\n"
+    assert said.commands["unfit plan"] == (unfit, 1)
     told, code = said.commands["avro"]
-    assert (told.splitlines()[-1], code) == ("avro finished: 5 rows, 2 of them bad", 0)
+    assert (told.splitlines()[-1], code) == ("avro finished: 6 rows, 3 of them bad", 0)
     doubled = SOLD[:4] + struct.pack("<d", 5.0)
     found = [(each.key, each.value) for each in q.reader("more-records")]
     assert found == [(None, NOTHING), ("hé".encode(), NOTE), (b"x", doubled)]

@@ -10,16 +10,18 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.avro.functions import from_avro as sparks_from_avro
 from pyspark.sql.types import StructType
 
+from penstock.spark.pipeline.avro import from_avro
 from penstock.spark.pipeline.ddl import quoted
 from penstock.spark.pipeline.progress import OBSERVED
+from penstock.spark.pipeline.session import has_spark_avro
 from penstock.spark.pipeline.spec import FAIL, Broker, Source
 from penstock.spark.schema import schema_of
 from penstock.spark.tables import MESSAGES
 
-_BAD, _DECODED, _CORRUPT = "__bad", "__decoded", "__corrupt"
+_BAD, _DECODED, _CORRUPT, _AVRO = "__bad", "__decoded", "__corrupt", "__avro"
 
 
 def messages(spark: SparkSession, broker: Broker, source: Source, columns: set[str]) -> DataFrame:
@@ -82,8 +84,11 @@ def _marked(read: DataFrame, source: Source) -> DataFrame:
             marked = read.withColumn(_DECODED, decoded)
             is_broken = F.col(_DECODED).isNull() | F.col(f"{_DECODED}.{_CORRUPT}").isNotNull()
             return marked.withColumn(_BAD, value.isNotNull() & (is_broken | ~F.is_valid_utf8(value.cast("string"))))
+        case "avro" if not has_spark_avro(read.sparkSession):
+            marked = read.withColumn(_AVRO, from_avro(value, source.schema))
+            return marked.withColumn(_DECODED, F.col(f"{_AVRO}.row")).withColumn(_BAD, F.col(f"{_AVRO}.bad"))
         case "avro":
-            marked = read.withColumn(_DECODED, from_avro(value, source.schema, {"mode": "PERMISSIVE"}))
+            marked = read.withColumn(_DECODED, sparks_from_avro(value, source.schema, {"mode": "PERMISSIVE"}))
             return marked.withColumn(_BAD, value.isNotNull() & _is_no_avro(source))
         case "text":
             marked = read.withColumn(_DECODED, value.cast("string"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.avro.functions import to_avro
+from pyspark.sql.avro.functions import to_avro as sparks_to_avro
 
 from penstock.errors import InvalidInput
+from penstock.spark.pipeline.avro import to_avro
+from penstock.spark.pipeline.session import has_spark_avro
 from penstock.spark.pipeline.spec import TopicSink
 
 # Those of a message that was read go with it when it is written.
@@ -24,7 +28,7 @@ def encoded(rows: DataFrame, sink: TopicSink) -> DataFrame:
     ]
     if not values:
         raise InvalidInput("there is no column for the value: only what begins with _ is there")
-    value = _value(sink, names, values)
+    value = _value(rows, sink, names, values)
     return rows.select(value.alias("value"), *(column.alias(name) for name, column in routed.items()))
 
 
@@ -44,7 +48,7 @@ def _key(rows: DataFrame, name: str) -> Column:
     return column if rows.schema[name].dataType.typeName() in ("binary", "string") else column.cast("string")
 
 
-def _value(sink: TopicSink, names: dict[str, str], values: list[str]) -> Column:
+def _value(rows: DataFrame, sink: TopicSink, names: dict[str, str], values: list[str]) -> Column:
     if sink.encode in ("text", "bytes"):
         name = _named(sink.value, names, "value")
         lost = [each for each in values if each not in (name, sink.key)]
@@ -55,7 +59,10 @@ def _value(sink: TopicSink, names: dict[str, str], values: list[str]) -> Column:
             )
         kind = "string" if sink.encode == "text" else "binary"
         return F.col(_quoted(name)).cast(kind)
-    record = F.struct(*(F.col(_quoted(name)) for name in values))
+    columns = [F.col(_quoted(name)) for name in values]
+    record = F.struct(*columns)
     if sink.encode == "avro":
-        return to_avro(record, sink.schema)
+        if has_spark_avro(rows.sparkSession):
+            return sparks_to_avro(record, sink.schema)
+        return to_avro(record, json.loads(rows.select(*columns).schema.json()), sink.schema)
     return F.to_json(record, {"ignoreNullFields": "false"})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from penstock.errors import InvalidInput
+from penstock.spark.pipeline.avro_schema import parse
 from penstock.spark.pipeline.ddl import check_type, columns_of, quoted
 from penstock.spark.pipeline.document import Field
 from penstock.spark.pipeline.spec import MESSAGE_COLUMNS
@@ -54,22 +54,19 @@ def read_avro(field: Field, directory: Path) -> tuple[str, list[str]]:
     except OSError as error:
         field.refuse(f"{file} can't be read: {error.strerror}")
         return "", []
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         field.refuse(f"{file} is not JSON: {error}")
         return "", []
-    columns = _record_fields(schema)
-    if columns is None:
+    if not isinstance(schema, dict) or schema.get("type") != "record":
         field.refuse(f'{file} is no schema of a record: {{"type": "record", "name": …, "fields": [{{"name": …}}, …]}}')
+        return "", []
+    try:
+        columns = [each.name for each in parse(schema).fields]
+    except InvalidInput as error:
+        field.refuse(f"{file}: {error.message}")
         return "", []
     _check_names(field, columns)
     return json.dumps(schema), columns
-
-
-def _record_fields(schema: Any) -> list[str] | None:
-    if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
-        return None
-    names = [str(each["name"]) for each in schema["fields"] if isinstance(each, dict) and "name" in each]
-    return names if names and len(names) == len(schema["fields"]) else None
 
 
 def _check_names(field: Field, columns: list[str]) -> None:

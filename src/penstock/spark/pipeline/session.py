@@ -29,6 +29,7 @@ _PANDAS_MIN = (2, 2)
 STOP_TIMEOUT_S = 3
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_AVRO = "spark-avro"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # delta-core is what delta-spark was called up to Spark 3.
 _DELTA_NAMED = re.compile(r"\bdelta-(?:spark|core)_")
@@ -61,6 +62,12 @@ def check_arrow() -> None:
         raise SparkMissing(how.format("which is not installed")) from None
     if _numbers(found) < _PANDAS_MIN:
         raise SparkMissing(how.format(f"not {found}"))
+
+
+def check_fastavro() -> None:
+    """For Avro without Spark's own package."""
+    if find_spec("fastavro") is None:
+        raise SparkMissing("Avro needs the package fastavro: pip install --upgrade 'penstock[spark]'")
 
 
 def check_deltalake() -> None:
@@ -99,8 +106,8 @@ def open_session(
         settings = with_delta(settings)
         if settings.get(_CATALOG) != _DELTA_CATALOG and not _has_own_settings():
             check_deltalake()
-    if needs_avro:
-        settings = _with_avro(settings)
+    if needs_avro and _AVRO not in _jars(settings) and not _has_own_settings():
+        check_fastavro()
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(variable, sys.executable)
     with _printing_to(log):
@@ -166,18 +173,6 @@ def _jars(conf: Mapping[str, str]) -> str:
     return " ".join(conf.get(name, "") for name in _JARS)
 
 
-def _with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
-    packages = [each for each in (conf.get("spark.jars.packages"), package) if each]
-    return {**conf, "spark.jars.packages": ",".join(packages)}
-
-
-def _with_avro(conf: Mapping[str, str]) -> dict[str, str]:
-    """Spark's own package, of the same version, unless one is named."""
-    if "spark-avro" in _jars(conf):
-        return dict(conf)
-    return _with_package(conf, f"org.apache.spark:spark-avro_2.13:{version('pyspark')}")
-
-
 def with_delta(conf: Mapping[str, str]) -> dict[str, str]:
     """Delta Lake's own package, if one is named; deltalake does without any setting."""
     named = _jars(conf)
@@ -196,8 +191,13 @@ def has_delta_lake(spark: SparkSession) -> bool:
     return bool(spark.conf.get(_CATALOG, "") == _DELTA_CATALOG)
 
 
+def has_spark_avro(spark: SparkSession) -> bool:
+    """Then Spark reads and writes Avro itself. What its own files of settings say is in its settings by now."""
+    return _AVRO in _jars({name: spark.conf.get(name, "") for name in _JARS})
+
+
 def _has_own_settings() -> bool:
-    """Then Delta Lake's package may be among them, which is known once Spark has started."""
+    """Then a package may be among them, which is known once Spark has started."""
     if "PYSPARK_SUBMIT_ARGS" in os.environ:
         return True
     package = find_spec("pyspark")
