@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from penstock.errors import SyncFailed
 from penstock.storage import kernel_syncs
 from penstock.storage.files import DiskFiles, File, Files
-from penstock.storage.kernel_syncs import KernelSyncs, Syncs
+from penstock.storage.kernel_syncs import AT_ONCE, KernelSyncs, Syncs
 from penstock.testing import Fault, FaultyFiles, MemoryFiles, MemorySyncs, Operation
 
 Open = Callable[[], tuple[Syncs, Files]]
@@ -27,21 +30,27 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     }[request.param]
 
 
-class Heard:
-    """What was told of each sync, and whether somebody has waited for it."""
+Told = SyncFailed | Literal["refused"] | None
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, SyncFailed | None]] = []
+
+class Heard:
+    """What was told of each sync."""
+
+    def __init__(self, syncs: Syncs) -> None:
+        self._syncs = syncs
+        self.told: list[tuple[str, Told]] = []
         self._more = asyncio.Event()
 
-    def of(self, name: str) -> Callable[[SyncFailed | None], None]:
-        def done(error: SyncFailed | None) -> None:
-            self.told.append((name, error))
-            self._more.set()
+    def begin(self, file: File, name: str) -> None:
+        count = len(self.told)
+        self._syncs.begin(file, partial(self.tell, name), partial(self.tell, name, "refused"))
+        assert len(self.told) == count
 
-        return done
+    def tell(self, name: str, what: Told) -> None:
+        self.told.append((name, what))
+        self._more.set()
 
-    async def all(self, count: int) -> list[tuple[str, SyncFailed | None]]:
+    async def all(self, count: int) -> list[tuple[str, Told]]:
         while len(self.told) < count:
             self._more.clear()
             await self._more.wait()
@@ -61,14 +70,14 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def test_a_sync_is_told_later_by_the_loop(opened: Open) -> None:
     async def main() -> None:
         syncs, files = opened()
-        heard = Heard()
+        heard = Heard(syncs)
         assert syncs.is_there
         file = written(files, "a")
-        assert syncs.begin(file, heard.of("a"))
+        heard.begin(file, "a")
         assert heard.told == []
         assert await heard.all(1) == [("a", None)]
         file.write([b"more"])
-        assert syncs.begin(file, heard.of("again"))
+        heard.begin(file, "again")
         assert (await heard.all(2))[1] == ("again", None)
         syncs.close()
 
@@ -78,10 +87,10 @@ def test_a_sync_is_told_later_by_the_loop(opened: Open) -> None:
 def test_syncs_of_many_files_are_under_way_together_and_each_is_told_once(opened: Open) -> None:
     async def main() -> None:
         syncs, files = opened()
-        heard = Heard()
+        heard = Heard(syncs)
         names = [f"file-{number}" for number in range(20)]
         for name in names:
-            assert syncs.begin(written(files, name), heard.of(name))
+            heard.begin(written(files, name), name)
         assert sorted(await heard.all(len(names))) == sorted((name, None) for name in names)
         await asyncio.sleep(0.01)
         assert len(heard.told) == len(names)
@@ -93,14 +102,14 @@ def test_syncs_of_many_files_are_under_way_together_and_each_is_told_once(opened
 def test_whoever_is_told_may_begin_the_next(opened: Open) -> None:
     async def main() -> None:
         syncs, files = opened()
-        heard = Heard()
+        heard = Heard(syncs)
         file = written(files, "a")
 
         def again(error: SyncFailed | None) -> None:
-            heard.of("first")(error)
-            assert syncs.begin(file, heard.of("second"))
+            heard.tell("first", error)
+            heard.begin(file, "second")
 
-        assert syncs.begin(file, again)
+        syncs.begin(file, again, lambda: None)
         assert await heard.all(2) == [("first", None), ("second", None)]
         syncs.close()
 
@@ -110,9 +119,10 @@ def test_whoever_is_told_may_begin_the_next(opened: Open) -> None:
 def test_a_file_may_be_closed_while_it_is_being_synced(opened: Open) -> None:
     async def main() -> None:
         syncs, files = opened()
-        heard = Heard()
+        heard = Heard(syncs)
         file = written(files, "a")
-        assert syncs.begin(file, heard.of("a"))
+        heard.begin(file, "a")
+        await asyncio.sleep(0)
         file.close()
         assert await heard.all(1) == [("a", None)]
         syncs.close()
@@ -123,17 +133,18 @@ def test_a_file_may_be_closed_while_it_is_being_synced(opened: Open) -> None:
 def test_what_is_under_way_is_told_before_the_end_and_nothing_is_begun_afterwards(opened: Open) -> None:
     async def main() -> None:
         syncs, files = opened()
-        heard = Heard()
+        heard = Heard(syncs)
         file = written(files, "a")
         for name in ("a", "b", "c"):
-            assert syncs.begin(file, heard.of(name))
+            heard.begin(file, name)
         syncs.close()
         assert sorted(heard.told) == [("a", None), ("b", None), ("c", None)]
         assert not syncs.is_there
-        assert not syncs.begin(file, heard.of("d"))
+        heard.begin(file, "d")
         syncs.close()
+        assert (await heard.all(4))[3] == ("d", "refused")
         await asyncio.sleep(0.01)
-        assert len(heard.told) == 3
+        assert len(heard.told) == 4
 
     run(main())
 
@@ -142,38 +153,87 @@ def test_a_file_of_another_kind_is_left_to_its_own_sync(opened: Open, tmp_path: 
     async def main() -> None:
         syncs, files = opened()
         other = written(MemoryFiles() if isinstance(files, DiskFiles) else DiskFiles(tmp_path / "other"), "a")
-        assert not syncs.begin(other, Heard().of("a"))
+        heard = Heard(syncs)
+        heard.begin(other, "a")
+        assert await heard.all(1) == [("a", "refused")]
         assert syncs.is_there
         syncs.close()
 
     run(main())
 
 
+def test_whoever_fails_when_it_is_told_keeps_nobody_else_from_being_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        caught: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: caught.append(context["exception"]))
+        syncs = KernelSyncs()
+        heard = Heard(syncs)
+        file = written(DiskFiles(tmp_path), "a")
+
+        def fail(error: SyncFailed | None) -> None:
+            raise ValueError("a bug")
+
+        syncs.begin(file, fail, lambda: None)
+        heard.begin(file, "a")
+        syncs.close()
+        assert heard.told == [("a", None)]
+        assert [type(error) for error in caught] == [ValueError]
+
+    run(main())
+
+
 def test_more_than_the_kernel_takes_are_left_to_others(tmp_path: Path) -> None:
     async def main() -> None:
-        syncs, heard = KernelSyncs(), Heard()
+        syncs = KernelSyncs()
+        heard = Heard(syncs)
         file = written(DiskFiles(tmp_path), "a")
-        begun = [syncs.begin(file, heard.of(str(number))) for number in range(2 * kernel_syncs.AT_ONCE)]
-        assert begun == [True] * kernel_syncs.AT_ONCE + [False] * kernel_syncs.AT_ONCE
-        await heard.all(kernel_syncs.AT_ONCE)
-        assert syncs.begin(file, heard.of("again"))
-        assert (await heard.all(kernel_syncs.AT_ONCE + 1))[-1] == ("again", None)
+        for number in range(2 * AT_ONCE):
+            heard.begin(file, str(number))
+        told = dict(await heard.all(2 * AT_ONCE))
+        assert [told[str(number)] for number in range(2 * AT_ONCE)] == [None] * AT_ONCE + ["refused"] * AT_ONCE
+        assert syncs.is_there
+        heard.begin(file, "again")
+        assert (await heard.all(2 * AT_ONCE + 1))[-1] == ("again", None)
         syncs.close()
 
     run(main())
 
 
-def test_a_file_that_the_kernel_refuses_ends_it_and_the_others_go_on_by_themselves(tmp_path: Path) -> None:
+def test_a_file_that_was_closed_is_refused_and_others_are_not(tmp_path: Path) -> None:
     async def main() -> None:
-        syncs, heard = KernelSyncs(), Heard()
-        files = DiskFiles(tmp_path)
-        file, closed = written(files, "a"), written(files, "b")
-        closed.close()
-        assert not syncs.begin(closed, heard.of("b"))
+        syncs = KernelSyncs()
+        heard = Heard(syncs)
+        files = [written(DiskFiles(tmp_path), name) for name in "abcde"]
+        for file, name in zip(files, "abcde", strict=True):
+            heard.begin(file, name)
+        for number in (0, 3):
+            files[number].close()
+        expected = {"a": "refused", "b": None, "c": None, "d": "refused", "e": None}
+        assert dict(await heard.all(5)) == expected
+        assert syncs.is_there
+        syncs.close()
+
+    run(main())
+
+
+def test_a_kernel_that_does_not_know_of_syncs_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No such request.
+    monkeypatch.setattr(kernel_syncs, "_FDSYNC", 99)
+    monkeypatch.setattr(kernel_syncs._Context, "_free", [])
+
+    async def main() -> None:
+        syncs = KernelSyncs()
+        heard = Heard(syncs)
+        file = written(DiskFiles(tmp_path), "a")
+        heard.begin(file, "a")
+        heard.begin(file, "b")
+        assert await heard.all(2) == [("a", "refused"), ("b", "refused")]
         assert not syncs.is_there
-        assert not syncs.begin(file, heard.of("a"))
-        file.sync()
-        assert heard.told == []
+        heard.begin(file, "c")
+        assert (await heard.all(3))[2] == ("c", "refused")
+        syncs.close()
 
     run(main())
 
@@ -182,47 +242,93 @@ def test_a_system_without_it_has_none(tmp_path: Path, monkeypatch: pytest.Monkey
     async def main() -> None:
         monkeypatch.setattr(kernel_syncs.platform, "machine", lambda: "pdp11")
         syncs = KernelSyncs()
+        heard = Heard(syncs)
         assert not syncs.is_there
-        assert not syncs.begin(written(DiskFiles(tmp_path), "a"), Heard().of("a"))
+        heard.begin(written(DiskFiles(tmp_path), "a"), "a")
+        assert await heard.all(1) == [("a", "refused")]
         syncs.close()
 
     run(main())
 
 
-def test_a_kernel_that_gives_no_context_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_gives_nothing_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         # More than it ever gives.
-        monkeypatch.setattr(kernel_syncs, "AT_ONCE", 1 << 30)
-        monkeypatch.setattr(kernel_syncs, "_EVENTS", 1)
-        assert not KernelSyncs().is_there
+        monkeypatch.setattr(kernel_syncs, "AT_ONCE", 1 << 28)
+        monkeypatch.setattr(kernel_syncs._Context, "_free", [])
+        syncs = KernelSyncs()
+        heard = Heard(syncs)
+        heard.begin(written(DiskFiles(tmp_path), "a"), "a")
+        assert await heard.all(1) == [("a", "refused")]
+        assert not syncs.is_there
+        syncs.close()
 
     run(main())
 
 
-def test_a_sync_that_fails_is_told_as_such(tmp_path: Path) -> None:
+def test_what_was_opened_is_given_back(tmp_path: Path) -> None:
+    def held() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    async def main() -> None:
+        file = written(DiskFiles(tmp_path), "a")
+        before = held()
+        for turn in range(200):
+            # More at the same time than are kept.
+            some = [KernelSyncs() for _ in range(kernel_syncs._KEPT + (turn == 100))]
+            for syncs in some:
+                syncs.begin(file, lambda error: None, lambda: None)
+                assert syncs.is_there
+            for syncs in some:
+                syncs.close()
+        assert held() <= before + kernel_syncs._KEPT
+
+    run(main())
+
+
+def test_a_process_that_was_forked_has_its_own(tmp_path: Path) -> None:
+    script = """
+import asyncio, os, sys
+from penstock.storage.files import DiskFiles
+from penstock.storage.kernel_syncs import KernelSyncs
+
+async def main():
+    syncs, told = KernelSyncs(), asyncio.get_running_loop().create_future()
+    file = DiskFiles(".").open(str(os.getpid()), "create")
+    file.write([b"x"])
+    syncs.begin(file, told.set_result, lambda: told.set_result("refused"))
+    assert await told is None
+    syncs.close()
+
+asyncio.run(main())
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+asyncio.run(main())
+"""
+    ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_sync_that_fails_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def before(operation: Operation) -> Fault | None:
         return Fault(SyncFailed("fdatasync: Input/output error")) if operation.kind == "sync" else None
 
     async def main() -> None:
-        syncs, heard = MemorySyncs(), Heard()
-        assert syncs.begin(written(FaultyFiles(MemoryFiles(), before), "a"), heard.of("a"))
+        heard = Heard(MemorySyncs())
+        heard.begin(written(FaultyFiles(MemoryFiles(), before), "a"), "a")
         ((_, error),) = await heard.all(1)
         assert isinstance(error, SyncFailed)
 
     async def by_the_kernel() -> None:
-        syncs, heard = KernelSyncs(), Heard()
-        file = written(DiskFiles(tmp_path), "a")
-        told = syncs._call
-
-        def failing(call: int, *arguments: Any) -> int:
-            count = int(told(call, *arguments))
-            if call == syncs._getevents:
-                for event in syncs._events[:count]:
-                    event.result = -5
-            return count
-
-        syncs._call = failing
-        assert syncs.begin(file, heard.of("a"))
+        syncs = KernelSyncs()
+        heard = Heard(syncs)
+        assert syncs._has_context()
+        context = syncs._context
+        assert context is not None
+        ended = context.ended
+        monkeypatch.setattr(context, "ended", lambda at_least: [(number, -5) for number, _ in ended(at_least)])
+        heard.begin(written(DiskFiles(tmp_path), "a"), "a")
         ((_, error),) = await heard.all(1)
         assert isinstance(error, SyncFailed)
         assert error.message == f"fdatasync of {tmp_path}/a: Input/output error"

@@ -76,8 +76,12 @@ class Disk:
             return
         if unsynced is None:
             self._loop.call_soon(done, None)
-        elif self._syncs is None or not self._syncs.begin(unsynced.file, partial(self._synced, log, unsynced, done)):
-            self._on_a_thread(log.sync, done)
+        else:
+            by_a_thread = partial(self._on_a_thread, log.sync, done)
+            if self._syncs is None:
+                by_a_thread()
+            else:
+                self._syncs.begin(unsynced.file, partial(self._synced, log, unsynced, done), by_a_thread)
 
     def _synced(self, log: Log, unsynced: Unsynced, done: Synced, failure: Fatal | None) -> None:
         if not log.writing.acquire(blocking=False):

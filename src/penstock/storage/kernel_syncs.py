@@ -1,12 +1,13 @@
 """Files synced by the kernel while the event loop goes on: Linux's own asynchronous I/O, by `ctypes`.
 
-    begin(file, done) ─► io_submit ─► a worker of the kernel syncs ─► eventfd ─► io_getevents ─► done, on the loop
+    begin(file) ─┐
+    begin(file) ─┴─ end of the turn ─► io_submit ─► workers of the kernel sync ─► eventfd ─► io_getevents ─► done
 
 No thread of ours is woken, waits for the interpreter's lock, and wakes the loop again: that takes a process four times
-as much of a processor as the sync itself does. Syncs of several files are under way at the same time.
+as much of a processor as the sync itself does. Syncs of several files are under way at the same time. Those of a turn
+are handed over together, when the rest of its work is done: the kernel's workers come first, and would interrupt it.
 
-A kernel that has it not, or does not let us (another system, an old one, a sandbox), is noticed at the first try, and
-`begin` says no from then on.
+A kernel that has no such thing, or does not let us (another system, an old one, a sandbox), is found out at first try.
 """
 
 from __future__ import annotations
@@ -17,21 +18,34 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from errno import EAGAIN, EBADF
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from penstock.errors import SyncFailed
 from penstock.storage.files import DiskFile, File
 
 Done = Callable[[SyncFailed | None], None]
+Refused = Callable[[], None]
 
 # As many as may be under way at a time. The kernel counts them, for all processes together.
 AT_ONCE = 64
-_EVENTS = AT_ONCE
+_KEPT = 8
 _FDSYNC = 3
 _TELL_EVENTFD = 1
-# io_setup, io_destroy, io_getevents, io_submit.
-_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
+
+
+class _Calls(NamedTuple):
+    """Their numbers."""
+
+    setup: int
+    destroy: int
+    getevents: int
+    submit: int
+
+
+_CALLS = {"x86_64": _Calls(206, 207, 208, 209), "aarch64": _Calls(0, 1, 4, 2)}
 
 
 class Syncs(Protocol):
@@ -39,9 +53,9 @@ class Syncs(Protocol):
     def is_there(self) -> bool:
         """As far as is known. If not, it never will be."""
 
-    def begin(self, file: File, done: Done) -> bool:
-        """What is written to the file so far is on disk when `done` is called, later, by the event loop; or it is told
-        why not. False if this can't be had: `done` is not called then, and `File.sync` is there."""
+    def begin(self, file: File, done: Done, refused: Refused) -> None:
+        """One of the two is called, later, by the event loop. `done`: what is written to the file by now is on disk, or
+        why not. `refused`: nothing has happened, and `File.sync` is there."""
 
     def close(self) -> None:
         """When what is under way has come to its end."""
@@ -77,10 +91,11 @@ class _Event(ctypes.Structure):
     )
 
 
-class _UnderWay(NamedTuple):
+class _Begun(NamedTuple):
     file: DiskFile
     done: Done
-    began: float
+    refused: Refused
+    at: float
 
 
 class KernelSyncs:
@@ -88,70 +103,150 @@ class KernelSyncs:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._under_way: dict[int, _UnderWay] = {}
-        self._begun = 0
-        self._eventfd = -1
-        self._context = ctypes.c_ulong(0)
-        self._events = (_Event * _EVENTS)()
-        self._request = _Request(opcode=_FDSYNC, flags=_TELL_EVENTFD)
-        self._pointer = ctypes.pointer(self._request)
-        # With the interpreter's lock: but for the last, none of these calls waits for anything.
-        self._call: Any = None
-        calls = _CALLS.get(platform.machine())
-        if sys.platform == "linux" and sys.byteorder == "little" and calls is not None and sys.maxsize > 2**32:
-            self._setup, self._destroy, self._getevents, self._submit = calls
-            self._open()
-
-    def _open(self) -> None:
-        call = ctypes.PyDLL(None, use_errno=True).syscall
-        call.restype = ctypes.c_long
-        if call(self._setup, AT_ONCE, ctypes.byref(self._context)) != 0:
-            return
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._request.eventfd = self._eventfd
-        self._call = call
-        self._loop.add_reader(self._eventfd, self._came)
+        self._begun: list[_Begun] = []
+        self._under_way: dict[int, _Begun] = {}
+        self._count = 0
+        # Until it is known better.
+        self._is_there = sys.platform == "linux" and sys.maxsize > 2**32 and platform.machine() in _CALLS
+        self._context: _Context | None = None
 
     @property
     def is_there(self) -> bool:
-        return self._call is not None
+        return self._is_there
 
-    def begin(self, file: File, done: Done) -> bool:
-        if self._call is None or not isinstance(file, DiskFile) or len(self._under_way) >= AT_ONCE:
-            return False
-        self._begun += 1
-        # The kernel takes a copy.
-        self._request.data = self._begun
-        self._request.file = file.number
-        began = perf_counter()
-        if self._call(self._submit, self._context, 1, ctypes.byref(self._pointer)) != 1:
-            if not self._under_way:
-                # Not for want of room.
-                self.close()
-            return False
-        self._under_way[self._begun] = _UnderWay(file, done, began)
-        return True
+    def begin(self, file: File, done: Done, refused: Refused) -> None:
+        is_room = len(self._under_way) + len(self._begun) < AT_ONCE
+        if not isinstance(file, DiskFile) or not is_room or not self._has_context():
+            self._loop.call_soon(refused)
+            return
+        if not self._begun:
+            self._loop.call_soon(self._submit)
+        self._begun.append(_Begun(file, done, refused, perf_counter()))
+
+    def _has_context(self) -> bool:
+        if self._context is None and self._is_there:
+            self._context = _Context.taken(_CALLS[platform.machine()])
+            self._is_there = self._context is not None
+            if self._context is not None:
+                self._loop.add_reader(self._context.eventfd, self._came)
+        return self._is_there
+
+    def _submit(self) -> None:
+        begun, self._begun = self._begun, []
+        if not begun or self._context is None:
+            # They were handed over at the end.
+            return
+        numbers = range(self._count, self._count + len(begun))
+        self._count += len(begun)
+        # One that was closed meanwhile has no number any more, and is refused. Whoever closes it on another thread at
+        # this very moment has synced it: a log does not believe us then (`Log.synced`).
+        refusals = self._context.submit([(number, one.file.number) for number, one in zip(numbers, begun, strict=True)])
+        for number, one in zip(numbers, begun, strict=True):
+            refusal = refusals.get(number)
+            if refusal is None:
+                self._under_way[number] = one
+                continue
+            if refusal not in (EAGAIN, EBADF):
+                self._is_there = False
+            self._loop.call_soon(one.refused)
 
     def _came(self) -> None:
-        os.eventfd_read(self._eventfd)
+        assert self._context is not None
+        os.eventfd_read(self._context.eventfd)
         self._tell(0)
 
     def _tell(self, at_least: int) -> None:
-        count = self._call(self._getevents, self._context, at_least, _EVENTS, self._events, None)
-        # As they are now: whoever is told may begin another.
-        ended = [(self._under_way.pop(event.data), event.result) for event in self._events[: max(count, 0)]]
-        for (file, done, began), result in ended:
-            if result == 0:
-                file.took(perf_counter() - began)
-                done(None)
+        assert self._context is not None
+        for number, result in self._context.ended(at_least):
+            file, done, _, began = self._under_way.pop(number)
+            failure = None
+            if result:
+                failure = SyncFailed(f"fdatasync of {file.path}: {os.strerror(-result)}", file=file.path)
             else:
-                done(SyncFailed(f"fdatasync of {file.path}: {os.strerror(-result)}", file=file.path))
+                file.took(perf_counter() - began)
+            try:
+                done(failure)
+            except Exception as error:
+                # Others are to be told, too.
+                self._loop.call_exception_handler({"message": "whoever waited for a sync failed", "exception": error})
 
     def close(self) -> None:
-        if self._call is not None:
-            while self._under_way:
-                self._tell(len(self._under_way))
-            self._loop.remove_reader(self._eventfd)
-            self._call(self._destroy, self._context)
-            os.close(self._eventfd)
-            self._call = None
+        self._is_there = False
+        if self._context is None:
+            return
+        self._submit()
+        while self._under_way:
+            self._tell(len(self._under_way))
+        self._loop.remove_reader(self._context.eventfd)
+        self._context.give_back()
+        self._context = None
+
+
+class _Context:
+    """What the kernel keeps for us, and how it is called.
+
+    To end one takes the kernel 30 ms. So some are kept for whoever needs one next.
+    """
+
+    _free: ClassVar[list[_Context]] = []
+
+    def __init__(self, calls: _Calls, call: Any, context: ctypes.c_ulong) -> None:
+        self._calls = calls
+        # With the interpreter's lock: but for waiting at the end, none of these calls waits for anything.
+        self._call = call
+        self._context = context
+        self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._events = (_Event * AT_ONCE)()
+        self._requests = [_Request(opcode=_FDSYNC, flags=_TELL_EVENTFD, eventfd=self.eventfd) for _ in range(AT_ONCE)]
+        self._pointers = (ctypes.POINTER(_Request) * AT_ONCE)(*map(ctypes.pointer, self._requests))
+        self._pointer_bytes = ctypes.sizeof(ctypes.POINTER(_Request))
+
+    @classmethod
+    def taken(cls, calls: _Calls) -> _Context | None:
+        with suppress(IndexError):
+            return cls._free.pop()
+        call = ctypes.PyDLL(None, use_errno=True).syscall
+        call.restype = ctypes.c_long
+        context = ctypes.c_ulong(0)
+        if call(ctypes.c_long(calls.setup), ctypes.c_long(AT_ONCE), ctypes.byref(context)) != 0:
+            return None
+        return cls(calls, call, context)
+
+    def submit(self, files: list[tuple[int, int]]) -> dict[int, int]:
+        """Numbers of requests and of their files, at most AT_ONCE; why some of them were refused."""
+        for request, (number, file) in zip(self._requests, files, strict=False):
+            request.data = number
+            # None that is open has this one.
+            request.file = file if file >= 0 else 0xFFFFFFFF
+        refusals = {}
+        at = 0
+        while at < len(files):
+            first = ctypes.byref(self._pointers, at * self._pointer_bytes)
+            count = ctypes.c_long(len(files) - at)
+            taken = self._call(ctypes.c_long(self._calls.submit), self._context, count, first)
+            if taken > 0:
+                at += taken
+            else:
+                refusals[files[at][0]] = ctypes.get_errno() or EAGAIN
+                at += 1
+        return refusals
+
+    def ended(self, at_least: int) -> list[tuple[int, int]]:
+        """Numbers of requests, and their results: 0, or below it what went wrong."""
+        least, most = ctypes.c_long(at_least), ctypes.c_long(AT_ONCE)
+        count = self._call(ctypes.c_long(self._calls.getevents), self._context, least, most, self._events, None)
+        return [(event.data, event.result) for event in self._events[: max(count, 0)]]
+
+    def give_back(self) -> None:
+        """Nothing of it is under way."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.eventfd)
+        if len(self._free) < _KEPT:
+            self._free.append(self)
+            return
+        self._call(ctypes.c_long(self._calls.destroy), self._context)
+        os.close(self.eventfd)
+
+
+# The memory that they are in is not a child's.
+os.register_at_fork(after_in_child=_Context._free.clear)

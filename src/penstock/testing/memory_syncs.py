@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from penstock.errors import SyncFailed
 from penstock.storage.files import File
-from penstock.storage.kernel_syncs import Done
+from penstock.storage.kernel_syncs import Done, Refused
 from penstock.testing.faulty_files import FaultyFile
 from penstock.testing.memory_files import MemoryFile
 
@@ -23,9 +23,10 @@ class MemorySyncs:
         self._ending: dict[int, Callable[[], None]] = {}
         self._begun = 0
 
-    def begin(self, file: File, done: Done) -> bool:
+    def begin(self, file: File, done: Done, refused: Refused) -> None:
         if not self.is_there or not isinstance(file, MemoryFile | FaultyFile):
-            return False
+            self._loop.call_soon(refused)
+            return
         self._begun += 1
         end = file.begin_sync()
 
@@ -39,7 +40,6 @@ class MemorySyncs:
 
         self._ending[self._begun] = ended
         self._loop.call_soon(self._turn, self._begun, self._turns())
-        return True
 
     def _turn(self, number: int, left: int) -> None:
         if left > 1:
