@@ -12,9 +12,9 @@ import pytest
 
 from penstock.broker.disk import SMALL_BYTES, Disk
 from penstock.broker.journal import Journal
-from penstock.errors import DiskFull, LogClosed, SyncFailed
+from penstock.errors import DiskFull, Fatal, LogClosed, SyncFailed
 from penstock.message import Message
-from penstock.storage.log import Log
+from penstock.storage.log import Log, LogSettings
 from penstock.storage.mark import read_mark
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryFiles, MemorySyncs, Operation
 from support import frame_of, open_log, values_of
@@ -27,7 +27,7 @@ class Bench:
         self.fault: dict[str, Fault] = {}
         self.by: dict[str, list[threading.Thread]] = {"write": [], "sync": []}
         self.files = MemoryFiles()
-        self.log = open_log(FaultyFiles(self.files, self._before))
+        self.log = open_log(FaultyFiles(self.files, self._before), settings=LogSettings(256 * 1024))
         self.disk = Disk(executor, lone_writes=False, syncs=MemorySyncs(lambda: turns))
         self.journal = self.journal_of(self.log)
         self.by = {"write": [], "sync": []}
@@ -209,3 +209,65 @@ def test_syncs_that_are_there_no_more_are_done_by_threads() -> None:
         assert bench.by["sync"][1] is not threading.current_thread()
 
     on_a_bench(work, turns=100)
+
+
+def test_a_new_segment_is_made_by_a_thread() -> None:
+    async def work(bench: Bench) -> None:
+        await bench.journal.commit(frame_of(b"x" * 250 * 1024))
+        await bench.no_thread_is_at_it()
+        before = len(bench.log.segments)
+        await bench.journal.commit(frame_of(b"x" * 10 * 1024))
+        assert len(bench.log.segments) == before + 1
+        assert threading.current_thread() not in bench.by["sync"]
+
+    on_a_bench(work)
+
+
+@pytest.mark.parametrize("where", ["write", "sync", "begin"])
+def test_a_bug_is_told_to_those_who_wait_and_the_next_are_not_stuck(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(bench: Bench) -> None:
+        def fail(*arguments: Any) -> None:
+            raise ValueError("a bug")
+
+        owner, name = {"write": (Log, "append"), "sync": (Log, "sync"), "begin": (Log, "unsynced")}[where]
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fail)
+            # By a thread, and by the loop.
+            for size in (SMALL_BYTES, 1):
+                committing = bench.journal.commit(frame_of(b"x" * size))
+                if (where, size) in (("sync", 1), ("begin", SMALL_BYTES)):
+                    await committing
+                else:
+                    with pytest.raises(Fatal, match="a bug"):
+                        await committing
+                await bench.no_thread_is_at_it()
+        await bench.journal.commit(Message(b"y"))
+        assert bench.disk.under_way == 0
+
+    on_a_bench(work)
+
+
+def test_without_a_pool_of_threads_nobody_waits_in_vain() -> None:
+    async def work(bench: Bench) -> None:
+        is_held, is_over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with bench.log.writing:
+                is_held.set()
+                is_over.wait()
+
+        committing = bench.journal.commit(Message(b"x"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        bench.disk.executor.shutdown()
+        holding = threading.Thread(target=hold)
+        holding.start()
+        is_held.wait()
+        with pytest.raises(LogClosed):
+            await committing
+        is_over.set()
+        holding.join()
+
+    on_a_bench(work, turns=10)

@@ -40,8 +40,10 @@ class Host:
     async def on_a_thread(self, work: Callable[[], T]) -> T:
         return work()
 
-    async def store(self, log: Log, work: Callable[[], T], size: int) -> T:
-        return work()
+    async def store(self, log: Log, append: Callable[[], T], size: int, *, begins_epoch: bool) -> T:
+        done = append()
+        log.sync()
+        return done
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
         self.asked.append(fetch)

@@ -13,7 +13,7 @@ import pytest
 from penstock.broker.disk import SMALL_BYTES, Disk
 from penstock.cluster.storing import Storing
 from penstock.errors import DiskFull, SyncFailed
-from penstock.storage.log import Log
+from penstock.storage.log import Log, LogSettings
 from penstock.testing import Fault, FaultyFiles, MemoryFiles, MemorySyncs, Operation
 from support import frame_of, open_log, values_of
 
@@ -23,7 +23,7 @@ class Follower:
 
     def __init__(self, executor: ThreadPoolExecutor, *, has_syncs: bool = True) -> None:
         self.fault: Fault | None = None
-        self.log: Log = open_log(FaultyFiles(MemoryFiles(), self._before))
+        self.log: Log = open_log(FaultyFiles(MemoryFiles(), self._before), settings=LogSettings(256 * 1024))
         disk = Disk(executor, syncs=MemorySyncs() if has_syncs else None)
         self.storing = Storing(lambda: disk, asyncio.to_thread)
         self._by: list[threading.Thread] = []
@@ -35,8 +35,8 @@ class Follower:
         self._by.append(threading.current_thread())
         return self.log.append([frame_of(b"x")]).next_offset
 
-    async def is_by_the_loop(self, size: int = 100) -> bool:
-        end = await self.storing.store(self.log, self._append, size)
+    async def is_by_the_loop(self, size: int = 100, *, begins_epoch: bool = False) -> bool:
+        end = await self.storing.store(self.log, self._append, size, begins_epoch=begins_epoch)
         assert self.log.synced_offset == end
         return self._by[-1] is threading.current_thread()
 
@@ -68,6 +68,17 @@ def test_without_syncs_by_the_kernel_everything_is_written_by_threads() -> None:
     follows(work, has_syncs=False)
 
 
+def test_what_has_other_files_synced_first_is_written_by_a_thread() -> None:
+    async def work(follower: Follower) -> None:
+        assert not await follower.is_by_the_loop(begins_epoch=True)
+        # The segment has no room for that.
+        follower.log.append([frame_of(b"x" * 256 * 1024)])
+        assert not await follower.is_by_the_loop()
+        assert await follower.is_by_the_loop()
+
+    follows(work)
+
+
 def test_the_loop_does_not_wait_for_somebody_else_who_writes_to_the_log() -> None:
     async def work(follower: Follower) -> None:
         is_held, is_over = threading.Event(), threading.Event()
@@ -97,7 +108,7 @@ def test_what_can_not_be_written_is_told_and_the_log_is_free_again() -> None:
 
         for size in (100, SMALL_BYTES + 1):
             with pytest.raises(DiskFull):
-                await follower.storing.store(follower.log, fail, size)
+                await follower.storing.store(follower.log, fail, size, begins_epoch=False)
 
         def is_free() -> bool:
             with follower.log.writing:

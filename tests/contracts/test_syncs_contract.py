@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -11,10 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import uvloop
 
 from penstock.errors import SyncFailed
 from penstock.storage import kernel_syncs
-from penstock.storage.files import DiskFiles, File, Files
+from penstock.storage.files import DiskFile, DiskFiles, File, Files
 from penstock.storage.kernel_syncs import AT_ONCE, KernelSyncs, Syncs
 from penstock.testing import Fault, FaultyFiles, MemoryFiles, MemorySyncs, Operation
 
@@ -63,8 +67,16 @@ def written(files: Files, name: str) -> File:
     return file
 
 
+_run: list[Callable[[Coroutine[Any, Any, None]], None]] = []
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"], autouse=True)
+def _loop(request: pytest.FixtureRequest) -> None:
+    _run[:] = [request.param]
+
+
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
+    _run[0](work)
 
 
 def test_a_sync_is_told_later_by_the_loop(opened: Open) -> None:
@@ -284,6 +296,77 @@ def test_what_was_opened_is_given_back(tmp_path: Path) -> None:
         assert held() <= before + kernel_syncs._KEPT
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(os, "eventfd"), (DiskFile, "opened_again")], ids=["its own", "the file's"]
+)
+def test_while_too_many_files_are_open_it_is_refused_and_not_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    def too_many(*arguments: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def main() -> None:
+        syncs = KernelSyncs()
+        heard = Heard(syncs)
+        file = written(DiskFiles(tmp_path), "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(kernel_syncs._Context, "_free", [])
+            patch.setattr(owner, name, too_many)
+            heard.begin(file, "a")
+            assert await heard.all(1) == [("a", "refused")]
+        assert syncs.is_there
+        heard.begin(file, "again")
+        assert (await heard.all(2))[1] == ("again", None)
+        syncs.close()
+
+    run(main())
+
+
+def test_whoever_is_told_may_end_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        syncs = KernelSyncs()
+        heard = Heard(syncs)
+        file = written(DiskFiles(tmp_path), "a")
+
+        def end(error: SyncFailed | None) -> None:
+            heard.tell("end", error)
+            syncs.close()
+
+        syncs.begin(file, end, lambda: None)
+        for name in ("a", "b"):
+            heard.begin(file, name)
+        assert sorted(await heard.all(3)) == [("a", None), ("b", None), ("end", None)]
+        assert not syncs.is_there
+
+    run(main())
+
+
+def test_one_whose_loop_has_ended_gives_back_what_it_had(tmp_path: Path) -> None:
+    async def main() -> None:
+        syncs = KernelSyncs()
+        heard = Heard(syncs)
+        heard.begin(written(DiskFiles(tmp_path), "a"), "a")
+        await heard.all(1)
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    run(main())
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_each_who_syncs_a_file_has_an_opening_of_its_own(tmp_path: Path) -> None:
+    file = DiskFiles(tmp_path).open("a", "create")
+    numbers = {file._fd, file.opened_again()}
+    assert len(numbers) == 2
+    assert file.opened_again() in numbers
+    assert len({os.fstat(number).st_ino for number in numbers}) == 1
+    file.close()
+    assert file.opened_again() == -1
+    for number in numbers:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
 
 
 def test_a_process_that_was_forked_has_its_own(tmp_path: Path) -> None:

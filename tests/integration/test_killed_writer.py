@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,14 +24,18 @@ KILLS_AT_RANDOM = 40
 KILLS_AT_A_SYNC = 20
 
 
-def start(directory: Path, run: str, *more: str, strace: str | None = None) -> subprocess.Popen[bytes]:
+def start(
+    directory: Path, run: str, *more: str, strace: str | None = None, by_the_kernel: bool = False
+) -> subprocess.Popen[bytes]:
+    """`by_the_kernel`: what is little is synced as in ADR 21."""
     command = [sys.executable, str(WRITER), str(directory), run, *more]
     if strace is not None:
         program = shutil.which("strace")
         assert program, "strace is missing; `make setup` installs it"
         call = strace.split(":")[0]
         command = [program, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={strace}", *command]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
+    environment = {**os.environ, "SYNCS": "1"} if by_the_kernel else None
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
 
 
 def lines_of(process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
@@ -71,7 +76,7 @@ def test_a_writer_killed_at_any_time_loses_nothing_it_acknowledged(tmp_path: Pat
     random = Random(7)
     history = History()
     for run in range(int(KILLS_AT_RANDOM * scale)):
-        process = start(tmp_path / "log", f"r{run}")
+        process = start(tmp_path / "log", f"r{run}", by_the_kernel=run % 2 == 0)
         kill_after = random.choice((0, 1, 20, 200, 1000, 2000))
         for heard, line in enumerate(lines_of(process)):
             assert "stopped" not in line, line
@@ -89,8 +94,11 @@ def test_a_writer_killed_at_its_nth_sync_loses_nothing_it_acknowledged(tmp_path:
     random = Random(8)
     history = History()
     for run in range(int(KILLS_AT_A_SYNC * scale)):
-        at = random.randint(1, 40)
-        process = start(tmp_path / "log", f"s{run}", strace=f"fdatasync:signal=KILL:when={at}")
+        at, by_the_kernel = random.randint(1, 40), run % 2 == 0
+        call = "io_submit" if by_the_kernel else "fdatasync"
+        process = start(
+            tmp_path / "log", f"s{run}", strace=f"{call}:signal=KILL:when={at}", by_the_kernel=by_the_kernel
+        )
         for line in lines_of(process):
             history.hear(line)
         assert process.wait() == -9
@@ -116,6 +124,20 @@ def test_a_failed_sync_stops_the_process_and_the_next_start_needs_no_help(tmp_pa
         history.hear(line)
     assert again.wait() == 0
     history.check(tmp_path / "log")
+
+
+@pytest.mark.parametrize("error", ["EAGAIN", "EINVAL"])
+def test_a_kernel_that_takes_no_syncs_for_a_while_or_none_any_more_costs_nobody_a_message(
+    tmp_path: Path, error: str
+) -> None:
+    history = History()
+    inject = f"io_submit:error={error}:when=5..9"
+    process = start(tmp_path / "log", "a", "40", "no", strace=inject, by_the_kernel=True)
+    for line in lines_of(process):
+        history.hear(line)
+    assert process.wait() == 0
+    history.check(tmp_path / "log")
+    assert len(history.acknowledged) == 16 * 40
 
 
 def test_a_full_disk_refuses_publishes_until_there_is_room_and_loses_nothing(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from penstock.clock import SystemClock
 from penstock.errors import Fatal, PenstockError
 from penstock.message import Message
 from penstock.storage.files import DiskFiles
+from penstock.storage.kernel_syncs import KernelSyncs
 from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
 
@@ -41,7 +42,8 @@ def keep_merging(log: Log) -> None:
 
 async def write(log: Log, run: str, count: int) -> None:
     loop = asyncio.get_running_loop()
-    journal = Journal(log, clock=SystemClock(), disk=Disk(ThreadPoolExecutor(2)), loop=loop)
+    syncs = KernelSyncs() if "SYNCS" in os.environ else None
+    journal = Journal(log, clock=SystemClock(), disk=Disk(ThreadPoolExecutor(2), syncs=syncs), loop=loop)
 
     async def task(name: int) -> None:
         for i in range(count):

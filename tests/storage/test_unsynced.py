@@ -95,6 +95,23 @@ def test_a_failure_is_final(log: Log) -> None:
             again()
 
 
+def test_a_failure_is_told_though_the_log_was_closed_meanwhile(log: Log) -> None:
+    log.append([frame_of(b"a")])
+    unsynced = log.unsynced()
+    assert unsynced is not None
+    log.close()
+    with pytest.raises(SyncFailed):
+        log.synced(unsynced, SyncFailed("fdatasync: Input/output error"))
+
+
+def test_what_is_more_than_a_write_is_known_before(files: MemoryFiles, log: Log) -> None:
+    assert log.merely_writes(100)
+    assert log.merely_writes(1 << 20), "a segment that is empty takes anything"
+    log.append([frame_of(b"a" * 1000)])
+    assert log.merely_writes(100)
+    assert not log.merely_writes(4000)
+
+
 def test_a_log_that_failed_by_itself_meanwhile_believes_no_success(log: Log) -> None:
     log.append([frame_of(b"a")])
     unsynced = log.unsynced()

@@ -404,14 +404,16 @@ class Broker:
     # --- the end -----------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        await self.settle()
-        async with self._work.changing:
-            for partition in self._topics.partitions:
-                with suppress(PenstockError):
-                    await partition.groups.close()
-                await partition.stop()
-            await self._work.on_a_thread(self._close)
-        self.disk.close()
+        try:
+            await self.settle()
+            async with self._work.changing:
+                for partition in self._topics.partitions:
+                    with suppress(PenstockError):
+                        await partition.groups.close()
+                    await partition.stop()
+                await self._work.on_a_thread(self._close)
+        finally:
+            self.disk.close()
 
     def _close(self) -> None:
         try:

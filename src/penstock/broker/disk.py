@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from functools import partial
 from threading import get_ident
 
-from penstock.errors import Fatal, PenstockError
+from penstock.errors import Fatal, LogClosed, PenstockError
 from penstock.limits import KIB
 from penstock.storage.kernel_syncs import Syncs
 from penstock.storage.log import Log, Unsynced
@@ -63,9 +63,11 @@ class Disk:
         is_alone = self.under_way <= items <= _FEW and size <= SMALL_BYTES
         return is_alone and self._lone_writes and self._average_us[is_synced] < _FAST_US
 
-    def may_sync_soon(self, size: int, is_synced: bool) -> bool:
-        """Whether the loop may write so many bytes, to have them synced meanwhile."""
-        return self._syncs is not None and self._syncs.is_there and is_synced and size <= SMALL_BYTES
+    def may_sync_soon(self, log: Log, size: int) -> bool:
+        """Whether the loop may write so many bytes to the log, to have them synced meanwhile."""
+        if self._syncs is None or not self._syncs.is_there or size > SMALL_BYTES:
+            return False
+        return log.sync_within_us is None and log.merely_writes(size)
 
     def sync_soon(self, log: Log, done: Synced) -> None:
         """What was written to the log so far is on disk when `done` is called, later, by the loop."""
@@ -108,9 +110,17 @@ class Disk:
                 sync()
             except PenstockError as found:
                 error = found
+            except Exception as found:
+                # A bug of ours. Whoever waits must hear of it.
+                error = Fatal(f"unexpected {found!r}")
+                error.__cause__ = found
             self._loop.call_soon_threadsafe(done, error)
 
-        self.submit(work)
+        try:
+            self.submit(work)
+        except RuntimeError as found:
+            # The pool is gone.
+            self._loop.call_soon(done, LogClosed(f"nothing can be synced any more: {found}"))
 
     def close(self) -> None:
         if self._syncs is not None:

@@ -2,8 +2,8 @@
 
 A log that need not be synced at once (`Log.sync_within`) is synced from here in time; "on disk" then means "written".
 
-`async` ends here. Below is plain Python. Whether the loop writes, or a thread, and who waits for the disk, is up to
-`Disk`; the loop hears of a whole group of commits at once.
+`async` ends here. Below, but for syncs by the kernel, is plain Python. Whether the loop writes or a thread, and who
+waits for the disk, is up to `Disk`; the loop hears of a whole group of commits at once.
 
 Of a log that is replicated, `wrote` hears what is on disk here, and callers are told only once `committed` says that it
 is wherever it has to be; those who want to know no more than that it is here ask for `on_disk`.
@@ -151,7 +151,7 @@ class Journal:
         return self._disk.may_be_kept_waiting(*self._commits.waiting, self._log.sync_within_us is None)
 
     def _may_sync_soon(self) -> bool:
-        return self._disk.may_sync_soon(self._commits.waiting[1], self._log.sync_within_us is None)
+        return self._disk.may_sync_soon(self._log, self._commits.waiting[1])
 
     def _write_now(self, write: Callable[[], None]) -> None:
         is_alone = self._may_write_now()

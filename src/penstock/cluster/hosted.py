@@ -70,7 +70,7 @@ class Host(Protocol):
 
     def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]: ...
 
-    def store(self, log: Log, append: Callable[[], T], size: int) -> Awaitable[T]:
+    def store(self, log: Log, append: Callable[[], T], size: int, *, begins_epoch: bool) -> Awaitable[T]:
         """The same for what writes so many bytes to a log, which are on disk then; or at once, if that is little."""
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None: ...
@@ -391,6 +391,8 @@ class Hosted:
         assert arrived is not None, "a part of a reply with data has frames"
         own = self.logs[effect.log]
 
+        begins_epoch = any(epoch > self._last(effect.log) for epoch, _ in effect.data.epochs)
+
         def append() -> int:
             return append_replicated(own, arrived.frames, source_id=arrived.log, next_offset=effect.data.end)
 
@@ -402,7 +404,7 @@ class Hosted:
 
         async def tried() -> int:
             try:
-                return await self._host.store(own, append, len(arrived.frames))
+                return await self._host.store(own, append, len(arrived.frames), begins_epoch=begins_epoch)
             except LogDiverged as error:
                 if error.details["by"] != "append_time" or own.start_offset < own.end_offset:
                     raise

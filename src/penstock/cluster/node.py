@@ -456,8 +456,8 @@ class Node:
     def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return self.queue.on_a_thread(work)
 
-    def store(self, log: Log, append: Callable[[], T], size: int) -> Awaitable[T]:
-        return self._storing.store(log, append, size)
+    def store(self, log: Log, append: Callable[[], T], size: int, *, begins_epoch: bool) -> Awaitable[T]:
+        return self._storing.store(log, append, size, begins_epoch=begins_epoch)
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
         self.following.ask(leader, hosted, fetch)

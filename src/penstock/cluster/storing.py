@@ -1,7 +1,7 @@
 """By whom the copies of what leaders have sent are written.
 
 What is small is written by the event loop, and synced by the kernel while the loop goes on (ADR 21), unless somebody
-else writes to the log; otherwise a thread does both.
+else writes to the log, or something else is to be synced first; otherwise a thread does both.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class Storing:
         self._disk = disk
         self._on_a_thread = on_a_thread
 
-    async def store(self, log: Log, append: Callable[[], T], size: int) -> T:
+    async def store(self, log: Log, append: Callable[[], T], size: int, *, begins_epoch: bool) -> T:
         """What `append` does; it writes so many bytes to the log, which are on disk when this returns."""
-        if self._disk().may_sync_soon(size, True) and log.writing.acquire(blocking=False):
+        is_little = not begins_epoch and self._disk().may_sync_soon(log, size)
+        if is_little and log.writing.acquire(blocking=False):
             try:
                 done = append()
                 synced = self._synced(log)

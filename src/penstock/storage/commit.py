@@ -169,7 +169,10 @@ class GroupCommit(Generic[Token]):
             self._took(self._clock.now_us() - began, True)
             self._ended(_outcomes(group, appended))
 
-        sync(synced)
+        try:
+            sync(synced)
+        except Exception as error:
+            self._ended(self._failed(group, _unexpected(error)))
 
     def _ended(self, outcomes: list[tuple[Token, Outcome]]) -> None:
         try:
@@ -219,13 +222,15 @@ class GroupCommit(Generic[Token]):
         appended = self._appended(group)
         if isinstance(appended, PenstockError):
             return appended
-        is_synced = self._log.sync_within_us is None
-        if is_synced:
-            try:
+        try:
+            is_synced = self._log.sync_within_us is None
+            if is_synced:
                 self._log.sync()
-            except PenstockError as error:
-                return error
-        self._took(self._clock.now_us() - began, is_synced)
+            self._took(self._clock.now_us() - began, is_synced)
+        except PenstockError as error:
+            return error
+        except Exception as error:
+            return _unexpected(error)
         return appended
 
     def _appended(self, group: list[_Waiting[Token]]) -> Appended | PenstockError:
@@ -238,10 +243,7 @@ class GroupCommit(Generic[Token]):
         except PenstockError as error:
             return error
         except Exception as error:
-            # A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal.
-            fatal = Fatal(f"unexpected {error!r}")
-            fatal.__cause__ = error
-            return fatal
+            return _unexpected(error)
 
     def _failed(self, group: list[_Waiting[Token]], error: PenstockError) -> list[tuple[Token, Outcome]]:
         if self._is_chained:
@@ -273,6 +275,13 @@ class GroupCommit(Generic[Token]):
             size += item_size
         close()
         return frames
+
+
+def _unexpected(error: Exception) -> Fatal:
+    """A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal."""
+    fatal = Fatal(f"unexpected {error!r}")
+    fatal.__cause__ = error
+    return fatal
 
 
 def _outcomes(group: list[_Waiting[Token]], appended: Appended) -> list[tuple[Token, Outcome]]:

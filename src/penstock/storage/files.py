@@ -1,4 +1,4 @@
-"""The disk, as storage sees it. The only module that touches `os`, and the only place where an OSError is met.
+"""The disk, as storage sees it. But for `kernel_syncs`, the only module that touches `os`, and meets an OSError.
 
 `Files` is one directory, `File` one file in it. Two rules of durability live here and nowhere else: bytes are on
 disk after `File.sync`, and a created, renamed or removed name is on disk after `Files.sync`. Nothing else is
@@ -190,10 +190,11 @@ class DiskFiles:
 class DiskFile:
     """A real file. Closed when nobody refers to it, so a reader may keep one that has been replaced on disk."""
 
-    __slots__ = ("_end", "_fd", "_synced", "path")
+    __slots__ = ("_again", "_end", "_fd", "_synced", "path")
 
     def __init__(self, fd: int, path: str, synced: Callable[[float], None] | None = None) -> None:
         self._fd = fd
+        self._again = -1
         self._synced = synced
         self._end = os.fstat(fd).st_size
         self.path = path
@@ -253,10 +254,12 @@ class DiskFile:
             raise SyncFailed(f"fdatasync of {self.path}: {error.strerror}", file=self.path) from error
         self.took(perf_counter() - began)
 
-    @property
-    def number(self) -> int:
-        """By which the kernel knows it."""
-        return self._fd
+    def opened_again(self) -> int:
+        """For whoever syncs it some other way: the number of a second opening, -1 if it is closed. Each opening is told
+        of an error once. By the same one, two that sync it at the same time would not both hear of it."""
+        if self._again < 0 <= self._fd:
+            self._again = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
+        return self._again
 
     def took(self, seconds: float) -> None:
         """So long it was until it was synced."""
@@ -267,6 +270,9 @@ class DiskFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self._again >= 0:
+            os.close(self._again)
+            self._again = -1
 
     def __del__(self) -> None:
         self.close()

@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import platform
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from errno import EAGAIN, EBADF
+from errno import EAGAIN, EBADF, EINTR, ENOMEM
 from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from penstock.errors import SyncFailed
 from penstock.storage.files import DiskFile, File
+
+log = logging.getLogger("penstock.storage")
 
 Done = Callable[[SyncFailed | None], None]
 Refused = Callable[[], None]
@@ -125,30 +128,42 @@ class KernelSyncs:
 
     def _has_context(self) -> bool:
         if self._context is None and self._is_there:
-            self._context = _Context.taken(_CALLS[platform.machine()])
-            self._is_there = self._context is not None
-            if self._context is not None:
-                self._loop.add_reader(self._context.eventfd, self._came)
+            try:
+                context = _Context.taken(_CALLS[platform.machine()])
+            except OSError:
+                # Too many files are open. Maybe not for long.
+                return False
+            if context is None:
+                self._end("the kernel has no room for it, or none for us")
+                return False
+            self._loop.add_reader(context.eventfd, self._came)
+            self._context = context
         return self._is_there
+
+    def _end(self, why: str) -> None:
+        if self._is_there:
+            self._is_there = False
+            log.info("files are synced by threads, which takes more of a processor: %s", why)
 
     def _submit(self) -> None:
         begun, self._begun = self._begun, []
         if not begun or self._context is None:
             # They were handed over at the end.
             return
-        numbers = range(self._count, self._count + len(begun))
-        self._count += len(begun)
-        # One that was closed meanwhile has no number any more, and is refused. Whoever closes it on another thread at
-        # this very moment has synced it: a log does not believe us then (`Log.synced`).
-        refusals = self._context.submit([(number, one.file.number) for number, one in zip(numbers, begun, strict=True)])
-        for number, one in zip(numbers, begun, strict=True):
-            refusal = refusals.get(number)
-            if refusal is None:
-                self._under_way[number] = one
-                continue
-            if refusal not in (EAGAIN, EBADF):
-                self._is_there = False
-            self._loop.call_soon(one.refused)
+        numbered: dict[int, _Begun] = {}
+        files: list[tuple[int, int]] = []
+        for one in begun:
+            self._count += 1
+            numbered[self._count] = one
+            # One that was closed meanwhile has no number any more, and is refused. Whoever closes it on another thread
+            # at this very moment has synced it: a log does not believe us then (`Log.synced`).
+            files.append((self._count, _opened_again(one.file)))
+        refusals = self._context.submit(files)
+        self._under_way |= {number: one for number, one in numbered.items() if number not in refusals}
+        for number, refusal in refusals.items():
+            if refusal not in (EAGAIN, EBADF, ENOMEM):
+                self._end(os.strerror(refusal))
+            self._loop.call_soon(numbered[number].refused)
 
     def _came(self) -> None:
         assert self._context is not None
@@ -157,14 +172,15 @@ class KernelSyncs:
 
     def _tell(self, at_least: int) -> None:
         assert self._context is not None
-        for number, result in self._context.ended(at_least):
-            file, done, _, began = self._under_way.pop(number)
+        # As they are now: whoever is told may begin another, or end it all.
+        ended = [(self._under_way.pop(number), result) for number, result in self._context.ended(at_least)]
+        for (file, done, _, began), result in ended:
             failure = None
             if result:
                 failure = SyncFailed(f"fdatasync of {file.path}: {os.strerror(-result)}", file=file.path)
-            else:
-                file.took(perf_counter() - began)
             try:
+                if failure is None:
+                    file.took(perf_counter() - began)
                 done(failure)
             except Exception as error:
                 # Others are to be told, too.
@@ -175,11 +191,25 @@ class KernelSyncs:
         if self._context is None:
             return
         self._submit()
-        while self._under_way:
+        while self._under_way and self._context is not None:
             self._tell(len(self._under_way))
-        self._loop.remove_reader(self._context.eventfd)
-        self._context.give_back()
-        self._context = None
+        if self._context is not None:
+            self._loop.remove_reader(self._context.eventfd)
+            self._context.give_back()
+            self._context = None
+
+    def __del__(self) -> None:
+        # Its loop has ended without a word. With the process, everything does.
+        if self._context is not None and not sys.is_finalizing():
+            self._context.close()
+
+
+def _opened_again(file: DiskFile) -> int:
+    try:
+        return file.opened_again()
+    except OSError:
+        # Too many files are open, or there is no /proc.
+        return -1
 
 
 class _Context:
@@ -190,27 +220,27 @@ class _Context:
 
     _free: ClassVar[list[_Context]] = []
 
-    def __init__(self, calls: _Calls, call: Any, context: ctypes.c_ulong) -> None:
+    def __init__(self, calls: _Calls, eventfd: int, context: ctypes.c_ulong) -> None:
         self._calls = calls
-        # With the interpreter's lock: but for waiting at the end, none of these calls waits for anything.
-        self._call = call
+        self.eventfd = eventfd
         self._context = context
-        self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._process = os.getpid()
         self._events = (_Event * AT_ONCE)()
-        self._requests = [_Request(opcode=_FDSYNC, flags=_TELL_EVENTFD, eventfd=self.eventfd) for _ in range(AT_ONCE)]
+        self._requests = [_Request(opcode=_FDSYNC, flags=_TELL_EVENTFD, eventfd=eventfd) for _ in range(AT_ONCE)]
         self._pointers = (ctypes.POINTER(_Request) * AT_ONCE)(*map(ctypes.pointer, self._requests))
         self._pointer_bytes = ctypes.sizeof(ctypes.POINTER(_Request))
 
     @classmethod
     def taken(cls, calls: _Calls) -> _Context | None:
+        """None if the kernel gives none; OSError if too many files are open."""
         with suppress(IndexError):
             return cls._free.pop()
-        call = ctypes.PyDLL(None, use_errno=True).syscall
-        call.restype = ctypes.c_long
+        eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         context = ctypes.c_ulong(0)
-        if call(ctypes.c_long(calls.setup), ctypes.c_long(AT_ONCE), ctypes.byref(context)) != 0:
+        if _at_once(ctypes.c_long(calls.setup), ctypes.c_long(AT_ONCE), ctypes.byref(context)) != 0:
+            os.close(eventfd)
             return None
-        return cls(calls, call, context)
+        return cls(calls, eventfd, context)
 
     def submit(self, files: list[tuple[int, int]]) -> dict[int, int]:
         """Numbers of requests and of their files, at most AT_ONCE; why some of them were refused."""
@@ -223,7 +253,7 @@ class _Context:
         while at < len(files):
             first = ctypes.byref(self._pointers, at * self._pointer_bytes)
             count = ctypes.c_long(len(files) - at)
-            taken = self._call(ctypes.c_long(self._calls.submit), self._context, count, first)
+            taken = _at_once(ctypes.c_long(self._calls.submit), self._context, count, first)
             if taken > 0:
                 at += taken
             else:
@@ -233,8 +263,11 @@ class _Context:
 
     def ended(self, at_least: int) -> list[tuple[int, int]]:
         """Numbers of requests, and their results: 0, or below it what went wrong."""
+        call = _waiting if at_least else _at_once
         least, most = ctypes.c_long(at_least), ctypes.c_long(AT_ONCE)
-        count = self._call(ctypes.c_long(self._calls.getevents), self._context, least, most, self._events, None)
+        count = call(ctypes.c_long(self._calls.getevents), self._context, least, most, self._events, None)
+        if count < 0 and ctypes.get_errno() != EINTR:
+            raise OSError(ctypes.get_errno(), "io_getevents")
         return [(event.data, event.result) for event in self._events[: max(count, 0)]]
 
     def give_back(self) -> None:
@@ -243,10 +276,24 @@ class _Context:
             os.eventfd_read(self.eventfd)
         if len(self._free) < _KEPT:
             self._free.append(self)
-            return
-        self._call(ctypes.c_long(self._calls.destroy), self._context)
-        os.close(self.eventfd)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """In the process that made it: the memory that it is in is not that of a child."""
+        if self.eventfd >= 0 and self._process == os.getpid():
+            os.close(self.eventfd)
+            self.eventfd = -1
+            _waiting(ctypes.c_long(self._calls.destroy), self._context)
 
 
-# The memory that they are in is not a child's.
+def _syscall(library: ctypes.CDLL) -> Any:
+    call = library.syscall
+    call.restype = ctypes.c_long
+    return call
+
+
+# With the interpreter's lock, for calls that wait for nothing, and without.
+_at_once = _syscall(ctypes.PyDLL(None, use_errno=True))
+_waiting = _syscall(ctypes.CDLL(None, use_errno=True))
 os.register_at_fork(after_in_child=_Context._free.clear)

@@ -92,7 +92,7 @@ class Appended(NamedTuple):
 
 
 class Unsynced(NamedTuple):
-    """What a log has written by now, and is on disk once `file` is synced."""
+    """What a log has written by now, and is on disk once `file` is synced. One at a time."""
 
     file: File
     position: int
@@ -480,6 +480,11 @@ class Log:
                 raise
             self._note_synced()
 
+    def merely_writes(self, size: int) -> bool:
+        """Whether to append so many bytes, of the last epoch, is a write and nothing else: it may take a sync or more,
+        of other files, that the log waits for."""
+        return not self._is_full(size) and self._epochs.is_written and not self._hole_end
+
     def unsynced(self) -> Unsynced | None:
         """For whoever syncs the file some other way, and says so then: `synced`. None if everything is on disk."""
         with self.writing:
@@ -492,25 +497,26 @@ class Log:
             return Unsynced(active.opened.file, active.size, active.next_offset, self._syncs)
 
     def synced(self, what: Unsynced, failure: Fatal | None = None) -> None:
-        """Its file was synced since, or that has failed, which is final as in `sync`."""
+        """Its file was synced since, or that has failed, which is final as in `sync`, and told also if it is closed."""
         with self.writing:
-            if failure is not None and self._stopped is None:
-                self._stop(failure)
+            if failure is not None:
+                if self._stopped is None:
+                    self._stop(failure)
+                raise failure
             if self._stopped is not None:
                 raise self._stopped.again()
             if what.syncs == self._syncs:
-                self._note_synced_to(what.position, what.next_offset)
+                self._note_synced_to(what.position, what.next_offset, what.next_offset)
             # Otherwise somebody has synced that and more, or has taken it back.
 
     def _note_synced(self) -> None:
         active = self._segments[-1]
-        self._note_synced_to(active.size, active.next_offset)
-        self._synced_offset = self.end_offset
+        self._note_synced_to(active.size, active.next_offset, self.end_offset)
 
-    def _note_synced_to(self, position: int, next_offset: int) -> None:
+    def _note_synced_to(self, position: int, next_offset: int, synced_offset: int) -> None:
         self._syncs += 1
         self._synced_position = position
-        self._synced_offset = next_offset
+        self._synced_offset = synced_offset
         self._due_mark = Mark(self._segments[-1].base_offset, position, next_offset)
         if not self.marks_later:
             self._write_mark()
