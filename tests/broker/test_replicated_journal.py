@@ -14,21 +14,21 @@ from penstock.broker.journal import Journal
 from penstock.errors import DiskFull, LeadershipLost, PenstockError
 from penstock.message import Message
 from penstock.storage.log import Log
-from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryFiles, Operation
+from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryFiles, MemorySyncs, Operation
 from support import open_log
 
 
 class Copied:
     """A journal, and word of what it has on disk here."""
 
-    def __init__(self, log: Log, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, log: Log, executor: ThreadPoolExecutor, syncs: MemorySyncs | None = None) -> None:
         self.log = log
         self.failed: list[PenstockError] = []
         self._wrote = asyncio.Event()
         self.journal = Journal(
             log,
             clock=ManualClock(),
-            disk=Disk(executor),
+            disk=Disk(executor, syncs=syncs),
             loop=asyncio.get_running_loop(),
             failed=self.failed.append,
             wrote=self._wrote.set,
@@ -40,13 +40,16 @@ class Copied:
         self._wrote.clear()
 
 
-def run(work: Callable[[Copied], Awaitable[None]], log: Log | None = None) -> None:
-    async def main() -> None:
+def run(work: Callable[[Copied], Awaitable[None]], log: Callable[[], Log] = lambda: open_log(MemoryFiles())) -> None:
+    """Once with syncs on a thread, and once while the loop goes on."""
+
+    async def main(has_syncs: bool) -> None:
         with ThreadPoolExecutor(1) as executor:
             async with asyncio.timeout(30):
-                await work(Copied(log or open_log(MemoryFiles()), executor))
+                await work(Copied(log(), executor, MemorySyncs(lambda: 3) if has_syncs else None))
 
-    asyncio.run(main())
+    for has_syncs in (False, True):
+        asyncio.run(main(has_syncs))
 
 
 def test_who_wants_it_on_disk_here_is_told_before_it_is_committed_and_the_others_then() -> None:
@@ -118,7 +121,12 @@ def test_what_is_being_written_while_it_resigns_is_not_told_to_be_on_disk() -> N
             under_way.set()
             may_go_on.wait()
 
-    log = open_log(FaultyFiles(MemoryFiles(), before))
+    def log() -> Log:
+        nonlocal is_slow
+        is_slow = False
+        under_way.clear()
+        may_go_on.clear()
+        return open_log(FaultyFiles(MemoryFiles(), before))
 
     async def work(on: Copied) -> None:
         nonlocal is_slow
@@ -137,13 +145,35 @@ def test_what_is_being_written_while_it_resigns_is_not_told_to_be_on_disk() -> N
     run(work, log)
 
 
+def test_what_is_being_synced_while_it_resigns_is_not_told_to_be_on_disk_either() -> None:
+    async def main() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            on = Copied(open_log(MemoryFiles()), executor, MemorySyncs(lambda: 10))
+            # More than come alone.
+            waiters = [on.journal.commit(Message(bytes(10_000))) for _ in range(5)]
+            here = [on.journal.on_disk(waiter) for waiter in waiters]
+            while on.log.end_offset == 0:
+                await asyncio.sleep(0)
+            assert on.log.synced_offset == 0
+            on.journal.resign()
+            for waiter in (*here, *waiters):
+                with pytest.raises(LeadershipLost):
+                    await waiter
+            assert on.log.synced_offset == 5
+
+    asyncio.run(main())
+
+
 def test_what_could_not_be_written_is_told_although_nothing_is_committed_after_it() -> None:
     is_full = False
 
     def before(operation: Operation) -> Fault | None:
         return Fault(DiskFull("no space left")) if is_full and operation.kind in ("write", "write_at") else None
 
-    log = open_log(FaultyFiles(MemoryFiles(), before))
+    def log() -> Log:
+        nonlocal is_full
+        is_full = False
+        return open_log(FaultyFiles(MemoryFiles(), before))
 
     async def work(on: Copied) -> None:
         nonlocal is_full

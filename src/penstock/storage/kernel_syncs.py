@@ -119,7 +119,8 @@ class KernelSyncs:
 
     def begin(self, file: File, done: Done, refused: Refused) -> None:
         is_room = len(self._under_way) + len(self._begun) < AT_ONCE
-        if not isinstance(file, DiskFile) or not is_room or not self._has_context():
+        # Opened now: an error that others hear of from here on is told to this opening as well.
+        if not isinstance(file, DiskFile) or not is_room or not self._has_context() or _opened_again(file) < 0:
             self._loop.call_soon(refused)
             return
         if not self._begun:
