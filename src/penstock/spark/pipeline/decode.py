@@ -22,6 +22,9 @@ from penstock.spark.schema import schema_of
 from penstock.spark.tables import MESSAGES
 
 _BAD, _DECODED, _CORRUPT, _AVRO = "__bad", "__decoded", "__corrupt", "__avro"
+# Avro's own files begin with it; a registry's messages with 0, and the number of a schema.
+_FILE = bytearray(b"Obj\x01")
+_REGISTERED, _REGISTERED_BYTES = bytearray(b"\0"), 5
 
 
 def messages(spark: SparkSession, broker: Broker, source: Source, columns: set[str]) -> DataFrame:
@@ -53,7 +56,7 @@ def bad_rows(spark: SparkSession, broker: Broker, source: Source, pipeline: str)
     told = {
         "penstock-pipeline": F.lit(pipeline),
         "penstock-source": F.col("id"),
-        "penstock-error": F.lit(_what(source)),
+        "penstock-error": _what(source),
     }
     added = F.array(
         *(F.struct(F.lit(name).alias("key"), F.encode(value, "UTF-8").alias("value")) for name, value in told.items())
@@ -63,13 +66,25 @@ def bad_rows(spark: SparkSession, broker: Broker, source: Source, pipeline: str)
     return marked.where(_BAD).select("key", "value", headers.alias("headers"))
 
 
-def _what(source: Source) -> str:
-    return {"json": "not JSON of the schema", "avro": "not Avro of the schema"}.get(source.decode, "not text in UTF-8")
+def _what(source: Source) -> Column:
+    """Of Avro, with what it may be instead: that is seen from its first bytes."""
+    if source.decode != "avro":
+        return F.lit("not JSON of the schema" if source.decode == "json" else "not text in UTF-8")
+    value = F.col("value")
+    instead = (
+        F.when(F.substring(value, 1, 4) == F.lit(_FILE), " (it is a file, with a schema of its own)")
+        .when(
+            (F.substring(value, 1, 1) == F.lit(_REGISTERED)) & (F.length(value) > _REGISTERED_BYTES),
+            " (it may have the five bytes of a schema registry before it: 00 and a number)",
+        )
+        .otherwise("")
+    )
+    return F.concat(F.lit("not Avro of the schema"), instead)
 
 
 def _or_fail(source: Source) -> Column:
-    advice = "with on_bad_row: skip, or a topic for such messages, the pipeline goes on without them"
-    told = F.concat(F.lit("the message "), F.col("id"), F.lit(f" is {_what(source)}; {advice}"))
+    advice = "; with on_bad_row: skip, or a topic for such messages, the pipeline goes on without them"
+    told = F.concat(F.lit("the message "), F.col("id"), F.lit(" is "), _what(source), F.lit(advice))
     return F.when(F.col(_BAD), F.raise_error(told).cast("boolean")).otherwise(F.lit(True))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.errors import PenstockError, PipelineFailed
+from penstock.errors import AttemptDiffers, PenstockError, PipelineFailed
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.progress import Meter, Progress
 from penstock.spark.pipeline.session import check_spark, open_session, stop_query
@@ -310,7 +310,19 @@ def _explained(log: Path) -> Iterator[None]:
         raise
     except Exception as error:
         _note(log, error)
-        raise PipelineFailed(cause_of(error), log=str(log)) from error
+        raise PipelineFailed(_advised(cause_of(error)), log=str(log)) from error
+
+
+def _advised(cause: str) -> str:
+    """What Spark's sink says of streams, in the words of a pipeline's file."""
+    told, code, _ = cause.rpartition(f" [{AttemptDiffers.code}]")
+    if not code:
+        return cause
+    return (
+        f"{told}. In a pipeline: a batch that failed may be written in part, and is done again from the same messages. "
+        "Take back what was changed in the file since, but for what mends the failure; or go on by another name (or "
+        f"checkpoint), with starting where this batch begins{code}"
+    )
 
 
 def _note(log: Path, error: Exception) -> None:

@@ -158,6 +158,8 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        # Spark's own default is INT96, which others read without a zone, and as another year beyond 1677 and 2262.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
         # A key must not be read in a plan.
         "spark.sql.redaction.options.regex": "(?i)url|key",
