@@ -47,6 +47,7 @@ def logical(type: str, known_as: str, **more: Any) -> dict[str, Any]:
         (logical("long", "time-micros"), pa.int64()),
         (logical("long", "timestamp-nanos"), pa.int64()),
         (logical("string", "uuid"), pa.string()),
+        ([logical("null", "unknown"), "int"], pa.int32()),
         (logical("string", "date"), pa.string()),
         (logical("fixed", "duration", name="d", size=12), pa.binary()),
         (logical("bytes", "decimal", precision=38, scale=38), pa.decimal128(38, 38)),

@@ -57,6 +57,7 @@ DECIMAL = logical("bytes", "decimal", precision=4, scale=2)
 FIXED_DECIMAL = logical("fixed", "decimal", name="d", size=2, precision=4, scale=2)
 COLOR = {"type": "enum", "name": "color", "symbols": ["RED", "BLUE"]}
 MOMENT = datetime(2026, 1, 14, 15, 0, 0, 123456)
+UTC_US = pa.timestamp("us", "UTC")
 LONGEST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\1"
 
 
@@ -78,6 +79,9 @@ LONGEST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\1"
         (logical("long", "timestamp-micros"), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), number(1_000_000)),
         (logical("long", "local-timestamp-millis"), datetime(1970, 1, 1, 0, 0, 1), number(1000)),
         (logical("long", "local-timestamp-micros"), MOMENT, number(1_768_402_800_123_456)),
+        (logical("long", "time-micros"), 3, b"\6"),
+        (logical("long", "timestamp-nanos"), 3, b"\6"),
+        (logical("int", "time-millis"), 3, b"\6"),
         (DECIMAL, Decimal("1.27"), b"\2\x7f"),
         (DECIMAL, Decimal("1.28"), b"\4\0\x80"),
         (DECIMAL, Decimal("-1.28"), b"\2\x80"),
@@ -399,6 +403,10 @@ def test_whatever_the_bytes_are_a_row_is_bad_just_if_they_are_not_of_the_schema(
         ("string", pa.binary(), "f0 is binary, and in the Avro schema it is string"),
         ("string", pa.struct({"x": pa.int32()}), "f0 is struct, and in the Avro schema it is string"),
         (logical("long", "timestamp-millis"), pa.timestamp("us"), "f0 is timestamp_ntz, and in the Avro schema it is"),
+        (logical("long", "timestamp-nanos"), UTC_US, "f0 is timestamp, and in the Avro schema it is timestamp-nanos"),
+        (logical("long", "time-micros"), UTC_US, "f0 is timestamp, and in the Avro schema it is time-micros"),
+        (logical("long", "local-timestamp-nanos"), pa.timestamp("us"), "it is local-timestamp-nanos: cast it"),
+        (logical("int", "time-millis"), pa.date32(), "f0 is date, and in the Avro schema it is time-millis, which"),
         (DECIMAL, pa.decimal128(5, 2), "f0 is decimal(5,2), and in the Avro schema it is decimal(4,2): cast it"),
         (DECIMAL, pa.decimal128(4, 3), "f0 is decimal(4,3), and in the Avro schema it is decimal(4,2): cast it"),
         (DECIMAL, pa.list_(pa.int32()), "f0 is array, and in the Avro schema it is decimal(4,2): cast it"),

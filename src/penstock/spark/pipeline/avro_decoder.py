@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from penstock.spark.pipeline.avro_schema import parse
 from penstock.spark.pipeline.avro_types import (
+    LOGICAL,
     Array,
     Digits,
     Enum,
@@ -186,11 +187,11 @@ def _plain(type: str, logical: str, values: Sequence[Any]) -> pa.Array:
     kind = arrow_type(Plain(type, logical))
     if type == "boolean":
         return pa.array([_BOOLEANS[value] for value in values], kind)
+    if (type, logical) not in LOGICAL:
+        return pa.array(values, kind)
     if logical.endswith("-millis"):
         return pa.array(values, pa.int64()).cast(pa.timestamp("ms", kind.tz)).cast(kind)
-    if logical:
-        return pa.array(values, arrow_type(Plain(type))).cast(kind)
-    return pa.array(values, kind)
+    return pa.array(values, arrow_type(Plain(type))).cast(kind)
 
 
 def _decimals(shape: Digits, values: Sequence[bytes | None]) -> pa.Array:

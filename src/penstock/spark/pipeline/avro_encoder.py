@@ -34,7 +34,8 @@ from penstock.spark.pipeline.avro_types import (
     members,
 )
 
-# What can be written as what without a loss. The names are those of Spark's schemas in JSON.
+# What can be written as what: nothing is lost, but of times what is smaller than the schema's unit. The names are those
+# of Spark's schemas in JSON.
 _FIT = {
     "null": {"void"},
     "boolean": {"boolean"},
@@ -47,6 +48,7 @@ _FIT = {
 }
 # To Spark's own package, a long that is nothing else has milliseconds.
 _TIMES = {
+    "date": {"", "date"},
     "timestamp": {"", "timestamp-millis", "timestamp-micros"},
     "timestamp_ntz": {"", "local-timestamp-millis", "local-timestamp-micros"},
 }
@@ -219,10 +221,10 @@ def _default(field: Field, path: str) -> bytes:
 
 
 def _plain(type: str, logical: str, kind: Any, path: str) -> tuple[Any, Prepare]:
-    if type == "long" and isinstance(kind, str) and kind in _TIMES:
+    if type == "long" and isinstance(kind, str) and kind in ("timestamp", "timestamp_ntz"):
         _check(logical in _TIMES[kind], kind, logical, path)
         return type, avro_columns.micros if logical.endswith("-micros") else avro_columns.millis
-    takes = _FIT[type]
+    takes = {each for each in _FIT[type] if logical in _TIMES.get(each, {logical})}
     _check(
         isinstance(kind, str) and kind in takes,
         kind,

@@ -12,7 +12,6 @@ from typing import Any
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.avro_default import encoded
 from penstock.spark.pipeline.avro_types import (
-    LOGICAL,
     NULL,
     PLAIN,
     Array,
@@ -75,8 +74,7 @@ class _Parser:
             case "bytes" if raw.get("logicalType") == "decimal":
                 return _digits(raw, None, path)
             case type if type in PLAIN:
-                logical = str(raw.get("logicalType", ""))
-                return Plain(type, logical if (type, logical) in LOGICAL else "")
+                return NULL if type == "null" else Plain(type, str(raw.get("logicalType", "")))
             case type:
                 return self._reference(type, namespace, path)
 
