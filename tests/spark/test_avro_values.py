@@ -456,6 +456,12 @@ def test_a_column_may_be_less_than_the_schema_has(type: Any, kind: pa.DataType, 
         ({"type": "array", "items": "int"}, pa.list_(pa.int32()), [1, None], "f0.element is null in a row"),
         ({"type": "map", "values": "int"}, pa.map_(pa.string(), pa.int32()), {"a": None}, "f0.value is null in a row"),
         (["int", "string"], pa.struct({"member0": pa.int32(), "member1": pa.string()}), {}, "f0 is null in a row"),
+        (
+            ["null", "int", "string"],
+            pa.struct({"member0": pa.int32(), "member1": pa.string()}),
+            {"member0": 1, "member1": "x"},
+            "f0 has several members in a row that are not null, and a union has one",
+        ),
         (["null", record("int") | {"name": "i"}], pa.struct({"f0": pa.int32()}), {}, "f0.f0 is null in a row"),
     ],
 )
@@ -467,11 +473,24 @@ def test_a_row_that_can_not_be_written_is_told_by_its_field(
     assert told.value.message.startswith(message)
 
 
-def test_text_that_is_not_utf_8_is_not_written() -> None:
-    text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
-    rows = pa.StructArray.from_arrays([text], names=["f0"])
-    with pytest.raises(InvalidInput, match=r"^f0 has a text in a row that is not UTF-8$"):
-        encoded(record("string"), rows)
+NO_UTF_8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+
+
+@pytest.mark.parametrize(
+    ("type", "values", "path"),
+    [
+        ("string", NO_UTF_8, "f0"),
+        (COLOR, NO_UTF_8, "f0"),
+        ({"type": "map", "values": "int"}, pa.MapArray.from_arrays([0, 1], NO_UTF_8, pa.array([1])), "f0.key"),
+    ],
+)
+def test_text_that_is_not_utf_8_is_not_written(type: Any, values: pa.Array, path: str) -> None:
+    rows = pa.StructArray.from_arrays([values], names=["f0"])
+    kind = {"type": "struct", "fields": [{"name": "f0", "type": spark_type(values.type)}]}
+    if path == "f0.key":
+        kind["fields"][0]["type"]["valueType"] = "integer"  # type: ignore[index]
+    with pytest.raises(InvalidInput, match=rf"^{path} has a text in a row that is not UTF-8$"):
+        Encoder(record(type), kind).encode(rows)
 
 
 def test_columns_and_fields_find_each_other_whatever_their_capitals_and_order() -> None:

@@ -34,13 +34,17 @@ def millis(column: pa.Array) -> Iterable[Any]:
 
 def texts(path: str) -> Prepare:
     def prepare(column: pa.Array) -> Iterable[Any]:
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            raise InvalidInput(f"{path} has a text in a row that is not UTF-8") from None
+        _check_texts(column, path)
         return listed(column.cast(pa.binary()))
 
     return prepare
+
+
+def _check_texts(column: pa.Array, path: str) -> None:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raise InvalidInput(f"{path} has a text in a row that is not UTF-8") from None
 
 
 def fixed(size: int, path: str) -> Prepare:
@@ -57,6 +61,7 @@ def enum(symbols: tuple[str, ...], path: str) -> Prepare:
     numbers = {symbol: place for place, symbol in enumerate(symbols)}
 
     def prepare(column: pa.Array) -> Iterable[Any]:
+        _check_texts(column, path)
         try:
             return [numbers[each] for each in column.to_pylist()]
         except KeyError as error:
@@ -100,10 +105,12 @@ def arrays(items: Prepare) -> Prepare:
     return prepare
 
 
-def maps(values: Prepare) -> Prepare:
+def maps(values: Prepare, path: str) -> Prepare:
     def prepare(column: pa.Array) -> Iterable[Any]:
         lengths, begin, end = _lengths(column)
-        flat = zip(column.keys[begin:end].to_pylist(), values(column.items[begin:end]), strict=True)
+        keys = column.keys[begin:end]
+        _check_texts(keys, path)
+        flat = zip(keys.to_pylist(), values(column.items[begin:end]), strict=True)
         return [dict(next(flat) for _ in range(length)) for length in lengths]
 
     return prepare
@@ -138,13 +145,15 @@ def may_be_null(prepare: Prepare, name: str, may_be: bool, path: str) -> Prepare
 
 
 def members_of(prepares: list[tuple[str, Prepare]], may_be_null: bool, path: str) -> Prepare:
-    """The first of them that is not null."""
+    """The one of them that is not null."""
 
     def prepare(column: pa.Array) -> Iterable[Any]:
         found: list[Any] = [("null", None)] * len(column)
         is_open = np.ones(len(column), bool)
         for (name, inner), values in zip(prepares, column.flatten(), strict=True):
-            is_this = is_open & values.is_valid().to_numpy(zero_copy_only=False)
+            is_this = values.is_valid().to_numpy(zero_copy_only=False)
+            if (is_this & ~is_open).any():
+                raise InvalidInput(f"{path} has several members in a row that are not null, and a union has one")
             is_open &= ~is_this
             rows = np.flatnonzero(is_this)
             for row, value in zip(rows.tolist(), inner(values.take(pa.array(rows))), strict=True):

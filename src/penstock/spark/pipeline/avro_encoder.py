@@ -119,7 +119,7 @@ class _Writing:
                 is_map = _is(kind, "map") and kind["keyType"] == "string"
                 _check(is_map, kind, "a map, which takes a map whose keys are string", path)
                 inner, prepare = self.any(values, kind["valueType"], f"{path}.value")
-                return {"type": "map", "values": inner}, avro_columns.maps(prepare)
+                return {"type": "map", "values": inner}, avro_columns.maps(prepare, f"{path}.key")
             case Record(fields):
                 _check(_is(kind, "struct"), kind, "a record, which takes struct", path)
                 return self._record(fields, kind["fields"], path)
