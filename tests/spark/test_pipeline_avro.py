@@ -219,7 +219,11 @@ def test_columns_that_do_not_fit_the_schema_are_told_before_anything_starts(
         ({"spark.jars.packages": "io.x:y:1,org.apache.spark:spark-avro_2.13:4.1.1"}, True),
         ({"spark.jars": "/jars/spark-avro_2.13-4.1.1.jar"}, True),
         ({"spark.driver.extraClassPath": "/jars/spark-avro_2.13-4.1.1.jar"}, True),
+        ({"spark.jars": "/jars/a.jar,/jars/spark-avro_2.13-4.1.1.jar,/jars/b.jar"}, True),
+        ({"spark.driver.extraClassPath": "/a.jar:/jars/spark-avro_2.13-4.1.1.jar:/b.jar"}, True),
         ({"spark.jars": "/jars/avro.jar"}, False),
+        ({"spark.jars": "/home/spark-avro/a.jar,/no-spark-avro.jar"}, False),
+        ({"spark.driver.extraClassPath": "/opt/spark-avro:/opt/spark-avro/jars/1.jar"}, False),
         ({}, False),
     ],
 )

@@ -29,7 +29,8 @@ _PANDAS_MIN = (2, 2)
 STOP_TIMEOUT_S = 3
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-_AVRO = "spark-avro"
+# The name of a jar's file, or of a package with its version; a directory may be called anything.
+_AVRO = re.compile(r"(?:^|[\s,:;/\\])spark-avro[^\s,:;/\\]*(?:\.jar(?=$|[\s,:;])|:\d)")
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # delta-core is what delta-spark was called up to Spark 3.
 _DELTA_NAMED = re.compile(r"\bdelta-(?:spark|core)_")
@@ -106,7 +107,7 @@ def open_session(
         settings = with_delta(settings)
         if settings.get(_CATALOG) != _DELTA_CATALOG and not _has_own_settings():
             check_deltalake()
-    if needs_avro and _AVRO not in _jars(settings) and not _has_own_settings():
+    if needs_avro and _AVRO.search(_jars(settings)) is None and not _has_own_settings():
         check_fastavro()
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(variable, sys.executable)
@@ -193,7 +194,7 @@ def has_delta_lake(spark: SparkSession) -> bool:
 
 def has_spark_avro(spark: SparkSession) -> bool:
     """Then Spark reads and writes Avro itself. What its own files of settings say is in its settings by now."""
-    return _AVRO in _jars({name: spark.conf.get(name, "") for name in _JARS})
+    return _AVRO.search(_jars({name: spark.conf.get(name, "") for name in _JARS})) is not None
 
 
 def _has_own_settings() -> bool:
