@@ -7,6 +7,7 @@ it would take for something else (a null for false) does not get there.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from io import BytesIO
 from itertools import count, repeat
 from typing import Any
@@ -33,6 +34,7 @@ from penstock.spark.pipeline.avro_types import (
     Union,
     members,
 )
+from penstock.spark.pipeline.session import check_fastavro
 
 # What can be written as what: nothing is lost, but of times what is smaller than the schema's unit. The names are those
 # of Spark's schemas in JSON.
@@ -58,19 +60,23 @@ class Encoder:
     """`struct` is the type of the rows, as Spark writes it in JSON. InvalidInput if they do not fit."""
 
     def __init__(self, schema: Any, struct: dict[str, Any]) -> None:
+        self._given = (schema, struct)
+        self._shape, self._prepare = _Writing().plain(parse(schema), struct, "")
+
+    @cached_property
+    def _writer(self) -> tuple[Any, Any]:
+        check_fastavro()
         from fastavro import parse_schema, schemaless_writer
 
-        self._given = (schema, struct)
-        shape, self._prepare = _Writing().plain(parse(schema), struct, "")
-        self._schema = parse_schema(shape)
-        self._write = schemaless_writer
+        return schemaless_writer, parse_schema(self._shape)
 
     def __reduce__(self) -> Any:
         return Encoder, self._given
 
     def encode(self, rows: pa.StructArray) -> pa.Array:
+        write, schema = self._writer
         file, ends = BytesIO(), [0]
-        write, schema, tell = self._write, self._schema, file.tell
+        tell = file.tell
         for row in self._prepare(rows):
             write(file, schema, row)
             ends.append(tell())

@@ -31,6 +31,9 @@ _CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 # The name of a jar's file, or of a package with its version; a directory may be called anything.
 _AVRO = re.compile(r"(?:^|[\s,:;/\\])spark-avro[^\s,:;/\\]*(?:\.jar(?=$|[\s,:;])|:\d)")
+# Spark's own default is 10,000 rows, whatever their size; more than 2 GiB in a column fail.
+_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+BATCH_BYTES = 16 << 20
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # delta-core is what delta-spark was called up to Spark 3.
 _DELTA_NAMED = re.compile(r"\bdelta-(?:spark|core)_")
@@ -68,7 +71,7 @@ def check_arrow() -> None:
 def check_fastavro() -> None:
     """For Avro without Spark's own package."""
     if find_spec("fastavro") is None:
-        raise SparkMissing("Avro needs the package fastavro: pip install --upgrade 'penstock[spark]'")
+        raise SparkMissing("Avro needs the package fastavro, on executors too: pip install --upgrade 'penstock[spark]'")
 
 
 def check_deltalake() -> None:
@@ -120,9 +123,18 @@ def open_session(
         for setting, value in settings.items():
             builder = builder.config(setting, value)
         try:
-            return in_background(builder.getOrCreate())
+            spark = in_background(builder.getOrCreate())
         except PySparkRuntimeError as error:
             raise SparkMissing(_why_not_started(log, settings)) from error
+        if needs_avro and not has_spark_avro(spark):
+            bound_batches(spark)
+        return spark
+
+
+def bound_batches(spark: SparkSession) -> None:
+    """Those that go to Python, unless Spark's own files of settings say how large they are."""
+    if spark.conf.get(_BATCH_BYTES, None) is None:
+        spark.conf.set(_BATCH_BYTES, str(BATCH_BYTES))
 
 
 class Urgency(Protocol):
