@@ -31,7 +31,7 @@ _CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 # The name of a jar's file, or of a package with its version; a directory may be called anything.
 _AVRO = re.compile(r"(?:^|[\s,:;/\\])spark-avro[^\s,:;/\\]*(?:\.jar(?=$|[\s,:;])|:\d)")
-# Spark's own default is 10,000 rows, whatever their size; more than 2 GiB in a column fail.
+# 64 MiB by Spark 4.3's own default: that is much for rows that are objects of Python until they are Arrow.
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 BATCH_BYTES = 16 << 20
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
