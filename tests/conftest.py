@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# How long an example takes is no test: the machine may have other work.
-settings.register_profile("patient", deadline=None)
+# How long an example takes is no test: the machine may have other work, and a clean checkout has tables to make first.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 # Each Java that runs Spark here lives for seconds: compiling for speed, and threads that collect, are a third of all

@@ -47,6 +47,7 @@ def logical(type: str, known_as: str, **more: Any) -> dict[str, Any]:
         (logical("long", "time-micros"), pa.int64()),
         (logical("long", "timestamp-nanos"), pa.int64()),
         (logical("string", "uuid"), pa.string()),
+        ([logical("null", "unknown"), "int"], pa.int32()),
         (logical("string", "date"), pa.string()),
         (logical("fixed", "duration", name="d", size=12), pa.binary()),
         (logical("bytes", "decimal", precision=38, scale=38), pa.decimal128(38, 38)),
@@ -108,6 +109,8 @@ def test_types_are_found_by_their_names_in_any_namespace() -> None:
         (record({"type": "enum", "name": "e"}), "f0 is an enum without symbols"),
         (record({"type": "enum", "name": "e", "symbols": []}), "f0 is an enum without symbols"),
         (record({"type": "enum", "name": "e", "symbols": ["A", "A"]}), "f0 is an enum that has a symbol twice"),
+        (record({"type": "enum", "name": "e", "symbols": ["a b"]}), 'f0 is an enum with "a b" for a symbol'),
+        (record({"type": "enum", "name": "e", "symbols": ["\ud800"]}), 'f0 is an enum with "\\ud800" for a symbol'),
         (record({"type": "fixed", "name": "e"}), "f0 is a fixed with null for a size"),
         (record({"type": "fixed", "size": 3}), "f0 is a fixed without a name, or with null for one"),
         (record({"type": "array"}), "f0 is a type array without items"),
@@ -139,6 +142,9 @@ def test_types_are_found_by_their_names_in_any_namespace() -> None:
         (with_default(["int", "string"], None), "f has a default of another type: null"),
         (with_default({"type": "enum", "name": "e", "symbols": ["A"]}, "B"), 'f has a default of another type: "B"'),
         (with_default({"type": "fixed", "name": "e", "size": 2}, "B"), 'f has a default of another type: "B"'),
+        (with_default(logical("bytes", "decimal", precision=2), ""), 'f has a default of another type: ""'),
+        (with_default(logical("bytes", "decimal", precision=2), "d"), 'f has a default of another type: "d"'),
+        (with_default(logical("fixed", "decimal", name="e", size=1, precision=2), "\x9c"), "f has a default of anot"),
         (with_default({"type": "array", "items": "int"}, {}), "f has a default of another type: {}"),
         (with_default(record("int"), {}), "there is a type r already"),
         (
@@ -165,6 +171,32 @@ def test_a_schema_that_grows_without_end_is_refused_at_once() -> None:
         deep = {"type": "array", "items": deep}
     with pytest.raises(InvalidInput, match="is nested too deeply"):
         parse(record(deep))
+
+
+def nested(levels: int, kind: str, within: Any = "int") -> Any:
+    for _ in range(levels):
+        within = {"type": kind, {"array": "items", "map": "values"}[kind]: within}
+    return within
+
+
+def named(number: int, type: Any) -> dict[str, Any]:
+    return {"type": "record", "name": f"n{number}", "fields": [{"name": "x", "type": type}]}
+
+
+def test_what_is_nested_as_deep_as_it_may_be_is_read_by_arrow_and_nothing_deeper_is_a_schema() -> None:
+    by_name = [named(0, nested(22, "array")), named(1, nested(23, "array", "n0")), "n1"]
+    for schema in (record(nested(49, "array")), record(nested(24, "map")), record(*by_name)):
+        # With `bad` beside it, it is a struct within the batch.
+        rows = pa.StructArray.from_arrays([pa.nulls(1, arrow_type(parse(schema)))], names=["row"])
+        batch = pa.record_batch([rows], names=["_0"])
+        file = pa.BufferOutputStream()
+        with pa.ipc.new_stream(file, batch.schema) as stream:
+            stream.write_batch(batch)
+        assert pa.ipc.open_stream(file.getvalue()).read_all().num_rows == 1
+    by_name[1] = named(1, nested(40, "array", "n0"))
+    for schema in (record(nested(50, "array")), record(nested(25, "map")), record(*by_name)):
+        with pytest.raises(InvalidInput, match="is nested too deeply: more than 50 types in each other"):
+            parse(schema)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,10 +18,13 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_type
 
-from penstock.errors import InvalidInput
-from penstock.spark.pipeline.avro_decoder import Decoder
+from penstock.errors import InvalidInput, SparkMissing
+from penstock.spark.pipeline import avro_decoder, session
+from penstock.spark.pipeline.avro_decoder import PIECE_BYTES, Decoder
 from penstock.spark.pipeline.avro_default import number
 from penstock.spark.pipeline.avro_encoder import Encoder
+from penstock.spark.pipeline.avro_schema import parse
+from penstock.spark.pipeline.avro_size import base, per_byte, sizing
 
 
 def record(*types: Any) -> dict[str, Any]:
@@ -32,10 +36,18 @@ def logical(type: str, known_as: str, **more: Any) -> dict[str, Any]:
     return {"type": type, "logicalType": known_as, **more}
 
 
+def read(decoder: Decoder, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The pieces as one."""
+    pieces = list(decoder.decode(values))
+    rows, is_bad = (pa.concat_arrays([piece[side] for piece in pieces]) for side in (0, 1))
+    assert (len(rows), len(is_bad), rows.type) == (len(values), len(values), decoder.type)
+    rows.validate(full=True)
+    return rows, is_bad
+
+
 def decoded(type: Any, *values: bytes | None) -> list[Any]:
     """Of a record with one field: what is in it; ... for a bad row."""
-    rows, is_bad = Decoder(record(type)).decode(pa.array(values, pa.binary()))
-    rows.validate(full=True)
+    rows, is_bad = read(Decoder(record(type)), pa.array(values, pa.binary()))
     found = [row and row["f0"] for row in rows.to_pylist()]
     return [... if bad else value for value, bad in zip(found, is_bad.to_pylist(), strict=True)]
 
@@ -57,6 +69,7 @@ DECIMAL = logical("bytes", "decimal", precision=4, scale=2)
 FIXED_DECIMAL = logical("fixed", "decimal", name="d", size=2, precision=4, scale=2)
 COLOR = {"type": "enum", "name": "color", "symbols": ["RED", "BLUE"]}
 MOMENT = datetime(2026, 1, 14, 15, 0, 0, 123456)
+UTC_US = pa.timestamp("us", "UTC")
 LONGEST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\1"
 
 
@@ -78,6 +91,9 @@ LONGEST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\1"
         (logical("long", "timestamp-micros"), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), number(1_000_000)),
         (logical("long", "local-timestamp-millis"), datetime(1970, 1, 1, 0, 0, 1), number(1000)),
         (logical("long", "local-timestamp-micros"), MOMENT, number(1_768_402_800_123_456)),
+        (logical("long", "time-micros"), 3, b"\6"),
+        (logical("long", "timestamp-nanos"), 3, b"\6"),
+        (logical("int", "time-millis"), 3, b"\6"),
         (DECIMAL, Decimal("1.27"), b"\2\x7f"),
         (DECIMAL, Decimal("1.28"), b"\4\0\x80"),
         (DECIMAL, Decimal("-1.28"), b"\2\x80"),
@@ -105,7 +121,7 @@ LONGEST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\1"
 )
 def test_bytes_become_values_and_values_become_the_same_bytes(type: Any, value: Any, bytes_: bytes) -> None:
     assert decoded(type, bytes_, bytes_) == [value, value]
-    rows, _ = Decoder(record(type)).decode(pa.array([b"bad", bytes_, bytes_]))
+    rows, _ = read(Decoder(record(type)), pa.array([b"bad", bytes_, bytes_]))
     # Also of an array that is a part of another.
     assert encoded(record(type), rows[1:]) == [bytes_, bytes_]
 
@@ -165,6 +181,77 @@ def test_what_is_not_of_the_schema_is_a_bad_row_and_no_other_is(type: Any, value
         assert rows[0] is not ...
     assert decoded(type, None, value) == [None, ...]
     assert monotonic() - begun < 5
+
+
+def test_rows_that_fit_are_kept_beside_those_that_do_not_and_looking_for_them_takes_no_longer_the_more_they_are() -> (
+    None
+):
+    good, bad = b"\2a", b"\2\xff"
+    begun = monotonic()
+    assert decoded("string", *[bad, good, None, bad] * 5_000) == [..., "a", None, ...] * 5_000
+    assert decoded("string", *[bad] * 3) == [...] * 3
+    assert monotonic() - begun < 5
+
+
+def test_a_mistake_of_ours_makes_no_row_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(avro_decoder, "_plain", fail)
+    for values in ([b"\2"], [], [None]):
+        with pytest.raises(ValueError, match="ours"):
+            list(Decoder(record("int")).decode(pa.array([*values, b"\2"], pa.binary())))
+
+
+@pytest.mark.parametrize("error", [MemoryError, pa.ArrowMemoryError])
+@pytest.mark.parametrize("place", ["read", "build"])
+def test_rows_are_not_bad_because_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, error: type[MemoryError], place: str
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    decoder = Decoder(record("int"))
+    if place == "read":
+        monkeypatch.setattr(decoder, "_reader", (fail, None))
+    else:
+        monkeypatch.setattr(avro_decoder, "_plain", fail)
+    with pytest.raises(MemoryError):
+        list(decoder.decode(pa.array([b"\2"])))
+
+
+def zeros(count: int) -> bytes:
+    """An array of them."""
+    return number(count) + bytes(count) + b"\0"
+
+
+def long_symbol(size: int) -> Any:
+    return {"type": "array", "items": {"type": "enum", "name": "e", "symbols": ["S" * size]}}
+
+
+def test_rows_that_become_far_larger_than_their_bytes_come_in_pieces_none_of_which_is_large() -> None:
+    values = pa.array([None, zeros(1 << 16), b"bad"] * 20)
+    pieces = list(Decoder(record(long_symbol(60))).decode(values))
+    assert len(pieces) == 20
+    assert max(rows.nbytes for rows, _ in pieces) < PIECE_BYTES
+    assert sum(len(rows) for rows, _ in pieces) == 60
+    assert [bad for _, is_bad in pieces for bad in is_bad.to_pylist()] == [False, False, True] * 20
+    assert [row.is_valid for rows, _ in pieces for row in rows] == [False, True, False] * 20
+    # Rows that are small are one piece.
+    ((rows, _),) = Decoder(record("long", "string")).decode(pa.array([b"\2\2a"] * 10_000))
+    assert len(rows) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("type", "count"),
+    [
+        (long_symbol(3_000), 100_000),
+        ({"type": "array", "items": ["null", record(*["long"] * 400) | {"name": "wide"}]}, 100_000),
+    ],
+)
+def test_a_row_that_becomes_larger_than_one_may_be_is_bad(type: Any, count: int) -> None:
+    assert decoded(type, zeros(1), zeros(count), zeros(1))[1] is ...
+    assert ... not in decoded(type, zeros(1), zeros(count // 100), zeros(1))
 
 
 # --- against fastavro with the schema itself ----------------------------------------------------------------------
@@ -255,10 +342,23 @@ def messages(draw: st.DrawFn) -> tuple[Any, list[bytes]]:
 
 @given(messages())
 @settings(max_examples=150)
+def test_what_is_read_is_no_larger_than_was_told_from_its_length(given_: tuple[Any, list[bytes]]) -> None:
+    schema, values = given_
+    shape, decoder = parse(schema), Decoder(schema)
+    read_one, as_read = decoder._reader
+    for value in values:
+        size = sizing(shape)(read_one(BytesIO(value), as_read, None))
+        assert base(shape) + per_byte(shape) * len(value) >= size
+        ((rows, _),) = decoder.decode(pa.array([value] * 64))
+        # Arrow's arrays have a multiple of 8 bytes, and lists an offset more than they have items.
+        assert rows.nbytes <= 64 * size + 64 * 100
+
+
+@given(messages())
+@settings(max_examples=150)
 def test_what_fastavro_writes_is_read_and_written_the_same(given_: tuple[Any, list[bytes]]) -> None:
     schema, values = given_
-    rows, is_bad = Decoder(schema).decode(pa.array(values))
-    rows.validate(full=True)
+    rows, is_bad = read(Decoder(schema), pa.array(values))
     assert not any(is_bad.to_pylist())
     assert encoded(schema, rows) == values
 
@@ -381,8 +481,7 @@ def torn(data: bytes) -> st.SearchStrategy[bytes]:
 @settings(max_examples=150)
 def test_whatever_the_bytes_are_a_row_is_bad_just_if_they_are_not_of_the_schema(values: list[bytes]) -> None:
     assert is_good(GOOD)
-    rows, is_bad = Decoder(ALL).decode(pa.array(values))
-    rows.validate(full=True)
+    _, is_bad = read(Decoder(ALL), pa.array(values))
     assert is_bad.to_pylist() == [not is_good(value) for value in values]
 
 
@@ -399,6 +498,10 @@ def test_whatever_the_bytes_are_a_row_is_bad_just_if_they_are_not_of_the_schema(
         ("string", pa.binary(), "f0 is binary, and in the Avro schema it is string"),
         ("string", pa.struct({"x": pa.int32()}), "f0 is struct, and in the Avro schema it is string"),
         (logical("long", "timestamp-millis"), pa.timestamp("us"), "f0 is timestamp_ntz, and in the Avro schema it is"),
+        (logical("long", "timestamp-nanos"), UTC_US, "f0 is timestamp, and in the Avro schema it is timestamp-nanos"),
+        (logical("long", "time-micros"), UTC_US, "f0 is timestamp, and in the Avro schema it is time-micros"),
+        (logical("long", "local-timestamp-nanos"), pa.timestamp("us"), "it is local-timestamp-nanos: cast it"),
+        (logical("int", "time-millis"), pa.date32(), "f0 is date, and in the Avro schema it is time-millis, which"),
         (DECIMAL, pa.decimal128(5, 2), "f0 is decimal(5,2), and in the Avro schema it is decimal(4,2): cast it"),
         (DECIMAL, pa.decimal128(4, 3), "f0 is decimal(4,3), and in the Avro schema it is decimal(4,2): cast it"),
         (DECIMAL, pa.list_(pa.int32()), "f0 is array, and in the Avro schema it is decimal(4,2): cast it"),
@@ -448,6 +551,12 @@ def test_a_column_may_be_less_than_the_schema_has(type: Any, kind: pa.DataType, 
         ({"type": "array", "items": "int"}, pa.list_(pa.int32()), [1, None], "f0.element is null in a row"),
         ({"type": "map", "values": "int"}, pa.map_(pa.string(), pa.int32()), {"a": None}, "f0.value is null in a row"),
         (["int", "string"], pa.struct({"member0": pa.int32(), "member1": pa.string()}), {}, "f0 is null in a row"),
+        (
+            ["null", "int", "string"],
+            pa.struct({"member0": pa.int32(), "member1": pa.string()}),
+            {"member0": 1, "member1": "x"},
+            "f0 has several members in a row that are not null, and a union has one",
+        ),
         (["null", record("int") | {"name": "i"}], pa.struct({"f0": pa.int32()}), {}, "f0.f0 is null in a row"),
     ],
 )
@@ -459,11 +568,24 @@ def test_a_row_that_can_not_be_written_is_told_by_its_field(
     assert told.value.message.startswith(message)
 
 
-def test_text_that_is_not_utf_8_is_not_written() -> None:
-    text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
-    rows = pa.StructArray.from_arrays([text], names=["f0"])
-    with pytest.raises(InvalidInput, match=r"^f0 has a text in a row that is not UTF-8$"):
-        encoded(record("string"), rows)
+NO_UTF_8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+
+
+@pytest.mark.parametrize(
+    ("type", "values", "path"),
+    [
+        ("string", NO_UTF_8, "f0"),
+        (COLOR, NO_UTF_8, "f0"),
+        ({"type": "map", "values": "int"}, pa.MapArray.from_arrays([0, 1], NO_UTF_8, pa.array([1])), "f0.key"),
+    ],
+)
+def test_text_that_is_not_utf_8_is_not_written(type: Any, values: pa.Array, path: str) -> None:
+    rows = pa.StructArray.from_arrays([values], names=["f0"])
+    kind = {"type": "struct", "fields": [{"name": "f0", "type": spark_type(values.type)}]}
+    if path == "f0.key":
+        kind["fields"][0]["type"]["valueType"] = "integer"  # type: ignore[index]
+    with pytest.raises(InvalidInput, match=rf"^{path} has a text in a row that is not UTF-8$"):
+        Encoder(record(type), kind).encode(rows)
 
 
 def test_columns_and_fields_find_each_other_whatever_their_capitals_and_order() -> None:
@@ -487,3 +609,14 @@ def test_columns_and_fields_find_each_other_whatever_their_capitals_and_order() 
         with pytest.raises(InvalidInput) as told:
             Encoder(schema, spark_type(pa.struct(kind)))
         assert told.value.message.startswith(message)
+
+
+def test_an_executor_without_fastavro_tells_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = column([1], pa.int32())
+    sent = pickle.dumps((Decoder(record("int")), Encoder(record("int"), spark_type(rows.type))))
+    monkeypatch.setattr(session, "find_spec", lambda _: None)
+    decoder, encoder = pickle.loads(sent)
+    with pytest.raises(SparkMissing, match="fastavro, on executors too"):
+        list(decoder.decode(pa.array([b"\2"])))
+    with pytest.raises(SparkMissing, match="fastavro, on executors too"):
+        encoder.encode(rows)

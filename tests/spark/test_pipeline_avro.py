@@ -9,17 +9,19 @@ from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastavro import parse_schema, schemaless_reader
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from broker_process import BrokerProcess
 from docs.page import ROOT, blocks_of
 from penstock.client.blocking import Client
 from penstock.errors import InvalidInput, SparkMissing
 from penstock.spark.pipeline import decode, encode, session
+from penstock.spark.pipeline.avro_default import number
 from penstock.spark.pipeline.queries import output
 from spark.pipeline_runs import Parse, Run
 
@@ -32,6 +34,7 @@ def logical(type: str, known_as: str, **more: Any) -> dict[str, Any]:
     return {"type": type, "logicalType": known_as, **more}
 
 
+ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 LINE = {"type": "record", "name": "line", "fields": [named("item", "string"), named("count", ["null", "int"])]}
 # Each field with its bytes. Of the first record everything is there, of the second as little as possible.
 FIELDS: list[tuple[dict[str, Any], bytes, bytes]] = [
@@ -219,7 +222,11 @@ def test_columns_that_do_not_fit_the_schema_are_told_before_anything_starts(
         ({"spark.jars.packages": "io.x:y:1,org.apache.spark:spark-avro_2.13:4.1.1"}, True),
         ({"spark.jars": "/jars/spark-avro_2.13-4.1.1.jar"}, True),
         ({"spark.driver.extraClassPath": "/jars/spark-avro_2.13-4.1.1.jar"}, True),
+        ({"spark.jars": "/jars/a.jar,/jars/spark-avro_2.13-4.1.1.jar,/jars/b.jar"}, True),
+        ({"spark.driver.extraClassPath": "/a.jar:/jars/spark-avro_2.13-4.1.1.jar:/b.jar"}, True),
         ({"spark.jars": "/jars/avro.jar"}, False),
+        ({"spark.jars": "/home/spark-avro/a.jar,/no-spark-avro.jar"}, False),
+        ({"spark.driver.extraClassPath": "/opt/spark-avro:/opt/spark-avro/jars/1.jar"}, False),
         ({}, False),
     ],
 )
@@ -253,12 +260,34 @@ def test_sparks_own_package_is_used_if_it_is_named(
     assert called == ["sparks_from_avro", "sparks_to_avro"]
 
 
+def test_batches_for_python_are_bounded_in_bytes_unless_the_settings_say_how_large_they_are() -> None:
+    for conf, expected in (({}, str(session.BATCH_BYTES)), ({ARROW_BYTES: "5"}, "5")):
+        found = dict(conf)
+        settings = SimpleNamespace(get=found.get, set=found.__setitem__)
+        session.bound_batches(cast(Any, SimpleNamespace(conf=settings)))
+        assert found == {ARROW_BYTES: expected}
+
+
+def test_rows_that_come_in_many_pieces_stay_beside_what_else_their_messages_have(spark: SparkSession) -> None:
+    symbols = {"type": "enum", "name": "e", "symbols": ["S" * 60]}
+    schema = json.dumps(record(named("a", {"type": "array", "items": symbols}), named("id", "long")))
+    count = 1 << 16
+    value = number(count) + bytes(count) + b"\0"
+    messages = spark.range(20, numPartitions=1).select(
+        "id", F.concat(F.lit(bytearray(value)), F.encode(F.chr(F.col("id") * 2), "UTF-8")).alias("value")
+    )
+    rows = messages.select("id", decode.from_avro(messages["value"], schema).alias("avro"))
+    found = rows.select("id", "avro.row.id", "avro.bad", F.size("avro.row.a")).collect()
+    assert [tuple(row) for row in found] == [(place, place, False, count) for place in range(20)]
+
+
 def test_without_fastavro_it_is_told_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = session.find_spec
     monkeypatch.setattr(session, "find_spec", lambda name: None if name == "fastavro" else found(name))
     conf = {"spark.master": "local[1]"}
     with pytest.raises(
-        SparkMissing, match=r"^Avro needs the package fastavro: pip install --upgrade 'penstock\[spark\]'$"
+        SparkMissing,
+        match=r"^Avro needs the package fastavro, on executors too: pip install --upgrade 'penstock\[spark\]'$",
     ):
         session.open_session("p", conf, tmp_path / "log.txt", needs_avro=True)
     assert not (tmp_path / "log.txt").exists()

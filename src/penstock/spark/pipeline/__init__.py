@@ -7,7 +7,7 @@ topics           whether the broker has its topics
 session          Spark, started with what a pipeline needs; its noise goes to a file
 decode, encode   messages to rows, and rows to messages
 avro             the same for Avro, in Python: avro_schema reads a file, avro_types and avro_default are what it has,
-                 avro_decoder and avro_encoder do the bytes
+                 avro_decoder (with avro_size) and avro_encoder (with avro_columns) do the bytes
 queries          the pipeline as queries of Spark
 running          queries run to their end; `Job` is what the built-in pipelines hand over, too
 progress         rows, rates and lag, from what Spark reports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +24,12 @@ def from_avro(value: Column, schema: str) -> Column:
     decoder = Decoder(json.loads(schema))
     kind = StructType([StructField("row", from_arrow_type(decoder.type)), StructField("bad", BooleanType())])
 
-    def decode(values: pa.Array) -> pa.Array:
-        return pa.StructArray.from_arrays(decoder.decode(values), names=["row", "bad"])
+    # Of an iterator's, Spark takes batches of any length, so that none is too large.
+    @telling
+    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        for values in batches:
+            for piece in decoder.decode(values):
+                yield pa.StructArray.from_arrays(piece, names=["row", "bad"])
 
     return arrow_udf(decode, kind)(value)
 

@@ -1,6 +1,9 @@
 """Avro's bytes to rows in Arrow, with fastavro, and which of them are bad.
 
-What is in the bytes is not trusted: whatever they claim, a row takes no more memory or time than its bytes are worth.
+What is in the bytes is not trusted. A row is read for as long as there are bytes for it, whatever they claim; but each
+of them may be a record within an array, which takes some 250 bytes while it is read, and more of a record that has
+fields of null. Of what is read, Arrow is made every PIECE_BYTES, and a row of more than ROW_BYTES_MAX is bad.
+
 Good is a row of which nothing is left over. fastavro is lenient in what no writer makes: a number in more than ten
 bytes is some number to it, a block of -2^63 items has none, of values under one name in a map it has the last only, and
 a few negative numbers in three bytes or more are branches of a union (see _NO_BRANCH).
@@ -13,7 +16,8 @@ the struct already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from io import BytesIO
 from itertools import count
 from typing import Any
@@ -22,7 +26,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.spark.pipeline.avro_schema import parse
+from penstock.spark.pipeline.avro_size import base, per_byte, sizing
 from penstock.spark.pipeline.avro_types import (
+    LOGICAL,
     Array,
     Digits,
     Enum,
@@ -35,71 +41,148 @@ from penstock.spark.pipeline.avro_types import (
     arrow_type,
     members,
 )
+from penstock.spark.pipeline.session import check_fastavro
 
 # A union's branches are a list to fastavro, which counts from its end if the number is negative. Behind the branches
 # are names of types that are not there: as many as numbers in two bytes can be negative. It looks for this one in each
 # schema that it reads, and had to look through them all were they called anything else.
 _NO_BRANCH = ["logicalType"] * 8192
 _BOOLEANS = {b"\0": False, b"\1": True, None: None}
-_UNFIT = (pa.ArrowException, KeyError, ValueError, TypeError, OverflowError)
+# Arrow's own are among them, but not that memory is short: that is no row's fault.
+_UNFIT = (ValueError, KeyError, OverflowError, pa.ArrowIndexError)
+# As Arrow, in about this many bytes. A piece is a batch to Spark, and its rows are forgotten before the next.
+PIECE_BYTES = 8 << 20
+# What one row may become: 256 times a message of the largest size that brokers take unless told otherwise. Spark copies
+# rows, and has its limit at 2 GiB, as Arrow has for the texts of a column.
+ROW_BYTES_MAX = 256 << 20
 
 
 class Decoder:
     """For messages of one schema, on executors."""
 
     def __init__(self, schema: Any) -> None:
-        from fastavro import parse_schema, schemaless_reader
-
         self._given = schema
         self._record = parse(schema)
-        self._schema = _closed(parse_schema(_reading(self._record, count())))
-        self._read = schemaless_reader
+        self._base, self._per_byte = base(self._record), per_byte(self._record)
+        self._size = sizing(self._record)
         self.type = arrow_type(self._record)
+
+    @cached_property
+    def _reader(self) -> tuple[Any, Any]:
+        check_fastavro()
+        from fastavro import parse_schema, schemaless_reader
+
+        return schemaless_reader, _closed(parse_schema(_reading(self._record, count())))
 
     def __reduce__(self) -> Any:
         return Decoder, (self._given,)
 
-    def decode(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """The rows, and which are bad. Those are null, as rows of nothing are."""
-        read, schema = self._read, self._schema
-        rows: list[Any] = []
-        places: list[int] = []
-        is_bad = np.zeros(len(values), bool)
+    def decode(self, values: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """The rows, and which are bad, in pieces. Bad ones are null, as rows of nothing are."""
+        read, schema = self._reader
+        piece, size_of_piece, begin = _Piece(self._record), 0, 0
         for place, value in enumerate(values.to_numpy(zero_copy_only=False).tolist()):
             if value is None:
                 continue
             file = BytesIO(value)
             try:
                 row = read(file, schema, None)
+            except MemoryError:
+                raise
             except Exception:
-                is_bad[place] = True
+                # Whatever fastavro comes upon.
+                piece.bad.append(place - begin)
                 continue
             if file.tell() != len(value):
-                is_bad[place] = True
+                piece.bad.append(place - begin)
                 continue
-            rows.append(row)
-            places.append(place)
-        found, fits = self._rows(rows)
-        if not all(fits):
-            is_bad[[place for place, each in zip(places, fits, strict=True) if not each]] = True
-        if len(rows) < len(values):
-            numbers = np.zeros(len(values), np.int64)
-            numbers[places] = np.arange(len(rows))
-            is_none = np.ones(len(values), bool)
-            is_none[places] = False
+            row_size = self._base + self._per_byte * len(value)
+            if row_size > PIECE_BYTES:
+                row_size = self._size(row)
+            if row_size > ROW_BYTES_MAX:
+                piece.bad.append(place - begin)
+                continue
+            if size_of_piece + row_size > PIECE_BYTES and piece.rows:
+                yield piece.built(place - begin)
+                piece, size_of_piece, begin = _Piece(self._record), 0, place
+            piece.rows.append(row)
+            piece.places.append(place - begin)
+            size_of_piece += row_size
+        if begin < len(values):
+            yield piece.built(len(values) - begin)
+
+
+class _Piece:
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self.rows: list[Any] = []
+        self.places: list[int] = []
+        self.bad: list[int] = []
+
+    def built(self, length: int) -> tuple[pa.Array, pa.Array]:
+        try:
+            found = _built(self._record, self.rows)
+        except _UNFIT:
+            self._drop_unfit()
+            # Once more is a bug, and no row's fault.
+            found = _built(self._record, self.rows)
+        is_bad = np.zeros(length, bool)
+        is_bad[self.bad] = True
+        if len(self.rows) < length:
+            numbers = np.zeros(length, np.int64)
+            numbers[self.places] = np.arange(len(self.rows))
+            is_none = np.ones(length, bool)
+            is_none[self.places] = False
             found = found.take(pa.array(numbers, mask=is_none))
         return found, pa.array(is_bad)
 
-    def _rows(self, rows: list[Any]) -> tuple[pa.Array, list[bool]]:
-        """And whether each has values that its types can hold. Those that have not are few, and are searched for."""
-        try:
-            return _built(self._record, rows), [True] * len(rows)
-        except _UNFIT:
-            if len(rows) == 1:
-                return pa.nulls(1, self.type), [False]
-        middle = len(rows) // 2
-        (first, first_fits), (second, second_fits) = self._rows(rows[:middle]), self._rows(rows[middle:])
-        return pa.concat_arrays([first, second]), first_fits + second_fits
+    def _drop_unfit(self) -> None:
+        rows, places = self.rows, self.places
+        self.rows, self.places = [], []
+        for row, place in zip(rows, places, strict=True):
+            if _fits(self._record, row):
+                self.rows.append(row)
+                self.places.append(place)
+            else:
+                self.bad.append(place)
+
+
+def _fits(shape: Shape, value: Any) -> bool:
+    """Whether _built takes it."""
+    if value is None:
+        return True
+    match shape:
+        case Plain("string"):
+            return _is_utf_8(value)
+        case Plain("boolean"):
+            return value in _BOOLEANS
+        case Plain("int"):
+            return bool(-(1 << 31) <= value < 1 << 31)
+        case Plain("long", logical) if ("long", logical) in LOGICAL and logical.endswith("-millis"):
+            return bool(-(1 << 63) <= value * 1000 < 1 << 63)
+        case Digits(precision):
+            return len(value) > 0 and abs(int.from_bytes(value, "big", signed=True)) < 10**precision
+        case Enum(symbols):
+            return bool(0 <= value < len(symbols))
+        case Array(items):
+            return all(_fits(items, each) for each in value)
+        case Map(values):
+            return all(_fits(values, each) for each in value.values())
+        case Record(fields):
+            return all(_fits(field.shape, value[field.name]) for field in fields)
+        case Union(branches):
+            if (single := shape.single_shape) is not None:
+                return _fits(single, value)
+            return all(_fits(branches[number], value.get(name)) for name, number in members(shape))
+    return True
+
+
+def _is_utf_8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _reading(shape: Shape, numbers: count[int]) -> Any:
@@ -186,11 +269,11 @@ def _plain(type: str, logical: str, values: Sequence[Any]) -> pa.Array:
     kind = arrow_type(Plain(type, logical))
     if type == "boolean":
         return pa.array([_BOOLEANS[value] for value in values], kind)
+    if (type, logical) not in LOGICAL:
+        return pa.array(values, kind)
     if logical.endswith("-millis"):
         return pa.array(values, pa.int64()).cast(pa.timestamp("ms", kind.tz)).cast(kind)
-    if logical:
-        return pa.array(values, arrow_type(Plain(type))).cast(kind)
-    return pa.array(values, kind)
+    return pa.array(values, arrow_type(Plain(type))).cast(kind)
 
 
 def _decimals(shape: Digits, values: Sequence[bytes | None]) -> pa.Array:

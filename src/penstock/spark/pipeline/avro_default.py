@@ -30,9 +30,12 @@ def encoded(shape: Shape, raw: Any) -> bytes:
             return _sized(raw.encode() if isinstance(raw, str) else None)
         case Plain():
             return _sized(_bytes(raw))
-        case Digits(size=size) if size is None:
-            return _sized(_bytes(raw))
-        case Fixed(size) | Digits(size=size):
+        case Digits(precision, _, size):
+            data = _bytes(raw)
+            _expect(data != b"" and abs(int.from_bytes(data, "big", signed=True)) < 10**precision)
+            _expect(size is None or len(data) == size)
+            return _sized(data) if size is None else data
+        case Fixed(size):
             _expect(len(_bytes(raw)) == size)
             return _bytes(raw)
         case Enum(symbols):

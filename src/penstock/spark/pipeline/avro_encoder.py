@@ -6,16 +6,18 @@ it would take for something else (a null for false) does not get there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import cached_property
 from io import BytesIO
 from itertools import count, repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import InvalidInput
+from penstock.spark.pipeline import avro_columns
+from penstock.spark.pipeline.avro_columns import Prepare
 from penstock.spark.pipeline.avro_default import number
 from penstock.spark.pipeline.avro_schema import parse
 from penstock.spark.pipeline.avro_types import (
@@ -32,8 +34,10 @@ from penstock.spark.pipeline.avro_types import (
     Union,
     members,
 )
+from penstock.spark.pipeline.session import check_fastavro
 
-# What can be written as what without a loss. The names are those of Spark's schemas in JSON.
+# What can be written as what: nothing is lost, but of times what is smaller than the schema's unit. The names are those
+# of Spark's schemas in JSON.
 _FIT = {
     "null": {"void"},
     "boolean": {"boolean"},
@@ -46,31 +50,33 @@ _FIT = {
 }
 # To Spark's own package, a long that is nothing else has milliseconds.
 _TIMES = {
+    "date": {"", "date"},
     "timestamp": {"", "timestamp-millis", "timestamp-micros"},
     "timestamp_ntz": {"", "local-timestamp-millis", "local-timestamp-micros"},
 }
-
-# The values of a column that has no nulls, as fastavro takes them.
-_Prepare = Callable[[pa.Array], Iterable[Any]]
 
 
 class Encoder:
     """`struct` is the type of the rows, as Spark writes it in JSON. InvalidInput if they do not fit."""
 
     def __init__(self, schema: Any, struct: dict[str, Any]) -> None:
+        self._given = (schema, struct)
+        self._shape, self._prepare = _Writing().plain(parse(schema), struct, "")
+
+    @cached_property
+    def _writer(self) -> tuple[Any, Any]:
+        check_fastavro()
         from fastavro import parse_schema, schemaless_writer
 
-        self._given = (schema, struct)
-        shape, self._prepare = _Writing().plain(parse(schema), struct, "")
-        self._schema = parse_schema(shape)
-        self._write = schemaless_writer
+        return schemaless_writer, parse_schema(self._shape)
 
     def __reduce__(self) -> Any:
         return Encoder, self._given
 
     def encode(self, rows: pa.StructArray) -> pa.Array:
+        write, schema = self._writer
         file, ends = BytesIO(), [0]
-        write, schema, tell = self._write, self._schema, file.tell
+        tell = file.tell
         for row in self._prepare(rows):
             write(file, schema, row)
             ends.append(tell())
@@ -86,7 +92,7 @@ class _Writing:
     def __init__(self) -> None:
         self._numbers = count()
 
-    def any(self, shape: Shape, kind: Any, path: str) -> tuple[Any, _Prepare]:
+    def any(self, shape: Shape, kind: Any, path: str) -> tuple[Any, Prepare]:
         """Of a column that may have nulls."""
         if isinstance(shape, Union):
             return self._union(shape, kind, path)
@@ -99,27 +105,27 @@ class _Writing:
 
         return found, refuse_nulls
 
-    def plain(self, shape: Shape, kind: Any, path: str) -> tuple[Any, _Prepare]:
+    def plain(self, shape: Shape, kind: Any, path: str) -> tuple[Any, Prepare]:
         match shape:
             case Plain(type, logical):
                 return _plain(type, logical, kind, path)
             case Fixed(size):
                 _check(kind == "binary", kind, f"a fixed of {size} bytes, which takes binary", path)
-                return self._named("fixed", size=size), _fixed(size, path)
+                return self._named("fixed", size=size), avro_columns.fixed(size, path)
             case Digits():
                 return self._decimal(shape, kind, path)
             case Enum(symbols):
                 _check(kind == "string", kind, "an enum, which takes string", path)
-                return "int", _enum(symbols, path)
+                return "int", avro_columns.enum(symbols, path)
             case Array(items):
                 _check(_is(kind, "array"), kind, "an array", path)
                 inner, prepare = self.any(items, kind["elementType"], f"{path}.element")
-                return {"type": "array", "items": inner}, _array(prepare)
+                return {"type": "array", "items": inner}, avro_columns.arrays(prepare)
             case Map(values):
                 is_map = _is(kind, "map") and kind["keyType"] == "string"
                 _check(is_map, kind, "a map, which takes a map whose keys are string", path)
                 inner, prepare = self.any(values, kind["valueType"], f"{path}.value")
-                return {"type": "map", "values": inner}, _map(prepare)
+                return {"type": "map", "values": inner}, avro_columns.maps(prepare, f"{path}.key")
             case Record(fields):
                 _check(_is(kind, "struct"), kind, "a record, which takes struct", path)
                 return self._record(fields, kind["fields"], path)
@@ -129,14 +135,14 @@ class _Writing:
     def _named(self, type: str, **more: Any) -> dict[str, Any]:
         return {"type": type, "name": f"t{next(self._numbers)}", **more}
 
-    def _decimal(self, shape: Digits, kind: Any, path: str) -> tuple[Any, _Prepare]:
+    def _decimal(self, shape: Digits, kind: Any, path: str) -> tuple[Any, Prepare]:
         told = f"decimal({shape.precision},{shape.scale})"
         digits = [int(part) for part in kind[8:-1].split(",")] if str(kind).startswith("decimal(") else [99, 0]
         is_less = digits[1] <= shape.scale and digits[0] - digits[1] <= shape.precision - shape.scale
         _check(is_less, kind, told, path)
-        return "bytes" if shape.size is None else self._named("fixed", size=shape.size), _decimals(shape)
+        return "bytes" if shape.size is None else self._named("fixed", size=shape.size), avro_columns.decimals(shape)
 
-    def _record(self, fields: tuple[Field, ...], columns: list[Any], path: str) -> tuple[Any, _Prepare]:
+    def _record(self, fields: tuple[Field, ...], columns: list[Any], path: str) -> tuple[Any, Prepare]:
         known = {field.name.lower() for field in fields}
         given: dict[str, int] = {}
         for place, column in enumerate(columns):
@@ -150,7 +156,7 @@ class _Writing:
                 raise InvalidInput(f"two columns are called {_at(path, name)}: one is in the Avro schema")
             given[name.lower()] = place
         inner: list[dict[str, Any]] = []
-        prepares: list[_Prepare | bytes] = []
+        prepares: list[Prepare | bytes] = []
         places: list[int] = []
         for field in fields:
             place = given.get(field.name.lower(), -1)
@@ -163,9 +169,11 @@ class _Writing:
                 prepares.append(default)
             inner.append({"name": field.name, "type": type})
             places.append(place)
-        return self._named("record", fields=inner), _rows([field.name for field in fields], places, prepares)
+        return self._named("record", fields=inner), avro_columns.rows_of(
+            [field.name for field in fields], places, prepares
+        )
 
-    def _union(self, union: Union, kind: Any, path: str) -> tuple[Any, _Prepare]:
+    def _union(self, union: Union, kind: Any, path: str) -> tuple[Any, Prepare]:
         branches: list[Any] = ["null" if each == NULL else self._named("fixed", size=0) for each in union.branches]
         if union.single is not None:
             shape = union.single_shape
@@ -174,16 +182,16 @@ class _Writing:
                 return branches, lambda column: repeat(("null", None), len(column))
             found, prepare = self.plain(shape, kind, path)
             branches[union.single] = found
-            return branches, _may_be_null(prepare, _called(found), union.may_be_null, path)
+            return branches, avro_columns.may_be_null(prepare, _called(found), union.may_be_null, path)
         names = [name for name, _ in members(union)]
         is_of_members = _is(kind, "struct") and [field["name"] for field in kind["fields"]] == names
         _check(is_of_members, kind, f"a union, which takes a struct of {', '.join(names)}", path)
-        prepares: list[tuple[str, _Prepare]] = []
+        prepares: list[tuple[str, Prepare]] = []
         for (name, place), field in zip(members(union), kind["fields"], strict=True):
             found, prepare = self.plain(union.branches[place], field["type"], _at(path, name))
             branches[place] = self._named("record", fields=[{"name": "value", "type": found}])
             prepares.append((branches[place]["name"], prepare))
-        return branches, _members(prepares, union.may_be_null, path)
+        return branches, avro_columns.members_of(prepares, union.may_be_null, path)
 
 
 def _is(kind: Any, name: str) -> bool:
@@ -218,16 +226,11 @@ def _default(field: Field, path: str) -> bytes:
     )
 
 
-def _list(column: pa.Array) -> list[Any]:
-    found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    return found
-
-
-def _plain(type: str, logical: str, kind: Any, path: str) -> tuple[Any, _Prepare]:
-    if type == "long" and isinstance(kind, str) and kind in _TIMES:
+def _plain(type: str, logical: str, kind: Any, path: str) -> tuple[Any, Prepare]:
+    if type == "long" and isinstance(kind, str) and kind in ("timestamp", "timestamp_ntz"):
         _check(logical in _TIMES[kind], kind, logical, path)
-        return type, _micros if logical.endswith("-micros") else _millis
-    takes = _FIT[type]
+        return type, avro_columns.micros if logical.endswith("-micros") else avro_columns.millis
+    takes = {each for each in _FIT[type] if logical in _TIMES.get(each, {logical})}
     _check(
         isinstance(kind, str) and kind in takes,
         kind,
@@ -238,141 +241,7 @@ def _plain(type: str, logical: str, kind: Any, path: str) -> tuple[Any, _Prepare
         case "null":
             return type, lambda column: repeat(None, len(column))
         case "string":
-            return "bytes", _texts(path)
+            return "bytes", avro_columns.texts(path)
         case "int" | "long":
-            return type, lambda column: _list(column.cast(pa.int32() if kind == "date" else pa.int64()))
-    return type, _list
-
-
-def _micros(column: pa.Array) -> Iterable[Any]:
-    return _list(column.cast(pa.int64()))
-
-
-def _millis(column: pa.Array) -> Iterable[Any]:
-    """Of a time before 1970, the millisecond that it is in, too."""
-    found: list[int] = (column.cast(pa.int64()).to_numpy() // 1000).tolist()
-    return found
-
-
-def _texts(path: str) -> _Prepare:
-    def prepare(column: pa.Array) -> Iterable[Any]:
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            raise InvalidInput(f"{path} has a text in a row that is not UTF-8") from None
-        return _list(column.cast(pa.binary()))
-
-    return prepare
-
-
-def _fixed(size: int, path: str) -> _Prepare:
-    def prepare(column: pa.Array) -> Iterable[Any]:
-        lengths = pc.unique(pc.binary_length(column)).to_pylist()
-        if (other := next((each for each in lengths if each != size), None)) is not None:
-            raise InvalidInput(f"{path} has {other} bytes in a row, and the schema has {size}")
-        return _list(column)
-
-    return prepare
-
-
-def _enum(symbols: tuple[str, ...], path: str) -> _Prepare:
-    numbers = {symbol: place for place, symbol in enumerate(symbols)}
-
-    def prepare(column: pa.Array) -> Iterable[Any]:
-        try:
-            return [numbers[each] for each in column.to_pylist()]
-        except KeyError as error:
-            told = f"{path} is {error.args[0]!r} in a row, and the schema has {', '.join(symbols)}"
-            raise InvalidInput(told) from None
-
-    return prepare
-
-
-def _decimals(shape: Digits) -> _Prepare:
-    kind = pa.decimal128(shape.precision, shape.scale)
-
-    def encoded(value: int) -> bytes:
-        size = shape.size
-        if size is None:
-            # As few as it takes, one bit being the sign's.
-            size = (value if value >= 0 else ~value).bit_length() // 8 + 1
-        return value.to_bytes(size, "big", signed=True)
-
-    def prepare(column: pa.Array) -> Iterable[Any]:
-        column = column.cast(kind)
-        data = memoryview(column.buffers()[1] or b"")[column.offset * 16 : (column.offset + len(column)) * 16]
-        numbers = (int.from_bytes(data[at : at + 16], "little", signed=True) for at in range(0, len(data), 16))
-        return map(encoded, numbers)
-
-    return prepare
-
-
-def _lengths(column: pa.Array) -> tuple[list[int], int, int]:
-    """Of the lists in it; and where the values begin and end that they have."""
-    offsets = column.offsets.to_numpy()
-    return np.diff(offsets).tolist(), int(offsets[0]), int(offsets[-1])
-
-
-def _array(items: _Prepare) -> _Prepare:
-    def prepare(column: pa.Array) -> Iterable[Any]:
-        lengths, begin, end = _lengths(column)
-        flat = iter(items(column.values[begin:end]))
-        return [[next(flat) for _ in range(length)] for length in lengths]
-
-    return prepare
-
-
-def _map(values: _Prepare) -> _Prepare:
-    def prepare(column: pa.Array) -> Iterable[Any]:
-        lengths, begin, end = _lengths(column)
-        flat = zip(column.keys[begin:end].to_pylist(), values(column.items[begin:end]), strict=True)
-        return [dict(next(flat) for _ in range(length)) for length in lengths]
-
-    return prepare
-
-
-def _rows(names: list[str], places: list[int], prepares: list[_Prepare | bytes]) -> _Prepare:
-    def prepare(column: pa.Array) -> Iterable[Any]:
-        given = column.flatten()
-        values = [
-            repeat(each, len(column)) if isinstance(each, bytes) else each(given[place])
-            for place, each in zip(places, prepares, strict=True)
-        ]
-        if not values:
-            return repeat({}, len(column))
-        return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
-
-    return prepare
-
-
-def _may_be_null(prepare: _Prepare, name: str, may_be: bool, path: str) -> _Prepare:
-    none = ("null", None)
-
-    def prepare_all(column: pa.Array) -> Iterable[Any]:
-        if not column.null_count:
-            return [(name, value) for value in prepare(column)]
-        if not may_be:
-            raise InvalidInput(f"{path} is null in a row, and the schema does not let it be")
-        values = iter(prepare(column.drop_null()))
-        return [(name, next(values)) if is_there else none for is_there in _list(column.is_valid())]
-
-    return prepare_all
-
-
-def _members(prepares: list[tuple[str, _Prepare]], may_be_null: bool, path: str) -> _Prepare:
-    """The first of them that is not null."""
-
-    def prepare(column: pa.Array) -> Iterable[Any]:
-        found: list[Any] = [("null", None)] * len(column)
-        is_open = np.ones(len(column), bool)
-        for (name, inner), values in zip(prepares, column.flatten(), strict=True):
-            is_this = is_open & values.is_valid().to_numpy(zero_copy_only=False)
-            is_open &= ~is_this
-            rows = np.flatnonzero(is_this)
-            for row, value in zip(rows.tolist(), inner(values.take(pa.array(rows))), strict=True):
-                found[row] = (name, {"value": value})
-        if not may_be_null and is_open.any():
-            raise InvalidInput(f"{path} is null in a row, and the schema does not let it be")
-        return found
-
-    return prepare
+            return type, lambda column: avro_columns.listed(column.cast(pa.int32() if kind == "date" else pa.int64()))
+    return type, avro_columns.listed

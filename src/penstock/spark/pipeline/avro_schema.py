@@ -6,13 +6,13 @@ Nothing of Spark or fastavro is needed: files are checked where neither is insta
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.avro_default import encoded
 from penstock.spark.pipeline.avro_types import (
-    LOGICAL,
     NULL,
     PLAIN,
     Array,
@@ -27,10 +27,12 @@ from penstock.spark.pipeline.avro_types import (
     Union,
 )
 
-# Types that are named in several places count in each.
+# Types that are named in several places count in each, and are as deep there.
 TYPES_MAX = 10_000
+# Arrow reads no more than 64. It has two for a map.
 DEPTH_MAX = 50
 DIGITS_MAX = 38
+_SYMBOL = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse(schema: Any) -> Record:
@@ -45,57 +47,64 @@ def parse(schema: Any) -> Record:
 
 class _Parser:
     def __init__(self) -> None:
-        # With how many types are in it.
-        self._named: dict[str, tuple[Shape, int]] = {}
+        # With how many types are in it, and how deep.
+        self._named: dict[str, tuple[Shape, int, int]] = {}
         self._open: set[str] = set()
         self._types = 0
+        self._deepest = 0
 
     def shape(self, raw: Any, namespace: str, path: str, depth: int) -> Shape:
         """`path` is where in the record it is."""
-        if depth > DEPTH_MAX:
-            raise InvalidInput(f"is nested too deeply: more than {DEPTH_MAX} types in each other")
+        self._reach(depth)
         self._count(1)
         if isinstance(raw, list):
             return self._union(raw, namespace, path, depth)
         if isinstance(raw, str):
-            return Plain(raw) if raw in PLAIN else self._reference(raw, namespace, path)
+            return Plain(raw) if raw in PLAIN else self._reference(raw, namespace, path, depth)
         if not isinstance(raw, dict) or not isinstance(raw.get("type"), str):
             raise InvalidInput(f"{_at(path)} has no type, but {_short(raw)}")
         match raw["type"]:
             case "record" | "error":
-                return self._declared(raw, namespace, path, lambda inner: self._record(raw, inner, path, depth))
+                return self._declared(raw, namespace, path, depth, lambda inner: self._record(raw, inner, path, depth))
             case "enum":
-                return self._declared(raw, namespace, path, lambda _: _enum(raw, path))
+                return self._declared(raw, namespace, path, depth, lambda _: _enum(raw, path))
             case "fixed":
-                return self._declared(raw, namespace, path, lambda _: _fixed(raw, path))
+                return self._declared(raw, namespace, path, depth, lambda _: _fixed(raw, path))
             case "array":
                 return self._array(raw, namespace, path, depth)
             case "map":
-                return Map(self._inner(raw, "values", namespace, path, depth))
+                return Map(self._inner(raw, "values", namespace, path, depth + 1))
             case "bytes" if raw.get("logicalType") == "decimal":
                 return _digits(raw, None, path)
             case type if type in PLAIN:
-                logical = str(raw.get("logicalType", ""))
-                return Plain(type, logical if (type, logical) in LOGICAL else "")
+                return NULL if type == "null" else Plain(type, str(raw.get("logicalType", "")))
             case type:
-                return self._reference(type, namespace, path)
+                return self._reference(type, namespace, path, depth)
+
+    def _reach(self, depth: int) -> None:
+        self._deepest = max(self._deepest, depth)
+        if depth > DEPTH_MAX:
+            raise InvalidInput(f"is nested too deeply: more than {DEPTH_MAX} types in each other")
 
     def _count(self, types: int) -> None:
         self._types += types
         if self._types > TYPES_MAX:
             raise InvalidInput(f"has more than {TYPES_MAX} types in it")
 
-    def _reference(self, name: str, namespace: str, path: str) -> Shape:
+    def _reference(self, name: str, namespace: str, path: str, depth: int) -> Shape:
         for full in (_full(name, namespace), name):
             if full in self._open:
                 raise InvalidInput(f"{_at(path)} is a {full} again, which is in itself: Spark has no such types")
             if full in self._named:
-                found, types = self._named[full]
+                found, types, height = self._named[full]
                 self._count(types)
+                self._reach(depth + height)
                 return found
         raise InvalidInput(f"{_at(path)}: there is no type {name!r}")
 
-    def _declared(self, raw: dict[str, Any], namespace: str, path: str, read: Callable[[str], Shape]) -> Shape:
+    def _declared(
+        self, raw: dict[str, Any], namespace: str, path: str, depth: int, read: Callable[[str], Shape]
+    ) -> Shape:
         """`read` is told the namespace of what is within."""
         name = raw.get("name")
         inner = raw.get("namespace", namespace)
@@ -106,11 +115,13 @@ class _Parser:
         full = _full(name, inner)
         if full in PLAIN or full in self._named or full in self._open:
             raise InvalidInput(f"{_at(path)}: there is a type {full} already")
-        before = self._types
+        before, deepest = self._types, self._deepest
+        self._deepest = depth
         self._open.add(full)
         found = read(full.rpartition(".")[0])
         self._open.discard(full)
-        self._named[full] = found, self._types - before
+        self._named[full] = found, self._types - before, self._deepest - depth
+        self._deepest = max(self._deepest, deepest)
         return found
 
     def _record(self, raw: dict[str, Any], namespace: str, path: str, depth: int) -> Record:
@@ -194,8 +205,13 @@ def _short(raw: Any) -> str:
 
 def _enum(raw: dict[str, Any], path: str) -> Enum:
     symbols = raw.get("symbols")
-    if not isinstance(symbols, list) or not symbols or not all(isinstance(each, str) for each in symbols):
+    if not isinstance(symbols, list) or not symbols:
         raise InvalidInput(f"{_at(path)} is an enum without symbols")
+    for each in symbols:
+        if not isinstance(each, str) or _SYMBOL.fullmatch(each) is None:
+            raise InvalidInput(
+                f"{_at(path)} is an enum with {_short(each)} for a symbol; they are letters, digits and _"
+            )
     if len(set(symbols)) < len(symbols):
         raise InvalidInput(f"{_at(path)} is an enum that has a symbol twice")
     return Enum(tuple(symbols))

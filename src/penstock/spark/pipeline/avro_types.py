@@ -43,7 +43,7 @@ _WIDER = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "d
 
 @dataclass(frozen=True)
 class Plain:
-    """`logical` is empty for one that changes nothing."""
+    """`logical` is kept where it changes no type, too: what is written there must be meant."""
 
     type: str
     logical: str = ""

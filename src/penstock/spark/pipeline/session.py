@@ -29,7 +29,11 @@ _PANDAS_MIN = (2, 2)
 STOP_TIMEOUT_S = 3
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-_AVRO = "spark-avro"
+# The name of a jar's file, or of a package with its version; a directory may be called anything.
+_AVRO = re.compile(r"(?:^|[\s,:;/\\])spark-avro[^\s,:;/\\]*(?:\.jar(?=$|[\s,:;])|:\d)")
+# 64 MiB by Spark 4.3's own default: that is much for rows that are objects of Python until they are Arrow.
+_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+BATCH_BYTES = 16 << 20
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # delta-core is what delta-spark was called up to Spark 3.
 _DELTA_NAMED = re.compile(r"\bdelta-(?:spark|core)_")
@@ -67,7 +71,7 @@ def check_arrow() -> None:
 def check_fastavro() -> None:
     """For Avro without Spark's own package."""
     if find_spec("fastavro") is None:
-        raise SparkMissing("Avro needs the package fastavro: pip install --upgrade 'penstock[spark]'")
+        raise SparkMissing("Avro needs the package fastavro, on executors too: pip install --upgrade 'penstock[spark]'")
 
 
 def check_deltalake() -> None:
@@ -106,7 +110,7 @@ def open_session(
         settings = with_delta(settings)
         if settings.get(_CATALOG) != _DELTA_CATALOG and not _has_own_settings():
             check_deltalake()
-    if needs_avro and _AVRO not in _jars(settings) and not _has_own_settings():
+    if needs_avro and _AVRO.search(_jars(settings)) is None and not _has_own_settings():
         check_fastavro()
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(variable, sys.executable)
@@ -119,9 +123,18 @@ def open_session(
         for setting, value in settings.items():
             builder = builder.config(setting, value)
         try:
-            return in_background(builder.getOrCreate())
+            spark = in_background(builder.getOrCreate())
         except PySparkRuntimeError as error:
             raise SparkMissing(_why_not_started(log, settings)) from error
+        if needs_avro and not has_spark_avro(spark):
+            bound_batches(spark)
+        return spark
+
+
+def bound_batches(spark: SparkSession) -> None:
+    """Those that go to Python, unless Spark's own files of settings say how large they are."""
+    if spark.conf.get(_BATCH_BYTES, None) is None:
+        spark.conf.set(_BATCH_BYTES, str(BATCH_BYTES))
 
 
 class Urgency(Protocol):
@@ -195,7 +208,7 @@ def has_delta_lake(spark: SparkSession) -> bool:
 
 def has_spark_avro(spark: SparkSession) -> bool:
     """Then Spark reads and writes Avro itself. What its own files of settings say is in its settings by now."""
-    return _AVRO in _jars({name: spark.conf.get(name, "") for name in _JARS})
+    return _AVRO.search(_jars({name: spark.conf.get(name, "") for name in _JARS})) is not None
 
 
 def _has_own_settings() -> bool:
