@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +62,7 @@ import signal
 import time
 from pathlib import Path
 
-from pyspark.sql.functions import udf
+from pyspark.sql.functions import expr, udf
 
 
 def is_whole(file):
@@ -78,7 +79,7 @@ def checked(n):
 
 
 def mortal(numbers):
-    return numbers.withColumn("n", checked("n"))
+    return numbers.withColumn("n", checked("n")).withColumn("until", expr("TIMESTAMP'9999-12-31 00:00:00Z'"))
 """
 
 
@@ -183,6 +184,8 @@ def test_a_parquet_table_whose_pipeline_was_killed_has_each_row_once_when_it_wen
     # There is more, which Spark has not counted as done: a file of the one task, and maybe some bytes of the other's.
     left = [path for path in table.glob("*.parquet") if path.read_bytes().endswith(b"PAR1")]
     assert sorted(n for path in left for n in pq.read_table(path)["n"].to_pylist()) == [0, 1, 2, 3, 4, 5]
+    # As everybody reads them, whatever the year.
+    assert set(pq.read_table(left[0])["until"].to_pylist()) == {datetime(9999, 12, 31, tzinfo=UTC)}
     for query in start(spark, replace(pipeline, trigger=Trigger(available_now=True)), killed.checkpoint):
         query.awaitTermination()
     assert sorted(row["n"] for row in spark.read.parquet(str(table)).collect()) == list(range(8))

@@ -29,7 +29,7 @@ from penstock.errors import InvalidInput, PipelineFailed, PipelineRunning
 from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.queries import start
 from penstock.spark.pipeline.reading import read
-from penstock.spark.pipeline.running import Job, Stop, run
+from penstock.spark.pipeline.running import Job, Stop, _advised, run
 from penstock.spark.pipeline.session import _defaults, stop_query
 from penstock.spark.pipeline.spec import Source, Trigger
 from penstock.spark.pipeline.state import State, Store
@@ -446,3 +446,10 @@ def test_what_is_passed_over_since_it_was_told_to_stop_is_in_the_log(spark: Spar
         assert state.status == "stopped"
         told = Path(state.log).read_text()
         assert told.count(f"{kind.__name__}: it is wrong at its root") == 1
+
+
+def test_what_to_do_about_a_batch_that_was_changed_is_told_in_the_words_of_a_pipelines_file() -> None:
+    told = _advised("the rows are others: use another writeId [attempt_differs]")
+    assert told.startswith("the rows are others: use another writeId. In a pipeline: ")
+    assert told.endswith("with starting where this batch begins [attempt_differs]")
+    assert _advised("a is null [invalid_input]") == "a is null [invalid_input]"

@@ -17,6 +17,12 @@ from penstock.spark.pipeline.avro_types import Digits
 Prepare = Callable[[pa.Array], Iterable[Any]]
 
 
+def null_in(path: str) -> InvalidInput:
+    return InvalidInput(
+        f"{path} is null in a row, and the schema does not let it be; a message without a value is a row of nulls"
+    )
+
+
 def listed(column: pa.Array) -> list[Any]:
     found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     return found
@@ -137,7 +143,7 @@ def may_be_null(prepare: Prepare, name: str, may_be: bool, path: str) -> Prepare
         if not column.null_count:
             return [(name, value) for value in prepare(column)]
         if not may_be:
-            raise InvalidInput(f"{path} is null in a row, and the schema does not let it be")
+            raise null_in(path)
         values = iter(prepare(column.drop_null()))
         return [(name, next(values)) if is_there else none for is_there in listed(column.is_valid())]
 
@@ -159,7 +165,7 @@ def members_of(prepares: list[tuple[str, Prepare]], may_be_null: bool, path: str
             for row, value in zip(rows.tolist(), inner(values.take(pa.array(rows))), strict=True):
                 found[row] = (name, {"value": value})
         if not may_be_null and is_open.any():
-            raise InvalidInput(f"{path} is null in a row, and the schema does not let it be")
+            raise null_in(path)
         return found
 
     return prepare

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline import avro_columns
-from penstock.spark.pipeline.avro_columns import Prepare
+from penstock.spark.pipeline.avro_columns import Prepare, null_in
 from penstock.spark.pipeline.avro_default import number
 from penstock.spark.pipeline.avro_schema import parse
 from penstock.spark.pipeline.avro_types import (
@@ -100,7 +100,7 @@ class _Writing:
 
         def refuse_nulls(column: pa.Array) -> Iterable[Any]:
             if column.null_count and shape != NULL:
-                raise InvalidInput(f"{path} is null in a row, and the schema does not let it be")
+                raise null_in(path)
             return prepare(column)
 
         return found, refuse_nulls
