@@ -47,6 +47,7 @@ def test_the_testing_package_exports_these_names_and_no_others() -> None:
         "ManualTimers",
         "MemoryDisk",
         "MemoryFiles",
+        "MemorySyncs",
         "Operation",
         "VirtualClock",
         "VirtualQueue",

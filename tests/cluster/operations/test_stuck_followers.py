@@ -30,10 +30,10 @@ def test_one_that_keeps_publishes_from_being_taken_is_not_in_sync_for_anybody_wh
     stuck: set[str] = set()
     freed, store = asyncio.Event(), Node.store
 
-    async def held(self: Node, log: Log, work: Callable[[], T], size: int) -> T:
+    async def held(self: Node, log: Log, append: Callable[[], T], size: int, *, begins_epoch: bool) -> T:
         if self.name in stuck:
             await freed.wait()
-        return await store(self, log, work, size)
+        return await store(self, log, append, size, begins_epoch=begins_epoch)
 
     monkeypatch.setattr(Node, "store", held)
     settings: dict[str, Any] = {"session_ttl": 2, "http": Address("127.0.0.1", 0)}
