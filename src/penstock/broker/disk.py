@@ -18,6 +18,7 @@ from threading import get_ident
 
 from penstock.errors import Fatal, LogClosed, PenstockError
 from penstock.limits import KIB
+from penstock.storage.commit import unexpected
 from penstock.storage.kernel_syncs import Syncs
 from penstock.storage.log import Log, Unsynced
 
@@ -111,9 +112,7 @@ class Disk:
             except PenstockError as found:
                 error = found
             except Exception as found:
-                # A bug of ours. Whoever waits must hear of it.
-                error = Fatal(f"unexpected {found!r}")
-                error.__cause__ = found
+                error = unexpected(found)
             self._loop.call_soon_threadsafe(done, error)
 
         try:

@@ -172,7 +172,7 @@ class GroupCommit(Generic[Token]):
         try:
             sync(synced)
         except Exception as error:
-            self._ended(self._failed(group, _unexpected(error)))
+            self._ended(self._failed(group, unexpected(error)))
 
     def _ended(self, outcomes: list[tuple[Token, Outcome]]) -> None:
         try:
@@ -230,7 +230,7 @@ class GroupCommit(Generic[Token]):
         except PenstockError as error:
             return error
         except Exception as error:
-            return _unexpected(error)
+            return unexpected(error)
         return appended
 
     def _appended(self, group: list[_Waiting[Token]]) -> Appended | PenstockError:
@@ -243,7 +243,7 @@ class GroupCommit(Generic[Token]):
         except PenstockError as error:
             return error
         except Exception as error:
-            return _unexpected(error)
+            return unexpected(error)
 
     def _failed(self, group: list[_Waiting[Token]], error: PenstockError) -> list[tuple[Token, Outcome]]:
         if self._is_chained:
@@ -277,7 +277,7 @@ class GroupCommit(Generic[Token]):
         return frames
 
 
-def _unexpected(error: Exception) -> Fatal:
+def unexpected(error: Exception) -> Fatal:
     """A bug of ours. Those who wait must hear of it, and nobody may take it for a refusal."""
     fatal = Fatal(f"unexpected {error!r}")
     fatal.__cause__ = error

@@ -488,8 +488,7 @@ class Log:
     def unsynced(self) -> Unsynced | None:
         """For whoever syncs the file some other way, and says so then: `synced`. None if everything is on disk."""
         with self.writing:
-            if self._stopped is not None:
-                raise self._stopped.again()
+            self._check_writable()
             active = self._segments[-1]
             assert active.opened is not None
             if self._synced_position == active.size:
@@ -503,8 +502,7 @@ class Log:
                 if self._stopped is None:
                     self._stop(failure)
                 raise failure
-            if self._stopped is not None:
-                raise self._stopped.again()
+            self._check_writable()
             if what.syncs == self._syncs:
                 self._note_synced_to(what.position, what.next_offset, what.next_offset)
             # Otherwise somebody has synced that and more, or has taken it back.
