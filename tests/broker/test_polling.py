@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from broker_support import clock_of, run, values
 from penstock.broker.bell import Bell
 from penstock.broker.broker import Broker
+from penstock.broker.settings import GroupSettings
 from penstock.errors import InvalidInput, MemberNotFound, TopicNotFound
 from penstock.message import Message, Priority
 from penstock.testing import ManualClock
@@ -72,7 +72,7 @@ def test_a_poll_that_is_woken_after_its_time_finds_what_came_within_it() -> None
 
         clock: ManualClock
 
-        async def wait(self, futures: Sequence[asyncio.Future[Any]], until_us: int) -> bool:
+        async def wait(self, ring: asyncio.Future[None], until_us: int) -> bool:
             self.clock.advance("1h")
             return True
 
@@ -128,8 +128,8 @@ def test_what_one_group_does_wakes_nobody_of_another() -> None:
         (given,) = await broker.poll("g", "ann", TOPICS)
         loop = asyncio.get_running_loop()
         mine, theirs = loop.create_future(), loop.create_future()
-        topic.bell.wait("g", mine)
-        topic.bell.wait("other", theirs)
+        topic.bell.wait("g", mine, topic.partitions)
+        topic.bell.wait("other", theirs, topic.partitions)
 
         await broker.group("g", "a").ack(given.handed.receipt)
         assert (mine.done(), theirs.done()) == (True, False)
@@ -146,8 +146,8 @@ def test_one_waiter_may_wait_for_several_bells_and_is_forgotten_when_it_leaves()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for bell in (first, second):
-            bell.wait("g", waiter)
-        second.wait("g", other)
+            bell.wait("g", waiter, ())
+        second.wait("g", other, ())
 
         first.ring("somebody else")
         assert not waiter.done()
@@ -159,3 +159,61 @@ def test_one_waiter_may_wait_for_several_bells_and_is_forgotten_when_it_leaves()
         second.leave("g", waiter)
 
     asyncio.run(work())
+
+
+def test_what_comes_to_a_partition_wakes_only_those_who_wait_there() -> None:
+    async def work(broker: Broker) -> None:
+        await broker.create_topic("parts", 2)
+        for name in ("ann", "bob"):
+            await broker.join("g", name, ["parts"])
+        topic = broker.topic("parts")
+        loop = asyncio.get_running_loop()
+        first, second = loop.create_future(), loop.create_future()
+        topic.bell.wait("g", first, [topic.partition(0)])
+        topic.bell.wait("g", second, [topic.partition(1)])
+
+        await topic.publish(Message(b"1"), partition=1)
+        assert (first.done(), second.done()) == (False, True)
+
+        topic.bell.ring("g")
+        assert first.done()
+
+    run(work)
+
+
+async def woken(waiting: asyncio.Task[Any]) -> Any:
+    async with asyncio.timeout(10):
+        return await waiting
+
+
+def test_a_poll_that_waits_gets_what_comes_to_a_partition_that_moved_to_it_meanwhile() -> None:
+    async def work(broker: Broker) -> None:
+        await broker.create_topic("parts", 2)
+        for name in ("ann", "bob"):
+            await broker.join("g", name, ["parts"])
+        waiting = asyncio.create_task(broker.poll("g", "ann", ["parts"], wait_us=60 * SECOND_US))
+        await asyncio.sleep(0.01)
+        (of_bob,) = broker.consumers.leasable("g", "bob", "parts")
+        broker.leave("g", "bob")
+        await asyncio.sleep(0.01)
+        await broker.topic("parts").publish(Message(b"1"), partition=of_bob)
+        (given,) = await woken(waiting)
+        assert given.handed.receipt.partition == of_bob
+
+    run(work)
+
+
+def test_a_poll_that_waits_gets_what_comes_to_a_partition_that_was_added_meanwhile() -> None:
+    async def work(broker: Broker) -> None:
+        await broker.create_topic("parts", 1)
+        await broker.create_group("g", GroupSettings(assignment="shared"))
+        await broker.join("g", "ann", ["parts"])
+        waiting = asyncio.create_task(broker.poll("g", "ann", ["parts"], wait_us=60 * SECOND_US))
+        await asyncio.sleep(0.01)
+        await broker.change_topic("parts", partitions=2)
+        await asyncio.sleep(0.01)
+        await broker.topic("parts").publish(Message(b"1"), partition=1)
+        (given,) = await woken(waiting)
+        assert given.handed.receipt.partition == 1
+
+    run(work)

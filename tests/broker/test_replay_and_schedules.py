@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -362,7 +360,7 @@ class Until:
     def __init__(self) -> None:
         self.us: list[int] = []
 
-    async def wait(self, futures: Sequence[asyncio.Future[Any]], until_us: int) -> bool:
+    async def wait(self, ring: asyncio.Future[None], until_us: int) -> bool:
         self.us.append(until_us)
         return False
 

@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 
-_Waiters = dict[asyncio.Future[None], None]
+# By who waits: where something would have to become ready for it.
+_Waiters = dict[asyncio.Future[None], Container[object]]
+_NOBODY: _Waiters = {}
 
 
 class Bell:
     """Of a topic. Belongs to one event loop.
 
     Those who wait do so by group: what one group has done, such as to acknowledge, is no news for the others, and there
-    may be thousands of them.
+    may be thousands of them. And they wait at some of the topic's partitions: what comes to another one is not theirs.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiters] = {}
+        # How often it has rung, for anybody.
+        self.rings = 0
 
     def ring(self, group: str = "") -> None:
-        """For one group, or for all of them."""
-        if not self._waiting:
-            return
-        if group:
-            rung = [self._waiting.pop(group, {})]
-        else:
-            rung, self._waiting = list(self._waiting.values()), {}
-        for waiters in rung:
-            for waiter in waiters:
+        """For one group, or for all of them, wherever they wait: who may get what has changed."""
+        self.rings += 1
+        for name in (group,) if group else self._waiting:
+            for waiter in self._waiting.get(name, _NOBODY):
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def wait(self, group: str, waiter: asyncio.Future[None]) -> None:
-        """It is done at the next ring; the same one may wait for several bells.
+    def ring_at(self, place: object, group: str = "") -> None:
+        """Only for those who wait at that partition."""
+        self.rings += 1
+        for name in (group,) if group else self._waiting:
+            for waiter, places in self._waiting.get(name, _NOBODY).items():
+                if place in places and not waiter.done():
+                    waiter.set_result(None)
 
-        To be asked for before looking: what comes in between rings too.
+    def wait(self, group: str, waiter: asyncio.Future[None], places: Container[object]) -> None:
+        """It is done at the next ring; the same one may wait for several bells. To be left in any case.
+
+        Whoever has looked before must look again if it has rung since.
         """
-        self._waiting.setdefault(group, {})[waiter] = None
+        self._waiting.setdefault(group, {})[waiter] = places
 
     def leave(self, group: str, waiter: asyncio.Future[None]) -> None:
         waiters = self._waiting.get(group)

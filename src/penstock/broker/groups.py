@@ -157,6 +157,7 @@ class Groups:
             settings = self._held(self._catalog.group(name).settings)
             if settings != on_topic.settings:
                 on_topic.configure(settings, settings.policy(self._dice))
+                on_topic.topic.bell.ring(name)
 
     # --- how many in flight ------------------------------------------------------------------------------
 

@@ -104,28 +104,41 @@ class Polling:
         check_name("group", group)
         check_name("consumer", consumer)
         deadline_us = self._clock.now_us() + wait_us
-        polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
-        # Whoever finds something at once, as most do under load, need not wait for bells.
-        if polled or not wait_us:
-            return polled
+        here: dict[str, Mapping[int, Partition]] | None = None
         while True:
-            ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            bells = [topic.bell for topic in self._found(names)]
-            here = {topic.name: topic.here for topic in self._found(names)}
-            for bell in bells:
-                bell.wait(group, ring)
-            try:
-                # What came while it waited is found, however late it was woken.
-                is_over = self._clock.now_us() >= deadline_us
-                polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
-                if polled or is_over:
-                    return polled
-                if not await self._timers.wait([ring], min(deadline_us, self._next_due(group, consumer, names))):
-                    return []
+            # What came while it waited is found, however late it was woken.
+            is_over = not wait_us or self._clock.now_us() >= deadline_us
+            asked = self._found(names)
+            rung = sum(topic.bell.rings for topic in asked)
+            if here is not None:
                 self._check_led(here)
-            finally:
-                for bell in bells:
-                    bell.leave(group, ring)
+            here = {topic.name: topic.here for topic in asked}
+            polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
+            if polled or is_over:
+                return polled
+            if sum(topic.bell.rings for topic in asked) != rung:
+                # While it looked. Others get on meanwhile.
+                await asyncio.sleep(0)
+            elif not await self._news(group, consumer, asked, deadline_us):
+                return []
+
+    async def _news(self, group: str, consumer: str, topics: list[Topic], deadline_us: int) -> bool:
+        """There may be something for this member, or its time is over. False if neither will happen by waiting."""
+        ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        due_us = deadline_us
+        try:
+            for topic in topics:
+                mine = {topic.here[number] for number in self._consumers.leasable(group, consumer, topic.name)}
+                # Of what others have, the bell tells if it moves.
+                topic.bell.wait(group, ring, mine)
+                for partition in mine:
+                    due = partition.groups.next_due_of(group)
+                    # What is overdue stays in: its time may have come while we were asking.
+                    due_us = due_us if due is None else min(due, due_us)
+            return await self._timers.wait(ring, due_us)
+        finally:
+            for topic in topics:
+                topic.bell.leave(group, ring)
 
     def _check_led(self, before: Mapping[str, Mapping[int, Partition]]) -> None:
         """Whoever waits for messages of partitions that another node leads by now must go there."""
@@ -167,13 +180,3 @@ class Polling:
         if failure is not None and not polled:
             raise failure
         return polled
-
-    def _next_due(self, group: str, consumer: str, topics: list[str]) -> int:
-        """When there may be something for this member by time alone. Of what others have, a bell tells if it moves."""
-        dues = []
-        for name in topics:
-            topic = self._topics.topic(name)
-            for number in self._consumers.leasable(group, consumer, name):
-                dues.append(topic.partition(number).groups.next_due_of(group))
-        # What is overdue stays in: its time may have come while we were asking.
-        return min((due for due in dues if due is not None), default=1 << 62)

@@ -80,6 +80,8 @@ class Topic:
         self.count = len(record.partitions)
         assert all(number < self.count for number in self.here)
         self.record = record
+        # Whoever waits does so at the partitions there were.
+        self.bell.ring()
 
     @property
     def name(self) -> str:

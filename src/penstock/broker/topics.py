@@ -133,13 +133,11 @@ class Topics:
         topic.change(topic.record, {**topic.here, number: partition})
         self.taken_over(topic, number)
         self.opened(topic)
-        topic.bell.ring()
 
     def hide(self, topic: Topic, number: int) -> None:
         """Whoever asks for it hears that this node does not lead it."""
         if number in topic.here:
             topic.change(topic.record, {other: each for other, each in topic.here.items() if other != number})
-            topic.bell.ring()
 
     # --- as they are on disk -----------------------------------------------------------------------------
 

@@ -298,8 +298,8 @@ class FakeNode(LocalTransport):
         while True:
             ring: asyncio.Future[None] = loop.create_future()
             bells = [broker.topic(topic).bell for topic in topics]
-            for bell in bells:
-                bell.wait(group, ring)
+            for topic in topics:
+                broker.topic(topic).bell.wait(group, ring, broker.topic(topic).partitions)
             try:
                 for topic in topics:
                     numbers = [
