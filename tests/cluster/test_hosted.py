@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 import pytest
+from msgspec.structs import replace
 
+from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
 from penstock.cluster import hosted as hosted_module
 from penstock.cluster.core.effects import Reset, Trim
@@ -16,7 +18,7 @@ from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, S
 from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.core.timing import Timing
 from penstock.cluster.hosted import Frames, Hosted
-from penstock.errors import DiskFull, PenstockError
+from penstock.errors import DiskFull, PenstockError, SyncFailed
 from penstock.storage.epochs import Epoch
 from penstock.storage.log import Log
 from penstock.storage.replicated import copies
@@ -33,6 +35,9 @@ class Host:
     def __init__(self) -> None:
         self.asked: list[Fetch] = []
         self.replies: list[Reply] = []
+        # Of copies that were written: what is called when they are on disk. None: a job sees to each.
+        self.on_the_way: list[Callable[[PenstockError | None], None]] | None = None
+        self.failures: list[PenstockError] | None = None
 
     def now_us(self) -> int:
         return 100 * SECOND_US
@@ -44,6 +49,13 @@ class Host:
         done = append()
         log.sync()
         return done
+
+    def store_soon(self, log: Log, append: Callable[[], T], size: int, done: Synced) -> T | None:
+        if self.on_the_way is None:
+            return None
+        written = append()
+        self.on_the_way.append(done)
+        return written
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
         self.asked.append(fetch)
@@ -68,7 +80,9 @@ class Host:
     def drop(self, hosted: Hosted) -> None: ...
 
     def broke(self, error: PenstockError) -> None:
-        raise AssertionError("the node has stopped") from error
+        if self.failures is None:
+            raise AssertionError("the node has stopped") from error
+        self.failures.append(error)
 
 
 class FullDisk:
@@ -325,6 +339,159 @@ def test_what_a_copy_still_has_is_not_given_up_for_a_leader_whose_clock_was_behi
         messages = hosted.logs[0]
         assert (messages.start_offset, messages.end_offset) == (7, 10)
         assert "was appended before what this log has before it; asking again" in caplog.text
+        await hosted.close()
+
+    run(main())
+
+
+# --- little copies ------------------------------------------------------------------------------------------
+
+
+def leader_of(*values: bytes) -> Log:
+    log = open_log(MemoryFiles())
+    log.append_epoch_start(5)
+    if values:
+        log.append([frame_of(value) for value in values])
+    log.sync()
+    return log
+
+
+async def follower_with(leader: Log, deliveries: Log) -> tuple[Host, Hosted]:
+    """It has the beginning of both, and waits for more. From now on the loop writes what is little."""
+    host = Host()
+    hosted = make(host, open_log(MemoryFiles()), open_log(MemoryFiles()), "b")
+    hosted.step(RecordSeen(7, record()))
+    await until(lambda: bool(host.asked))
+    both = [copies(log, 0, until=1) for log in (leader, deliveries)]
+    parts = tuple(Data(0, 1, ((5, 0),)) for _ in both)
+    frames = tuple(
+        Frames(log.log_id, run.data, log.whole_from) for log, run in zip((leader, deliveries), both, strict=True)
+    )
+    hosted.replied(both_of(host, *parts), cast(Any, frames))
+    await until(lambda: host.asked[-1].ends == (1, 1))
+    host.on_the_way = []
+    return host, hosted
+
+
+def both_of(host: Host, messages: Part, deliveries: Part, starts: tuple[int, int] = (0, 0)) -> Reply:
+    return Reply("b", "b1", 5, host.asked[-1].request, (messages, deliveries), (0, 0), starts)
+
+
+def more_of(log: Log) -> tuple[Data, Frames]:
+    run = copies(log, 1)
+    return Data(1, run.next_offset), Frames(log.log_id, run.data, log.whole_from)
+
+
+def test_little_copies_of_both_logs_are_under_way_at_once_and_asked_behind_when_both_are_on_disk() -> None:
+    async def main() -> None:
+        leader, deliveries = leader_of(b"x", b"y"), leader_of(b"leased")
+        host, hosted = await follower_with(leader, deliveries)
+        (first, frames), (second, others) = more_of(leader), more_of(deliveries)
+        asked = len(host.asked)
+
+        hosted.replied(both_of(host, first, second), (frames, others))
+
+        assert host.on_the_way is not None
+        assert len(host.on_the_way) == 2
+        assert [log.end_offset for log in hosted.logs] == [3, 2], "written at once"
+        for done in host.on_the_way:
+            assert len(host.asked) == asked, "what is not on disk is not acknowledged"
+            done(None)
+        assert host.asked[-1].ends == (3, 2)
+        await hosted.close()
+
+    run(main())
+
+
+def test_what_else_is_to_be_done_to_a_copy_waits_for_what_is_on_its_way_to_the_disk() -> None:
+    async def main() -> None:
+        leader, deliveries = leader_of(b"x", b"y"), leader_of()
+        host, hosted = await follower_with(leader, deliveries)
+        part, frames = more_of(leader)
+        hosted.replied(both_of(host, part, None), (frames, None))
+        (done,) = host.on_the_way or []
+
+        # Nobody leads any more: what it has is to be synced, and what it had asked for forgotten.
+        hosted.step(RecordSeen(8, replace(record(), leader=None, incarnation="")))
+        await asyncio.sleep(0.01)
+        assert hosted._jobs
+        done(None)
+        await until(lambda: not hosted._jobs)
+
+        assert hosted.replica.site.logs[0].durable == 3
+        await hosted.close()
+
+    run(main())
+
+
+def test_a_copy_that_can_not_be_synced_is_not_acknowledged_and_stops_the_node() -> None:
+    async def main() -> None:
+        leader, deliveries = leader_of(b"x"), leader_of()
+        host, hosted = await follower_with(leader, deliveries)
+        host.failures = []
+        part, frames = more_of(leader)
+        asked = len(host.asked)
+        hosted.replied(both_of(host, part, None), (frames, None))
+        (done,) = host.on_the_way or []
+
+        done(SyncFailed("fdatasync: Input/output error"))
+
+        assert [error.code for error in host.failures] == ["sync_failed"]
+        assert len(host.asked) == asked
+        await hosted.close()
+
+    run(main())
+
+
+def test_a_little_copy_that_is_not_what_it_should_be_is_seen_to_by_a_job(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        leader, deliveries = leader_of(b"x"), leader_of()
+        host, hosted = await follower_with(leader, deliveries)
+        part, frames = more_of(leader)
+        asked = len(host.asked)
+
+        hosted.replied(both_of(host, part, None), (frames._replace(log=b"?" * 16), None))
+        await until(lambda: len(host.asked) > asked)
+
+        assert host.on_the_way == []
+        assert host.asked[-1].ends == (1, 1)
+        assert "can't be copied" in caplog.text
+        await hosted.close()
+
+    run(main())
+
+
+def test_a_copy_is_closed_when_what_was_on_its_way_is_on_disk() -> None:
+    async def main() -> None:
+        leader, deliveries = leader_of(b"x"), leader_of()
+        host, hosted = await follower_with(leader, deliveries)
+        part, frames = more_of(leader)
+        hosted.replied(both_of(host, part, None), (frames, None))
+        (done,) = host.on_the_way or []
+
+        closing = asyncio.create_task(hosted.close())
+        await asyncio.sleep(0.01)
+        assert not closing.done()
+        done(None)
+        await closing
+
+    run(main())
+
+
+def test_what_two_followers_ask_for_is_read_once() -> None:
+    async def main() -> None:
+        host = Host()
+        hosted = make(host, open_log(MemoryFiles()), open_log(MemoryFiles()))
+        hosted.step(RecordSeen(7, record()))
+        await until(lambda: [extent.durable for extent in hosted.replica.site.logs] == [1, 1])
+
+        first, second = hosted.data(Data(0, 1), 0), hosted.data(Data(0, 1), 0)
+        assert first[1] is second[1]
+
+        hosted.logs[0].append([frame_of(b"x")])
+        data, run = hosted.data(Data(0, 1), 0)
+        assert (data.end, len(run)) == (2, 2)
+        assert len(hosted.data(Data(1, 2), 0)[1]) == 1
         await hosted.close()
 
     run(main())

@@ -273,10 +273,10 @@ class Feeding:
                     continue
                 data, run = hosted.data(part, number, bytes_max)
                 parts.append(data)
-                some = [frame.data for frame in run]
                 own = hosted.logs[number]
-                sent.append(Sent(own.log_id, sum(map(len, some)), own.whole_from))
-                frames += some
+                sent.append(Sent(own.log_id, len(run.data), own.whole_from))
+                if run:
+                    frames.append(run.data)
         except PenstockError as error:
             log.error("%s can't be read for %s: %s", hosted.shown, reply.to, error.message)
             if isinstance(error, Fatal):

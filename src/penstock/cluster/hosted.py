@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
 from penstock.broker.topic import TooFew
 from penstock.cluster.core.effects import (
@@ -47,7 +48,7 @@ from penstock.cluster.core.timing import Timing
 from penstock.cluster.tasks import failure_of
 from penstock.errors import DiskFull, InvalidFrame, LogClosed, LogDiverged, PenstockError
 from penstock.frame import FrameRun
-from penstock.limits import MIB
+from penstock.limits import KIB, MIB
 from penstock.storage.log import Log
 from penstock.storage.merge import merge_small_frames
 from penstock.storage.replicated import append_replicated, copies
@@ -58,6 +59,8 @@ T = TypeVar("T")
 Logs = tuple[Log, Log]
 # Of one log in one answer to a follower.
 SENT_BYTES_MAX = 2 * MIB
+# Of one log, kept for the next follower that asks for the same.
+_KEPT_BYTES_MAX = 16 * KIB
 # After something that passes.
 _AGAIN_S = 0.5
 
@@ -72,6 +75,9 @@ class Host(Protocol):
 
     def store(self, log: Log, append: Callable[[], T], size: int, *, begins_epoch: bool) -> Awaitable[T]:
         """The same for what writes so many bytes to a log, which are on disk then; or at once, if that is little."""
+
+    def store_soon(self, log: Log, append: Callable[[], T], size: int, done: Synced) -> T | None:
+        """If it is little: written when this returns, on disk when `done` is called. Otherwise None."""
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None: ...
 
@@ -106,6 +112,13 @@ class Frames(NamedTuple):
     whole_from: int
 
 
+class _Asked(NamedTuple):
+    first: int
+    until: int
+    bytes_max: int
+    epoch: int
+
+
 class Hosted:
     def __init__(
         self, identity: str, logs: Logs, host: Host, node: str, disk: str, incarnation: str, timing: Timing
@@ -122,11 +135,17 @@ class Hosted:
         self.is_shown = False
         self._jobs: deque[Callable[[], Awaitable[None]]] = deque()
         self._working: asyncio.Task[None] | None = None
+        # Copies that are written, and on their way to the disk without a job: no job begins before they are there.
+        self._on_the_way = 0
+        self._all_arrived = asyncio.Event()
+        self._all_arrived.set()
         self._proposing: asyncio.Task[None] | None = None
         self._is_opening = False
         self._events: deque[Event] = deque()
         self._is_stepping = False
         self._arrived: tuple[Frames | None, Frames | None] = (None, None)
+        # Of each log: what was asked for last on behalf of a follower, and read for it.
+        self._sent: list[tuple[_Asked, tuple[Data, FrameRun]] | None] = [None, None]
         self._is_closed = False
         for each in logs:
             each.hold_back(each.start_offset, anew=True)
@@ -227,8 +246,15 @@ class Hosted:
             # Whoever gets it may have it on disk sooner than this node, and come back for more: it must not be told
             # then that its log has gone another way.
             self.wrote(number)
+        asked = _Asked(part.first, extent.end, bytes_max, self.epoch)
+        last = self._sent[number]
+        if last is not None and last[0] == asked:
+            # The other follower has just got the same.
+            return last[1]
         run = copies(own, part.first, until=extent.end, bytes_max=bytes_max)
-        return Data(part.first, run.next_offset, extent.lineage.within(part.first, run.next_offset)), run
+        sent = Data(part.first, run.next_offset, extent.lineage.within(part.first, run.next_offset)), run
+        self._sent[number] = (asked, sent) if len(run.data) <= _KEPT_BYTES_MAX else None
+        return sent
 
     def tidy(self) -> None:
         """On a thread, of a copy: what came one by one is merged into larger frames, as its leader does with its own.
@@ -425,7 +451,40 @@ class Hosted:
             lineage = tuple((epoch.epoch, epoch.first_offset) for epoch in own.lineage)
             self.step(Stored(effect.log, end, tuple(entry for entry in lineage if entry[0] > self._last(effect.log))))
 
-        self._job(stored)
+        is_plain = not begins_epoch and arrived.whole_from <= own.whole_from
+        is_next = self._is_free and not self._jobs
+        if not (is_plain and is_next and self._store_soon(effect.log, append, len(arrived.frames))):
+            self._job(stored)
+
+    @property
+    def _is_free(self) -> bool:
+        """No job is under way."""
+        return self._working is None or self._working.done()
+
+    def _store_soon(self, number: int, append: Callable[[], int], size: int) -> bool:
+        """As most copies are: little, and nothing to be decided about it. False if nothing has been written."""
+
+        def synced(error: PenstockError | None) -> None:
+            self._on_the_way -= 1
+            if not self._on_the_way:
+                self._all_arrived.set()
+            if error is None:
+                self.step(Stored(number, end, ()))
+            else:
+                self._failed(error)
+            self._work_on()
+
+        try:
+            written = self._host.store_soon(self.logs[number], append, size, synced)
+        except PenstockError:
+            # The job will hear the same, and knows what to do.
+            return False
+        if written is None:
+            return False
+        end = written
+        self._on_the_way += 1
+        self._all_arrived.clear()
+        return True
 
     def _last(self, number: int) -> int:
         return self.replica.site.logs[number].lineage.last
@@ -456,7 +515,10 @@ class Hosted:
 
     def _job(self, job: Callable[[], Awaitable[None]]) -> None:
         self._jobs.append(job)
-        if self._working is None or self._working.done():
+        self._work_on()
+
+    def _work_on(self) -> None:
+        if self._jobs and self._is_free and not self._on_the_way and not self._is_closed:
             self._working = asyncio.get_running_loop().create_task(self._work())
             self._working.add_done_callback(self._look_at)
 
@@ -466,9 +528,12 @@ class Hosted:
 
     def _look_at(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is None or (isinstance(error, LogClosed) and self._is_closed):
-            return
-        self._host.broke(failure_of(error))
+        if error is not None:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        if not (isinstance(error, LogClosed) and self._is_closed):
+            self._host.broke(failure_of(error))
 
     async def close(self) -> None:
         """The logs too. What is under way on a thread comes to its end first."""
@@ -478,6 +543,7 @@ class Hosted:
             self._host.hide(self)
             self.partition.resign()
             self.partition = None
+        await self._all_arrived.wait()
         for task in (self._working, self._proposing):
             if task is not None and not task.done():
                 await asyncio.wait([task])

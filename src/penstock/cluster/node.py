@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.broker.broker import Broker as Queue
+from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
 from penstock.broker.topic import TooFew
 from penstock.client.placement import DescribeCluster, NodeInfo
@@ -458,6 +459,9 @@ class Node:
 
     def store(self, log: Log, append: Callable[[], T], size: int, *, begins_epoch: bool) -> Awaitable[T]:
         return self._storing.store(log, append, size, begins_epoch=begins_epoch)
+
+    def store_soon(self, log: Log, append: Callable[[], T], size: int, done: Synced) -> T | None:
+        return self._storing.store_soon(log, append, size, done)
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
         self.following.ask(leader, hosted, fetch)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
-from penstock.broker.disk import Disk
+from penstock.broker.disk import Disk, Synced
 from penstock.errors import PenstockError
 from penstock.storage.log import Log
 
@@ -26,15 +27,10 @@ class Storing:
 
     async def store(self, log: Log, append: Callable[[], T], size: int, *, begins_epoch: bool) -> T:
         """What `append` does; it writes so many bytes to the log, which are on disk when this returns."""
-        is_little = not begins_epoch and self._disk().may_sync_soon(log, size)
-        if is_little and log.writing.acquire(blocking=False):
-            try:
-                done = append()
-                synced = self._synced(log)
-            finally:
-                log.writing.release()
+        synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not begins_epoch and (written := self.store_soon(log, append, size, partial(_tell, synced))) is not None:
             await synced
-            return done
+            return written
 
         def work() -> T:
             found = append()
@@ -44,16 +40,23 @@ class Storing:
         on_a_thread: T = await self._on_a_thread(work)
         return on_a_thread
 
-    def _synced(self, log: Log) -> asyncio.Future[None]:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def store_soon(self, log: Log, append: Callable[[], T], size: int, done: Synced) -> T | None:
+        """Written when this returns, if the loop may do that now; otherwise None, and nothing has happened. On disk
+        when `done` is called, which is later."""
+        if not self._disk().may_sync_soon(log, size) or not log.writing.acquire(blocking=False):
+            return None
+        try:
+            written = append()
+            self._disk().sync_soon(log, done)
+        finally:
+            log.writing.release()
+        return written
 
-        def done(error: PenstockError | None) -> None:
-            if waiter.cancelled():
-                return
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
 
-        self._disk().sync_soon(log, done)
-        return waiter
+def _tell(waiter: asyncio.Future[None], error: PenstockError | None) -> None:
+    if waiter.cancelled():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)

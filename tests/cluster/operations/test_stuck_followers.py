@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from cluster_nodes import LocalCluster, found, local_cluster
+from penstock.broker.disk import Synced
 from penstock.cli import main
 from penstock.cluster.node import Node
 from penstock.errors import NotEnoughReplicas
@@ -35,7 +36,11 @@ def test_one_that_keeps_publishes_from_being_taken_is_not_in_sync_for_anybody_wh
             await freed.wait()
         return await store(self, log, append, size, begins_epoch=begins_epoch)
 
+    def not_now(self: Node, log: Log, append: Callable[[], T], size: int, done: Synced) -> T | None:
+        return None
+
     monkeypatch.setattr(Node, "store", held)
+    monkeypatch.setattr(Node, "store_soon", not_now)
     settings: dict[str, Any] = {"session_ttl": 2, "http": Address("127.0.0.1", 0)}
     with (
         local_cluster(tmp_path, etcd, "a", "b", **settings) as cluster,
