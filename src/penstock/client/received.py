@@ -150,8 +150,7 @@ class ReceivedBatch(Answers):
 
     @cached_property
     def _columns(self) -> list[Columns]:
-        wanted = np.frombuffer(self.offsets.to_array(), np.int64)
-        found = (among(frame, wanted) for frame in self._frames)
+        found = (among(frame, self.offsets) for frame in self._frames)
         return [columns for columns in found if columns is not None]
 
     async def _answer(self, answer: Answer) -> None:

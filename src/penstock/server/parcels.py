@@ -54,9 +54,8 @@ def wanted_of(frames: Sequence[Frame], offsets: BitMap64) -> list[memoryview]:
 
 def rows_of(frames: Sequence[Frame], offsets: BitMap64) -> Iterator[tuple[int, int, Message]]:
     """Offset, append time and message of each."""
-    wanted = np.frombuffer(offsets.to_array(), np.int64)
     for frame in frames:
-        columns = among(frame, wanted)
+        columns = among(frame, offsets)
         if columns is not None:
             yield from columns.rows()
 
