@@ -55,6 +55,8 @@ class Delays:
     def due(self, now_us: int) -> BitMap64:
         """Pending messages whose time has come. Taken from the wheel: to be told with `release`."""
         self._follow(now_us)
+        if not self.pending:
+            return BitMap64()
         if self._new_due_us <= now_us:
             self._put_in_timers()
         dues, offsets = self._wheel.advance(now_us)

@@ -64,6 +64,9 @@ def within(entries: Iterable[Epoch], start_offset: int, end_offset: int) -> Line
 
 def lineage_of(entries: Lineage, start_offset: int, end_offset: int) -> Lineage:
     """With an entry for the start of the log: what lies before the first epoch that is written down is of epoch 0."""
+    if len(entries) == 1 and entries[0].first_offset <= start_offset < end_offset:
+        # As mostly, and looked at with every copy.
+        return entries
     counting = within(entries, start_offset, end_offset)
     if start_offset < end_offset and (not counting or counting[0].first_offset > start_offset):
         return (Epoch(0, start_offset), *counting)

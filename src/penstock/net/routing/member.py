@@ -204,15 +204,16 @@ class Member:
     async def _news(self, timeout_s: float) -> None:
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.add(waiter)
+        timer = self._loop.call_later(timeout_s, _set, waiter)
         try:
-            await asyncio.wait([waiter], timeout=timeout_s)
+            await waiter
         finally:
+            timer.cancel()
             self._waiting.discard(waiter)
 
     def _wake(self) -> None:
         for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+            _set(waiter)
 
     # --- where things are --------------------------------------------------------------------------------
 
@@ -307,3 +308,8 @@ class Member:
         self._wake()
         for node in self._held.nodes():
             await self._release(self._held.drop(node))
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
