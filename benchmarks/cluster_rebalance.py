@@ -9,7 +9,8 @@ is, for each partition, the time from one delivery to the next, in the three sec
     move            of those that belong to another one afterwards: the longest of all
 
 Every message is on three disks when it is published, when it is leased, and when it is acknowledged; here the three are
-one. What that alone makes of the times is shown beside it: before the change.
+one. What that alone makes of the times is shown beside it: before the change. And what the disk is like meanwhile: how
+long it takes to sync one block, twenty times a second. It is shared with other machines, and stands still now and then.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import harness
 import penstock
 from cluster_serving import Cluster, cluster, has_etcd
 from harness import VALUE_BYTES, Figure, Run, info
-from pacing import PROCESSES, TICK_S
+from pacing import PROCESSES, TICK_S, syncing
 from penstock.client.client import Client
 from penstock.client.consumer import Consumer
 
@@ -124,7 +125,7 @@ async def changes(run: Run, running: Cluster) -> dict[str, list[Change]]:
             member = await stack.enter_async_context(consumer(clients[number], number))
             tasks.append(asyncio.create_task(group.consume(member)))
         await group.all_got_more()
-        for _ in range(run.pick(5, 1)):
+        for _ in range(run.pick(7, 1)):
             member = consumer(clients[-1], CONSUMERS)
             began, before = time.perf_counter(), group.owners()
             await asyncio.sleep(seconds)
@@ -155,7 +156,9 @@ def measure(run: Run) -> Iterator[Figure]:
         producer = PROCESSES.Process(target=partial(produce, running.address), daemon=True)
         producer.start()
         try:
-            found = uvloop.run(changes(run, running))
+            with syncing(run.directory / "beside") as taken:
+                found = uvloop.run(changes(run, running))
+                syncs = taken()
         finally:
             producer.kill()
             producer.join()
@@ -174,6 +177,9 @@ def measure(run: Run) -> Iterator[Figure]:
     before = sorted(gap for some in found.values() for change in some for gap in change.before)
     yield info("while nobody joins or leaves, p99 between deliveries", 1e3 * harness.percentile(before, 0.99), "ms")
     yield info("while nobody joins or leaves, longest between deliveries", 1e3 * before[-1], "ms")
+    yield info("a sync of one block meanwhile, p50", 1e3 * harness.percentile(syncs, 0.5), "ms")
+    yield info("a sync of one block meanwhile, p99", 1e3 * harness.percentile(syncs, 0.99), "ms")
+    yield info("a sync of one block meanwhile, longest", 1e3 * syncs[-1], "ms")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,13 @@ not hide what it holds up. Producer, broker and consumer read the same clock.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from uuid import uuid4
 
 import harness
@@ -24,6 +27,7 @@ STAMP_DIGITS = 20
 TICK_S = 0.001
 # Of what is received; a topic and its consumer have just been made.
 WARM_UP = 0.1
+BLOCK_BYTES, SYNC_EVERY_S = 4_096, 0.05
 
 
 def due(rate: int, count: int) -> Iterator[list[bytes]]:
@@ -60,6 +64,47 @@ def under_way(q: Client, address: str, topic: str, *, rate: int, count: int, lin
     producer.join()
     assert len(taken_ns) == count
     return sorted(ns / 1e9 for ns in taken_ns[int(count * WARM_UP) :])
+
+
+# --- what the disk takes by itself --------------------------------------------------------------------------
+
+
+def sync(path: str, here: Connection) -> None:
+    """A block of a file that does not grow, again and again, until asked; sends back how long each sync took."""
+    taken = []
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.pwrite(file, bytes(BLOCK_BYTES), 0)
+        os.fsync(file)
+        while not here.poll(SYNC_EVERY_S):
+            os.pwrite(file, bytes(BLOCK_BYTES), 0)
+            began = time.perf_counter()
+            os.fdatasync(file)
+            taken.append(time.perf_counter() - began)
+    finally:
+        os.close(file)
+    here.send(sorted(taken))
+
+
+@contextmanager
+def syncing(path: Path) -> Iterator[Callable[[], list[float]]]:
+    """Meanwhile; asked once, how long each took, in order of size."""
+    here, there = PROCESSES.Pipe()
+    process = PROCESSES.Process(target=sync, args=(str(path), there), daemon=True)
+    process.start()
+    there.close()
+
+    def found() -> list[float]:
+        here.send(None)
+        taken: list[float] = here.recv()
+        return taken
+
+    try:
+        yield found
+    finally:
+        process.kill()
+        process.join()
+        here.close()
 
 
 # --- until it is stored -------------------------------------------------------------------------------------
