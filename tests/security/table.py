@@ -138,6 +138,7 @@ NATIVE: dict[Packets, tuple[list[Right], object]] = {
     Packets.POLL: (CONSUMING, words.Poll(GROUP, "c", (TOPIC,), 1, 1, 0)),
     Packets.SUBSCRIBE: (CONSUMING, words.Subscribe(GROUP, "c", (TOPIC,), 1, 1_000)),
     Packets.ANSWER: (CONSUMING, words.Answered(GROUP, *_receipt(), Ack())),
+    Packets.ACKS: (CONSUMING, words.Acked(GROUP, TOPIC, 0, [(1, [0, 1])])),
     Packets.READ: (READING, words.Read(TOPIC, 0, 0, 1, 1_000)),
 }
 

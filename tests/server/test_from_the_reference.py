@@ -17,7 +17,7 @@ from penstock.wire import words
 from penstock.wire.packets import Kind
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "wire-protocol.md"
-HELLO, PUBLISH, JOIN, POLL, ANSWER, READ, CALL = 1, 2, 3, 5, 6, 7, 8
+HELLO, PUBLISH, JOIN, POLL, ANSWER, READ, CALL, ACKS = 1, 2, 3, 5, 6, 7, 8, 15
 WELCOME, REPLY, FAILURE, DELIVER, PING, PONG, GOODBYE = 32, 33, 34, 35, 64, 65, 66
 
 
@@ -103,6 +103,11 @@ def test_a_client_made_from_the_reference_works(tmp_path: Path) -> None:
         _, (given,), payload = client.ask(POLL, ["g", "me", ["t"], 10, 1_000_000, 0])
         assert [one[3] for one in given] == [[1, 2]]
         assert given[0][5] == [1, 2]
+
+        assert limits["ack_leases_max"] == 1_000
+        kind, (failures,), _ = client.ask(ACKS, ["g", "t", 0, [[lease, [0, 1]], [given[0][2], [1, 2]]]])
+        assert (kind, [(at, code) for at, (code, *_) in failures]) == (REPLY, [(0, "lease_not_found")])
+        assert client.ask(ACKS, ["g", "t", 0, [[given[0][2], [1, 2]]], True])[:2] == (REPLY, [[]])
 
         kind, (next_offset,), payload = client.ask(READ, ["t", 0, 0, 3, 1_000_000])
         assert (kind, next_offset, messages_in(payload)) == (REPLY, 3, [(0, b"a"), (1, b"b"), (2, b"c")])

@@ -18,6 +18,7 @@ from penstock.errors import (
     ConnectionLost,
     InternalError,
     InvalidFrame,
+    InvalidInput,
     LeaseNotFound,
     MemberNotFound,
     NotLeased,
@@ -31,7 +32,7 @@ from penstock.limits import Limits
 from penstock.net.connection import Connection
 from penstock.net.remote import RemoteTransport, deliveries_in
 from penstock.server.session import _ACTIONS, Session
-from penstock.wire import words
+from penstock.wire import conversation, words
 from penstock.wire.conversation import ClientEnd
 from penstock.wire.packets import Decoder, Kind, Packet
 from served import Served, serve
@@ -78,6 +79,62 @@ def test_errors_arrive_as_what_they_were(tmp_path: Path) -> None:
                 await transport.answer("g", Receipt("t", 0, 99, BitMap64([1])), Ack())
             with pytest.raises(InvalidFrame):
                 await transport.publish_frame("t", 0, Frame(memoryview(b"not a frame at all")))
+            await transport.close()
+
+    serve(tmp_path, work)
+
+
+@pytest.mark.parametrize("most", [2, None])
+def test_leases_are_acknowledged_together_as_many_as_the_broker_takes_or_one_by_one_if_it_is_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int | None
+) -> None:
+    if most is None:
+        monkeypatch.setattr(conversation, "ACK_LEASES", "nobody_knows_what")
+    else:
+        monkeypatch.setattr(conversation, "ACK_LEASES_MAX", most)
+
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            for number in range(5):
+                await q.publish("t", b"%d" % number)
+            transport = await RemoteTransport.to(here.place, SystemClock())
+            await transport.join("g", "c", ["t"], {})
+            given = []
+            for _ in range(5):
+                (one,) = await transport.poll("g", "c", ["t"], count=1, bytes_max=1_000, wait_us=0)
+                given.append((one.receipt.lease, one.receipt.offsets))
+            await transport.answer("g", Receipt("t", 0, *given[3]), Ack())
+
+            found = await transport.ack_all("g", "t", 0, given)
+
+            assert [None if error is None else error.code for error in found] == [None] * 3 + ["lease_not_found", None]
+            assert await q.lag("g") == {"t": [0]}
+            assert await transport.ack_all("g", "t", 0, given, again=True) == [None] * 5
+            await transport.close()
+
+    serve(tmp_path, work)
+
+
+def test_what_is_wrong_with_acknowledgements_as_a_whole_is_told_and_none_is_carried_out(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            await q.create_topic("t", partitions=1)
+            await q.publish("t", b"x")
+            transport = await RemoteTransport.to(here.place, SystemClock())
+            await transport.join("g", "c", ["t"], {})
+            (one,) = await transport.poll("g", "c", ["t"], count=1, bytes_max=1_000, wait_us=0)
+            mine = (one.receipt.lease, one.receipt.offsets)
+            with pytest.raises(InvalidInput, match="twice"):
+                await transport.ack_all("g", "t", 0, [mine, mine])
+            with pytest.raises(PartitionNotFound):
+                await transport.ack_all("g", "t", 1, [mine])
+            connection = await Connection.to(here.place, SystemClock())
+            for leases in ([], [(number, [0, 1]) for number in range(1_001)], [(1, [0])]):
+                with pytest.raises(ProtocolError):
+                    await connection.request(Kind.ACKS, words.Acked("g", "t", 0, leases))
+            await connection.close()
+            assert await q.lag("g") == {"t": [1]}
             await transport.close()
 
     serve(tmp_path, work)

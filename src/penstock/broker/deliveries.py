@@ -45,7 +45,15 @@ from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
 from penstock.broker.working import Messages, Working
 from penstock.clock import Clock
-from penstock.errors import GroupNotFound, InvalidFrame, LeaseError, LogCorrupt, NotScheduled, PenstockError
+from penstock.errors import (
+    GroupNotFound,
+    InvalidFrame,
+    InvalidInput,
+    LeaseError,
+    LogCorrupt,
+    NotScheduled,
+    PenstockError,
+)
 from penstock.frame import CONTROL
 from penstock.limits import MIB, Limits
 from penstock.storage.commit import Committed
@@ -60,6 +68,10 @@ _LOOKED_AT_MAX = 100_000
 _LOOK_AT_ONCE_MAX = 10_000
 # Of messages that are kept from deletion because their keys are busy: five times what a group has in flight by default.
 _HOLDING_UP_MAX = 100_000
+
+
+# Of some leases, by their ids: offsets.
+Leases = Sequence[tuple[int, BitMap64]]
 
 
 class Taken(NamedTuple):
@@ -313,20 +325,40 @@ class Deliveries:
 
     async def ack(self, group: str, lease: int, offsets: BitMap64, *, again: bool = False) -> None:
         """On disk when this returns: these messages are never delivered to this group again."""
+        (failure,) = await self.ack_all(group, [(lease, offsets)], again=again)
+        if failure is not None:
+            raise failure
+
+    async def ack_all(self, group: str, leases: Leases, *, again: bool = False) -> list[LeaseError | None]:
+        """The same of several leases, in one row; of each why it could not be."""
         self._ledger.check()
         state = self.state(group)
-        try:
-            event = state.ack(lease, offsets)
-        except LeaseError:
-            done = BitMap64(filter(state.is_done, offsets)) if again else BitMap64()
-            if not done:
-                raise
-            if rest := offsets - done:
-                await self._write([state.ack(lease, rest)])
+        if len(leases) > 1 and len({lease for lease, _ in leases}) < len(leases):
+            raise InvalidInput("a lease is named twice")
+        events: list[AnyEvent] = []
+        failures: list[LeaseError | None] = []
+        were_done = False
+        for lease, offsets in leases:
+            left, failure = offsets, None
+            try:
+                try:
+                    events.append(state.ack(lease, offsets))
+                except LeaseError:
+                    left = offsets - BitMap64(filter(state.is_done, offsets)) if again else offsets
+                    if left == offsets:
+                        raise
+                    were_done = True
+                    if left:
+                        events.append(state.ack(lease, left))
+            except LeaseError as error:
+                failure = error
+            failures.append(failure)
+        if events:
+            await self._write(events)
+        if were_done:
             # These were carried out the first time. That may still be on its way to the disk.
             await self.flushed()
-        else:
-            await self._write([event])
+        return failures
 
     async def nack(
         self, name: str, lease: int, offsets: BitMap64, *, reason: str = "", delay_us: int | None = None

@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 
 from penstock.broker.catalog import ReplayRecord
 from penstock.broker.checks import check_time, is_int
-from penstock.broker.deliveries import Deliveries
+from penstock.broker.deliveries import Deliveries, Leases
 from penstock.broker.delivery import Parked
 from penstock.broker.events import Deferred, GroupEvent, Started, pack
 from penstock.broker.names import check_name
@@ -28,6 +28,7 @@ from penstock.durations import duration_text
 from penstock.errors import (
     ClusterError,
     InvalidInput,
+    LeaseError,
     NotFound,
     OffsetOutOfRange,
     Overloaded,
@@ -232,6 +233,12 @@ class Group:
         With `again`, that may be the case already: somebody who has not heard the answer says it a second time.
         """
         await self._partition(receipt).groups.ack(self.name, receipt.lease, receipt.offsets, again=again)
+
+    async def ack_all(self, partition: int, leases: Leases, *, again: bool = False) -> list[LeaseError | None]:
+        """The same for several leases of one partition; of each why it could not be."""
+        for lease, offsets in leases:
+            self._partition(Receipt(partition, lease, offsets))
+        return await self.topic.partition(partition).groups.ack_all(self.name, leases, again=again)
 
     async def nack(self, receipt: Receipt, *, reason: str = "", delay_us: int | None = None) -> None:
         """To be tried again: after `delay_us`, or by the group's back-off."""

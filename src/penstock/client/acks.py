@@ -58,18 +58,28 @@ class Acks:
         with self._lock:
             given, self._given = self._given, {}
             self._is_expected = False
-        await asyncio.gather(*[self._tell_of(lease, offsets) for lease, offsets in given.items()])
+        by_partition: dict[tuple[str, int], list[tuple[Lease, BitMap64]]] = {}
+        for lease, offsets in given.items():
+            by_partition.setdefault(lease.id[:2], []).append((lease, BitMap64(offsets)))
+        await asyncio.gather(*map(self._tell_of_all, by_partition.values()))
+
+    async def _tell_of_all(self, given: list[tuple[Lease, BitMap64]]) -> None:
+        if len(given) == 1:
+            await self._tell_of(*given[0])
+            return
+        failures = await given[0][0].ack_all(given)
+        self._failure = self._failure or next(iter(failures), None)
 
     async def tell(self, lease: Lease) -> None:
         """Those of one lease, now."""
         with self._lock:
             offsets = self._given.pop(lease, None)
         if offsets is not None:
-            await self._tell_of(lease, offsets)
+            await self._tell_of(lease, BitMap64(offsets))
 
-    async def _tell_of(self, lease: Lease, offsets: list[int]) -> None:
+    async def _tell_of(self, lease: Lease, offsets: BitMap64) -> None:
         try:
-            await lease.answer((), BitMap64(offsets), Ack())
+            await lease.answer((), offsets, Ack())
         except PenstockError as error:
             self._failure = self._failure or error
 

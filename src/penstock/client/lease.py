@@ -7,7 +7,8 @@ being told, so that nobody works on what somebody else will get.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import asyncio
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
@@ -134,21 +135,66 @@ class Lease:
                 once_more = Ack(again=True) if isinstance(answer, Ack) else answer
                 await self._transport.answer(self._group, Receipt(*self.id, offsets), once_more)
         except LeaseError as error:
-            if isinstance(error, LeaseNotFound):
-                self.is_over, self.is_whole = True, False
+            refusal = self._refused(offsets, error)
             if not offsets:
                 raise
-            told = f"{error.message}: {self._named(offsets)}"
             if was_lost:
                 # It may have arrived the first time: nothing that waits for these may be worked on here.
                 self._note(rows, offsets, answer)
-                told += " (the connection was lost while this was told: it arrived then, or not at all)"
-            raise type(error)(told, **self._details(offsets)) from error
+                told = (
+                    f"{refusal.message} (the connection was lost while this was told: it arrived then, or not at all)"
+                )
+                refusal = type(error)(told, **refusal.details)
+            raise refusal from error
         except PenstockError as error:
             if isinstance(answer, Ack) and (was_lost or error.in_doubt):
                 self._untold |= offsets
             raise
         self._note(rows, offsets, answer)
+
+    def _refused(self, offsets: BitMap64, error: LeaseError) -> LeaseError:
+        """The same, with what it was about."""
+        if isinstance(error, LeaseNotFound):
+            self.is_over, self.is_whole = True, False
+        return type(error)(f"{error.message}: {self._named(offsets)}", **self._details(offsets))
+
+    @staticmethod
+    async def ack_all(given: Sequence[tuple[Lease, BitMap64]]) -> list[PenstockError]:
+        """Of leases of one partition, told together. What went wrong with any of them."""
+        failures: list[PenstockError] = []
+        plain: list[tuple[Lease, BitMap64]] = []
+        alone: list[tuple[Lease, BitMap64]] = []
+        for lease, offsets in given:
+            is_plain = lease._answered.isdisjoint(offsets) and lease._untold.isdisjoint(offsets)
+            (plain if is_plain else alone).append((lease, offsets))
+        if plain:
+            first = plain[0][0]
+            topic, partition, _ = first.id
+            told = [(lease.id[2], offsets) for lease, offsets in plain]
+            try:
+                refusals = await first._transport.ack_all(first._group, topic, partition, told)
+            except PenstockError as error:
+                if isinstance(error, ConnectionLost) or error.in_doubt:
+                    for lease, offsets in plain:
+                        lease._untold |= offsets
+                if isinstance(error, ConnectionLost):
+                    # Nobody knows what was told. Once more, then, each by itself.
+                    alone += plain
+                else:
+                    failures.append(error)
+            else:
+                for (lease, offsets), refusal in zip(plain, refusals, strict=True):
+                    if refusal is None:
+                        lease._note((), offsets, Ack())
+                    else:
+                        failures.append(lease._refused(offsets, refusal))
+        telling = [lease.answer((), offsets, Ack()) for lease, offsets in alone]
+        for outcome in await asyncio.gather(*telling, return_exceptions=True):
+            if isinstance(outcome, PenstockError):
+                failures.append(outcome)
+            elif outcome is not None:
+                raise outcome
+        return failures
 
     def _note(self, rows: Iterable[Row], offsets: BitMap64, answer: Answer) -> None:
         """What was said, and what follows from it."""

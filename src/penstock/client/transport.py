@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 from penstock.acks import ALL
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
+from penstock.errors import LeaseError
 from penstock.frame import Frame
 from penstock.limits import Limits
 from penstock.message import Message
@@ -83,6 +84,10 @@ class Page(NamedTuple):
     next_offset: int
 
 
+# Of some leases, by their numbers: offsets.
+Leases = Sequence[tuple[int, BitMap64]]
+
+
 class Transport(Protocol):
     """Belongs to one event loop, except for `now_us` and `limits`. Errors are those of `penstock.errors`."""
 
@@ -110,6 +115,12 @@ class Transport(Protocol):
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         """On disk when this returns."""
+
+    async def ack_all(
+        self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
+    ) -> Sequence[LeaseError | None]:
+        """Messages of several leases of one partition are done. Of each lease why that could not be said; the others
+        are on disk."""
 
     async def read(
         self,

@@ -17,9 +17,9 @@ from penstock.broker.projection import check_columns, read_columns
 from penstock.broker.timers import Timers
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.requests import Request
-from penstock.client.transport import Delivery, Lease, Page, Receipt, Stored, Terms
+from penstock.client.transport import Delivery, Lease, Leases, Page, Receipt, Stored, Terms
 from penstock.clock import Clock
-from penstock.errors import LogClosed, LogTruncated, PenstockError
+from penstock.errors import LeaseError, LogClosed, LogTruncated, PenstockError
 from penstock.frame import Frame
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.local import groups as group_handlers
@@ -226,6 +226,13 @@ class LocalTransport:
         on_topic = self.broker.group(group, receipt.topic)
         held = groups.Receipt(receipt.partition, receipt.lease, receipt.offsets)
         await self._bounded(_answered(on_topic, held, answer))
+
+    async def ack_all(
+        self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
+    ) -> Sequence[LeaseError | None]:
+        self.check()
+        await self._hear_of(group)
+        return await self._bounded(self.broker.group(group, topic).ack_all(partition, leases, again=again))
 
     async def left(self, group: str, leases: Sequence[Lease]) -> list[BitMap64]:
         """Of each what is not answered for and not over."""

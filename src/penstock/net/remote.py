@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.acks import ALL
-from penstock.client.answers import Answer, Extend, Release
+from penstock.client.answers import Ack, Answer, Extend, Release
 from penstock.client.cluster_requests import SurveyCluster
 from penstock.client.placement import DescribeCluster, FindCoordinator, FindPlacement
 from penstock.client.producer import Producer, ProducerOptions
@@ -41,9 +41,9 @@ from penstock.client.requests import (
     ReadDeliveries,
     Request,
 )
-from penstock.client.transport import Delivery, Page, Receipt, Stored, Terms
+from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored, Terms
 from penstock.clock import Clock
-from penstock.errors import ConnectionLost, InvalidName, NotFound, PenstockError, ProtocolError
+from penstock.errors import ConnectionLost, InvalidName, LeaseError, NotFound, PenstockError, ProtocolError
 from penstock.frame import Frame, frame_size
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.message import Message
@@ -51,6 +51,7 @@ from penstock.net.connection import Place
 from penstock.net.express import ANSWER_S, REST_S, Express
 from penstock.net.link import Link
 from penstock.wire import words
+from penstock.wire.failures import Failed, error_of
 from penstock.wire.packets import Kind, Packet
 from penstock.wire.runs import from_runs, to_runs
 
@@ -237,6 +238,30 @@ class RemoteTransport:
             connection = await self._link.connect()
             await connection.request(Kind.ANSWER, word)
 
+    async def ack_all(
+        self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
+    ) -> Sequence[LeaseError | None]:
+        connection = await self._link.connect()
+        most = connection.welcome.limits.get(words.ACK_LEASES, 0)
+        if not most:
+            # An older broker: one by one.
+            acking = (self._acked(group, Receipt(topic, partition, lease, offsets), again) for lease, offsets in leases)
+            return await asyncio.gather(*acking)
+        found: list[LeaseError | None] = []
+        for first in range(0, len(leases), most):
+            some = [(lease, to_runs(offsets)) for lease, offsets in leases[first : first + most]]
+            reply = await connection.request(Kind.ACKS, words.Acked(group, topic, partition, some, again))
+            failures = dict(words.decoded(reply.header, words.NotAcked).failures)
+            found += [_lease_error(failures[at]) if at in failures else None for at in range(len(some))]
+        return found
+
+    async def _acked(self, group: str, receipt: Receipt, again: bool) -> LeaseError | None:
+        try:
+            await self.answer(group, receipt, Ack(again))
+        except LeaseError as error:
+            return error
+        return None
+
     # --- the rest ----------------------------------------------------------------------------------------
 
     async def read(
@@ -310,3 +335,10 @@ def deliveries_in(packet: Packet, limits: Limits) -> list[Delivery]:
         terms = Terms(given.ordering, given.on_poison, given.lanes)
         found.append(Delivery(receipt, frames, attempts, given.deadline_us, terms))
     return found
+
+
+def _lease_error(failure: Failed) -> LeaseError:
+    error = error_of(failure)
+    if not isinstance(error, LeaseError):
+        raise ProtocolError(f"a lease can't fail with {failure.code}")
+    return error

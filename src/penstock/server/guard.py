@@ -17,8 +17,8 @@ from penstock.client import placement as p
 from penstock.client import requests as r
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
-from penstock.client.transport import Delivery, Page, Receipt, Stored
-from penstock.errors import Forbidden
+from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored
+from penstock.errors import Forbidden, LeaseError
 from penstock.frame import Frame
 from penstock.limits import Limits
 from penstock.local.transport import LocalTransport
@@ -194,6 +194,12 @@ class Guarded:
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         self.check_consuming(group, [receipt.topic])
         await self._site.answer(group, receipt, answer)
+
+    async def ack_all(
+        self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
+    ) -> Sequence[LeaseError | None]:
+        self.check_consuming(group, [topic])
+        return await self._site.ack_all(group, topic, partition, leases, again=again)
 
     def check_consuming(self, group: str, topics: Sequence[str] = ()) -> None:
         wanted = (group, *topics)

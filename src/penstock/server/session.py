@@ -26,6 +26,7 @@ from penstock.server.subscription import Subscription
 from penstock.storage.commit import Committed
 from penstock.wire import words
 from penstock.wire.conversation import BrokerEnd, State
+from penstock.wire.failures import failed
 from penstock.wire.packets import Kind, Packet
 from penstock.wire.runs import from_runs
 
@@ -348,6 +349,15 @@ class Session(asyncio.Protocol):
         await self._site.answer(word.group, receipt, word.answer)
         return None, ()
 
+    async def _acks(self, packet: Packet) -> _Outcome:
+        word = words.decoded(packet.header, words.Acked)
+        if not 1 <= len(word.leases) <= words.ACK_LEASES_MAX:
+            raise ProtocolError(f"ACKS has 1 to {words.ACK_LEASES_MAX} leases, not {len(word.leases)}")
+        leases = [(lease, from_runs(runs)) for lease, runs in word.leases]
+        failures = await self._site.ack_all(word.group, word.topic, word.partition, leases, again=word.again)
+        told = [(at, failed(failure)) for at, failure in enumerate(failures) if failure is not None]
+        return words.NotAcked(told), ()
+
     async def _read(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Read)
         bytes_max = min(max(word.bytes_max, 1), POLL_BYTES_MAX)
@@ -429,6 +439,7 @@ _ACTIONS: dict[Kind, Callable[[Session, Packet], Awaitable[_Outcome]]] = {
     Kind.SUBSCRIBE: Session._subscribe,
     Kind.REPLICATE: Session._replicate,
     Kind.ANSWER: Session._answer,
+    Kind.ACKS: Session._acks,
     Kind.READ: Session._read,
     Kind.CALL: Session._call,
 }

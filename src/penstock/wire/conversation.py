@@ -20,7 +20,7 @@ from penstock.errors import PenstockError, ProtocolError, VersionMismatch
 from penstock.limits import DEFAULT_LIMITS, MIB, TOLD, Limits
 from penstock.wire.failures import Failed, error_of, failed
 from penstock.wire.packets import Decoder, Kind, Packet, packed
-from penstock.wire.words import VERSION, Goodbye, Hello, Ping, Welcome, decoded, encoded
+from penstock.wire.words import ACK_LEASES, ACK_LEASES_MAX, VERSION, Goodbye, Hello, Ping, Welcome, decoded, encoded
 
 # Next to the frames of a packet.
 _HEADER_BYTES_MAX = 16 * MIB
@@ -140,7 +140,7 @@ class BrokerEnd(_End):
         """Only now are larger packets taken."""
         self.state = State.OPEN
         self._decoder.bytes_max = packet_bytes_max(self._limits)
-        limits = {name: getattr(self._limits, name) for name in TOLD}
+        limits = {name: getattr(self._limits, name) for name in TOLD} | {ACK_LEASES: ACK_LEASES_MAX}
         return packed(Kind.WELCOME, 0, encoded(Welcome(VERSION, broker, now_us, silence_us, limits, cluster)))
 
     def reply(self, correlation: int, word: object, payload_length: int = 0) -> bytes:

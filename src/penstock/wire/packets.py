@@ -42,6 +42,7 @@ class Kind(IntEnum):
     UNSUBSCRIBE = 12
     REPLICATE = 13
     FETCH = 14
+    ACKS = 15
 
     WELCOME = 32
     REPLY = 33

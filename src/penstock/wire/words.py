@@ -21,9 +21,12 @@ from penstock.client.requests import Request
 from penstock.decoding import msgpack_decoder
 from penstock.errors import InvalidInput, ProtocolError
 from penstock.limits import TOLD, Limits
+from penstock.wire.failures import Failed
 from penstock.wire.runs import from_runs, to_runs
 
 VERSION = 1
+# Among the limits of WELCOME: how many leases one ACKS may name. A broker that does not say so knows none.
+ACK_LEASES, ACK_LEASES_MAX = "ack_leases_max", 1_000
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -166,6 +169,22 @@ class Answered(Word, frozen=True):
     lease: int
     runs: list[int]
     answer: Answer
+
+
+class Acked(Word, frozen=True):
+    """Messages of several leases of one partition, each with its runs, that are done. `again`: as of one."""
+
+    group: str
+    topic: str
+    partition: int
+    leases: list[tuple[int, list[int]]]
+    again: bool = False
+
+
+class NotAcked(Word, frozen=True):
+    """Those of them that could not be, by their place among the leases, and why."""
+
+    failures: list[tuple[int, Failed]]
 
 
 class Read(Word, frozen=True):

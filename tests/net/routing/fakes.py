@@ -29,9 +29,9 @@ from penstock.client.placement import (
     TopicPlacement,
 )
 from penstock.client.requests import Request
-from penstock.client.transport import Delivery, Page, Receipt, Stored
+from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored
 from penstock.clock import SystemClock
-from penstock.errors import ConnectionLost, MemberNotFound, NotCoordinator, NotLeader, PenstockError
+from penstock.errors import ConnectionLost, LeaseError, MemberNotFound, NotCoordinator, NotLeader, PenstockError
 from penstock.frame import Frame
 from penstock.limits import Limits
 from penstock.local.transport import LocalTransport
@@ -328,6 +328,15 @@ class FakeNode(LocalTransport):
             await self._site.answer(group, receipt, answer)
 
         await self._ask(type(answer).__name__, work)
+
+    async def ack_all(
+        self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
+    ) -> Sequence[LeaseError | None]:
+        async def work() -> Sequence[LeaseError | None]:
+            self._check(topic, partition)
+            return await self._site.ack_all(group, topic, partition, leases, again=again)
+
+        return await self._ask("acks", work)
 
     async def read(
         self,

@@ -585,6 +585,26 @@ def test_an_acknowledgement_whose_answer_was_lost_is_told_again_to_the_new_leade
     run(work)
 
 
+def test_acknowledgements_told_together_whose_answer_was_lost_are_told_again_to_the_new_leader() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await joined(cluster, transport, 9)
+        deliveries = [one for _ in range(9) for one in await poll(transport, count=1)]
+        number = deliveries[0].receipt.partition
+        mine = [one.receipt for one in deliveries if one.receipt.partition == number]
+        assert len(mine) > 1
+        cluster.node("t", number).loses["acks"] = 1
+        old = cluster.leader("t", number)
+        given = [(receipt.lease, receipt.offsets) for receipt in mine]
+        telling = asyncio.ensure_future(transport.ack_all("g", "t", number, given))
+        await asyncio.sleep(0)
+        cluster.move("t", number, "b" if old != "b" else "c")
+        assert await telling == [None] * len(mine)
+        assert (await transport.call(DescribeGroup("g"))).lag["t"][number] == 0
+        await transport.leave("g", "me")
+
+    run(work)
+
+
 def test_of_what_is_given_back_nobody_says_that_it_was_if_that_is_not_known() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await joined(cluster, transport, 3)

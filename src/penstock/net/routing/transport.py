@@ -10,10 +10,11 @@ from penstock.acks import ALL
 from penstock.client.answers import Ack, Answer, Extend
 from penstock.client.placement import DescribeCluster, NodeInfo
 from penstock.client.requests import Request
-from penstock.client.transport import Delivery, Page, Receipt, Stored, Transport
+from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored, Transport
 from penstock.errors import (
     ConnectionLost,
     LeadershipLost,
+    LeaseError,
     LogClosed,
     MemberNotFound,
     NotCommitted,
@@ -181,6 +182,26 @@ class RoutedTransport:
             await self._leading.ask(
                 receipt.topic, receipt.partition, tell, is_repeatable=is_repeatable, awaits_replicas=True
             )
+        except (LeadershipLost, NotCommitted) as error:
+            raise ConnectionLost(error.message, **error.details) from error
+
+    async def ack_all(
+        self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
+    ) -> Sequence[LeaseError | None]:
+        """As `answer`: told until it is known."""
+        self._check()
+        is_again = again
+
+        async def tell(transport: Transport) -> Sequence[LeaseError | None]:
+            nonlocal is_again
+            try:
+                return await transport.ack_all(group, topic, partition, leases, again=is_again)
+            except BaseException as error:
+                is_again = is_again or not (isinstance(error, PenstockError) and is_misplaced(error))
+                raise
+
+        try:
+            return await self._leading.ask(topic, partition, tell, is_repeatable=True, awaits_replicas=True)
         except (LeadershipLost, NotCommitted) as error:
             raise ConnectionLost(error.message, **error.details) from error
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from penstock.acks import ALL
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
-from penstock.client.transport import Delivery, Page, Receipt, Stored
+from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored
 from penstock.clock import Clock
-from penstock.errors import ConnectionLost
+from penstock.errors import ConnectionLost, LeaseError
 from penstock.frame import Frame
 from penstock.limits import Limits
 from penstock.local.transport import LocalTransport
@@ -93,6 +93,12 @@ class Way:
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         async with self._turn:
             await self._line().answer(group, receipt, answer)
+
+    async def ack_all(
+        self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
+    ) -> Sequence[LeaseError | None]:
+        async with self._turn:
+            return await self._line().ack_all(group, topic, partition, leases, again=again)
 
     # --- the rest ----------------------------------------------------------------------------------------
 
