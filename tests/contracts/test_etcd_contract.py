@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etcd_support import changes, etcd_process, opened, post, run
+from etcd_support import PATIENCE_S, changes, etcd_process, opened, post, run
 from penstock.cluster.etcd.process import EtcdProcess
 from penstock.cluster.etcd.store import ABSENT, Change, Item, Lost, Put, Store, Won
 from penstock.errors import EtcdRequestTooLarge, EtcdUnavailable, InvalidInput, SessionLost, WatchBehind
@@ -34,7 +34,8 @@ class Real:
 
     def run(self, work: Callable[[Store], Awaitable[None]]) -> None:
         async def main() -> None:
-            async with opened(self._process.address) as store:
+            # More than a node allows: a machine that runs tests may stand still for a moment.
+            async with opened(self._process.address, connect_s=PATIENCE_S, request_s=PATIENCE_S) as store:
                 await work(store)
 
         run(main)
