@@ -46,7 +46,7 @@ from penstock.client.requests import (
     Why,
 )
 from penstock.decoding import convert
-from penstock.errors import MessageNotFound, NotScheduled
+from penstock.errors import MessageNotFound, NotEnoughReplicas, NotScheduled
 from penstock.limits import MIB
 from penstock.local.handlers import Site, handles
 from penstock.local.wanted import wanted
@@ -161,6 +161,8 @@ async def get_dead_letter(site: Site, request: GetDeadLetter) -> DeadLetter:
 @handles(Redrive)
 async def redrive(site: Site, request: Redrive) -> Redriven:
     _check_graves(site, request)
+    if not request.dry_run:
+        _check_replicas(site, request.topic)
     await _settled(site)
     done = await site.broker.dead_letters.redrive(
         request.topic, _where(request.where), dry_run=request.dry_run, rate=request.rate
@@ -171,6 +173,7 @@ async def redrive(site: Site, request: Redrive) -> Redriven:
 @handles(Discard)
 async def discard(site: Site, request: Discard) -> int:
     _check_graves(site, request)
+    _check_replicas(site, request.topic)
     await _settled(site)
     return await site.broker.dead_letters.discard(request.topic, _where(request.where))
 
@@ -186,6 +189,23 @@ def _check_graves(site: Site, request: ListDeadLetters | Redrive | Discard) -> N
     """Letters of further partitions, which came here meanwhile, are dealt with as well: they are meant, too."""
     if request.partitions:
         wanted(site.broker.topic(request.topic + DEAD_LETTERS), request.partitions)
+
+
+def _check_replicas(site: Site, topic: str) -> None:
+    """It goes on until it is done, whoever waits. So it is not begun where it would stand still at once."""
+    for name in (topic, topic + DEAD_LETTERS):
+        found = None if site.cluster is None else site.broker.replicated.get(name)
+        for number, partition in () if found is None else found.numbered:
+            if partition.too_few is not None:
+                in_sync, min_isr = partition.too_few
+                raise NotEnoughReplicas(
+                    f"partition {number} of {name} has {in_sync} of the {min_isr} replicas in sync that its min_isr "
+                    "demands: no dead letter is touched. Try again when more nodes are up",
+                    topic=name,
+                    partition=number,
+                    in_sync=in_sync,
+                    min_isr=min_isr,
+                )
 
 
 def _where(where: Where) -> dead_letters.Where:

@@ -174,6 +174,10 @@ def test_changes_that_replicas_do_not_hear_of_are_told_to_be_unknown_and_made_wh
         while not q.dead_letters.list("t"):
             pass
         stop_follower(hasty, leader, follower)
+        for settle in (q.dead_letters.redrive, q.dead_letters.discard):
+            with pytest.raises(NotEnoughReplicas, match="no dead letter is touched"):
+                settle("t")
+        assert q.dead_letters.redrive("t", dry_run=True).in_place
         for change in (
             lambda: q.seek("g", "t", "earliest"),
             lambda: q.scheduled.cancel(delayed[0]),
