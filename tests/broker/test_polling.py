@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from broker_support import clock_of, run, values
 from penstock.broker.bell import Bell
 from penstock.broker.broker import Broker
 from penstock.broker.settings import GroupSettings
+from penstock.broker.topic import Topic
 from penstock.errors import InvalidInput, MemberNotFound, TopicNotFound
 from penstock.message import Message, Priority
 from penstock.testing import ManualClock
@@ -181,39 +183,99 @@ def test_what_comes_to_a_partition_wakes_only_those_who_wait_there() -> None:
     run(work)
 
 
+async def waits(topic: Topic) -> None:
+    """Until somebody does."""
+    while not topic.bell._waiting:
+        await asyncio.sleep(0)
+
+
 async def woken(waiting: asyncio.Task[Any]) -> Any:
     async with asyncio.timeout(10):
         return await waiting
 
 
+def polling(broker: Broker, name: str, topics: Sequence[str]) -> asyncio.Task[Any]:
+    return asyncio.create_task(broker.poll("g", name, topics, wait_us=60 * SECOND_US))
+
+
 def test_a_poll_that_waits_gets_what_comes_to_a_partition_that_moved_to_it_meanwhile() -> None:
     async def work(broker: Broker) -> None:
-        await broker.create_topic("parts", 2)
+        topic = await broker.create_topic("parts", 2)
         for name in ("ann", "bob"):
             await broker.join("g", name, ["parts"])
-        waiting = asyncio.create_task(broker.poll("g", "ann", ["parts"], wait_us=60 * SECOND_US))
-        await asyncio.sleep(0.01)
+        waiting = polling(broker, "ann", ["parts"])
+        await waits(topic)
         (of_bob,) = broker.consumers.leasable("g", "bob", "parts")
         broker.leave("g", "bob")
-        await asyncio.sleep(0.01)
-        await broker.topic("parts").publish(Message(b"1"), partition=of_bob)
+        await topic.publish(Message(b"1"), partition=of_bob)
         (given,) = await woken(waiting)
         assert given.handed.receipt.partition == of_bob
 
     run(work)
 
 
-def test_a_poll_that_waits_gets_what_comes_to_a_partition_that_was_added_meanwhile() -> None:
+@pytest.mark.parametrize("durability", [None, "interval"])
+def test_a_poll_that_waits_gets_what_comes_to_a_partition_that_was_added_meanwhile(durability: str | None) -> None:
     async def work(broker: Broker) -> None:
-        await broker.create_topic("parts", 1)
+        topic = await broker.create_topic("parts", 1)
         await broker.create_group("g", GroupSettings(assignment="shared"))
         await broker.join("g", "ann", ["parts"])
-        waiting = asyncio.create_task(broker.poll("g", "ann", ["parts"], wait_us=60 * SECOND_US))
-        await asyncio.sleep(0.01)
-        await broker.change_topic("parts", partitions=2)
-        await asyncio.sleep(0.01)
-        await broker.topic("parts").publish(Message(b"1"), partition=1)
+        waiting = polling(broker, "ann", ["parts"])
+        await waits(topic)
+        # What else is changed takes a while, between the new partitions and that members hear of them.
+        settings = None if durability is None else topic.settings.changed(durability=durability)
+        await broker.change_topic("parts", partitions=2, settings=settings)
+        await waits(topic)
+        await topic.publish(Message(b"1"), partition=1)
         (given,) = await woken(waiting)
         assert given.handed.receipt.partition == 1
+
+    run(work)
+
+
+def test_a_poll_that_waits_gets_what_comes_to_a_topic_that_its_member_has_joined_meanwhile() -> None:
+    async def work(broker: Broker) -> None:
+        for name in ("a", "b"):
+            await broker.create_topic(name, 1)
+        await broker.create_group("g", GroupSettings(assignment="shared"))
+        await broker.join("g", "ann", ["a"])
+        waiting = polling(broker, "ann", ["a", "b"])
+        await waits(broker.topic("b"))
+        await broker.join("g", "ann", ["a", "b"])
+        await broker.topic("b").publish(Message(b"1"))
+        (given,) = await woken(waiting)
+        assert given.topic == "b"
+
+    run(work)
+
+
+def test_a_member_that_has_nothing_hears_that_its_group_is_gone() -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("a", 1)
+        for name in ("ann", "bob"):
+            await broker.join("g", name, ["a"])
+        (idle,) = [name for name in ("ann", "bob") if not broker.consumers.leasable("g", name, "a")]
+        waiting = polling(broker, idle, ["a"])
+        await waits(topic)
+        await broker.delete_group("g")
+        with pytest.raises(MemberNotFound):
+            await woken(waiting)
+
+    run(work)
+
+
+def test_a_poll_that_waits_gets_what_its_group_may_have_in_flight_from_now_on() -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("a", 1)
+        await broker.create_group("g", GroupSettings(max_in_flight=1))
+        await broker.join("g", "ann", ["a"])
+        for value in (b"1", b"2"):
+            await topic.publish(Message(value))
+        assert len(await broker.poll("g", "ann", ["a"])) == 1
+        waiting = polling(broker, "ann", ["a"])
+        await waits(topic)
+        await broker.change_group("g", max_in_flight=2)
+        (given,) = await woken(waiting)
+        assert values([given.handed]) == [b"2"]
 
     run(work)

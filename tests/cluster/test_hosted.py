@@ -106,6 +106,11 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+async def some_turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 def run(work: Awaitable[None]) -> None:
     async def main() -> None:
         failures: list[Any] = []
@@ -413,7 +418,7 @@ def test_what_else_is_to_be_done_to_a_copy_waits_for_what_is_on_its_way_to_the_d
 
         # Nobody leads any more: what it has is to be synced, and what it had asked for forgotten.
         hosted.step(RecordSeen(8, replace(record(), leader=None, incarnation="")))
-        await asyncio.sleep(0.01)
+        await some_turns()
         assert hosted._jobs
         done(None)
         await until(lambda: not hosted._jobs)
@@ -470,7 +475,7 @@ def test_a_copy_is_closed_when_what_was_on_its_way_is_on_disk() -> None:
         (done,) = host.on_the_way or []
 
         closing = asyncio.create_task(hosted.close())
-        await asyncio.sleep(0.01)
+        await some_turns()
         assert not closing.done()
         done(None)
         await closing
@@ -492,6 +497,10 @@ def test_what_two_followers_ask_for_is_read_once() -> None:
         data, run = hosted.data(Data(0, 1), 0)
         assert (data.end, len(run)) == (2, 2)
         assert len(hosted.data(Data(1, 2), 0)[1]) == 1
+        kept = hosted.data(Data(0, 2), 0)
+        hosted.step(RecordSeen(8, record(epoch=6)))
+        await until(lambda: hosted.epoch == 6)
+        assert hosted.data(Data(0, 2), 0)[1] is not kept[1], "of another epoch, whatever it is"
         await hosted.close()
 
     run(main())

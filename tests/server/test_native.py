@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 
 from penstock.batch import Batch
 from penstock.client import requests
-from penstock.client.answers import Ack
+from penstock.client.answers import Ack, Answer
 from penstock.client.transport import Receipt
 from penstock.clock import SystemClock
 from penstock.errors import (
@@ -21,6 +21,7 @@ from penstock.errors import (
     InvalidInput,
     LeaseNotFound,
     MemberNotFound,
+    NotLeader,
     NotLeased,
     PartitionNotFound,
     ProtocolError,
@@ -84,14 +85,13 @@ def test_errors_arrive_as_what_they_were(tmp_path: Path) -> None:
     serve(tmp_path, work)
 
 
-@pytest.mark.parametrize("most", [2, None])
-def test_leases_are_acknowledged_together_as_many_as_the_broker_takes_or_one_by_one_if_it_is_older(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int | None
+@pytest.mark.parametrize("is_older", [False, True])
+def test_leases_are_acknowledged_together_or_one_by_one_if_the_broker_is_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_older: bool
 ) -> None:
-    if most is None:
+    if is_older:
         monkeypatch.setattr(conversation, "ACK_LEASES", "nobody_knows_what")
-    else:
-        monkeypatch.setattr(conversation, "ACK_LEASES_MAX", most)
+        monkeypatch.delitem(_ACTIONS, Kind.ACKS)
 
     async def work(here: Served) -> None:
         async with here.client() as q:
@@ -116,6 +116,31 @@ def test_leases_are_acknowledged_together_as_many_as_the_broker_takes_or_one_by_
     serve(tmp_path, work)
 
 
+def test_acknowledgements_that_an_older_broker_has_only_heard_in_part_are_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "ACK_LEASES", "nobody_knows_what")
+
+    async def work(here: Served) -> None:
+        transport = await RemoteTransport.to(here.place, SystemClock())
+        failures = [NotLeader("moved"), None, LeaseNotFound("over")]
+
+        async def answer(group: str, receipt: Receipt, answer: Answer) -> None:
+            failure = failures[receipt.lease]
+            if failure is not None:
+                raise failure
+
+        monkeypatch.setattr(transport, "answer", answer)
+        given = [(number, BitMap64([number])) for number in range(3)]
+        with pytest.raises(ConnectionLost, match="moved"):
+            await transport.ack_all("g", "t", 0, given)
+        with pytest.raises(NotLeader):
+            await transport.ack_all("g", "t", 0, given[:1])
+        await transport.close()
+
+    serve(tmp_path, work)
+
+
 def test_what_is_wrong_with_acknowledgements_as_a_whole_is_told_and_none_is_carried_out(tmp_path: Path) -> None:
     async def work(here: Served) -> None:
         async with here.client() as q:
@@ -130,7 +155,8 @@ def test_what_is_wrong_with_acknowledgements_as_a_whole_is_told_and_none_is_carr
             with pytest.raises(PartitionNotFound):
                 await transport.ack_all("g", "t", 1, [mine])
             connection = await Connection.to(here.place, SystemClock())
-            for leases in ([], [(number, [0, 1]) for number in range(1_001)], [(1, [0])]):
+            too_many = [(1, [0, 600_000]), (2, [600_000, 600_000])]
+            for leases in ([], [(number, [0, 1]) for number in range(1_001)], [(1, [0])], too_many):
                 with pytest.raises(ProtocolError):
                     await connection.request(Kind.ACKS, words.Acked("g", "t", 0, leases))
             await connection.close()

@@ -55,7 +55,7 @@ class Delays:
     def due(self, now_us: int) -> BitMap64:
         """Pending messages whose time has come. Taken from the wheel: to be told with `release`."""
         self._follow(now_us)
-        if not self.pending:
+        if not self.pending and not self._new and not self._wheel:
             return BitMap64()
         if self._new_due_us <= now_us:
             self._put_in_timers()

@@ -115,8 +115,8 @@ class Deliveries:
         self.made_us: Callable[[str], int] = lambda group: 0
         # Told whenever something may have become ready for a group, or for all (""); and when something was given up.
         self.wake: Callable[[str], None] = lambda group: None
-        # Told when a group has begun here: its members may lease from now on.
-        self.begun: Callable[[str], None] = lambda group: None
+        # Told when a group has begun here, or was deleted: who may lease is another question then.
+        self.regrouped: Callable[[str], None] = lambda group: None
         self.mourn: Callable[[str], None] = lambda group: None
         # A crash may forget a lease, so ids do not simply go on: each life counts from somewhere else. What a consumer
         # holds from an earlier life is then unknown, and never mistaken for somebody else's.
@@ -344,7 +344,7 @@ class Deliveries:
                 try:
                     events.append(state.ack(lease, offsets))
                 except LeaseError:
-                    left = offsets - BitMap64(filter(state.is_done, offsets)) if again else offsets
+                    left = offsets - state.done_of(offsets) if again else offsets
                     if left == offsets:
                         raise
                     were_done = True
@@ -448,8 +448,8 @@ class Deliveries:
                 # No dead letter before it is written that there will be one.
                 self.giving_up += 1
                 written.add_done_callback(partial(self._gave_up, event.group))
-            elif isinstance(event, Started):
-                self.begun(event.group)
+            elif isinstance(event, Started | Dropped):
+                self.regrouped(event.group)
         for group in {event.group for event in events} if len(events) > 1 else (events[0].group,):
             self.wake(group)
         self._snapshot_now_and_then()

@@ -45,7 +45,7 @@ from penstock.broker.events import (
     pack,
     unpack,
 )
-from penstock.broker.offsets import add_all, remove_all, run_from
+from penstock.broker.offsets import add_all, below, remove_all, run_from
 from penstock.broker.ordering import NO_ORDER, Order
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.tally import Tally
@@ -177,6 +177,9 @@ class Delivery:
 
     def is_done(self, offset: int) -> bool:
         return offset < self.floor or offset in self.done
+
+    def done_of(self, offsets: BitMap64) -> BitMap64:
+        return below(offsets, self.floor) | (offsets & self.done)
 
     def lag(self, end_offset: int, holes: BitMap64 = _NO_HOLES) -> int:
         """Messages that are not done. At the offsets in `holes` there never were any, or they are lost."""

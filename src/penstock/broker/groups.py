@@ -113,11 +113,11 @@ class Groups:
         record = await self._work.on_a_thread(partial(self._catalog.put_group, name, settings))
         if settings.assignment != old.assignment:
             self._consumers.forget(name)
-            for topic in self.topics_of(name):
-                self._topics.topic(topic).bell.ring(name)
         for (group, _), on_topic in self._on_topics.items():
             if group == name:
                 on_topic.configure(self._held(settings), settings.policy(self._dice))
+        for topic in self.topics_of(name):
+            self._topics.topic(topic).bell.ring(name)
         return record
 
     async def delete(self, name: str) -> None:
@@ -153,6 +153,7 @@ class Groups:
         for (name, _), on_topic in list(self._on_topics.items()):
             if not self._catalog.has_group(name):
                 self.forget(group=name)
+                on_topic.topic.bell.ring(name)
                 continue
             settings = self._held(self._catalog.group(name).settings)
             if settings != on_topic.settings:

@@ -36,8 +36,13 @@ class Consumers:
         if members is None:
             members = self._groups[group] = self._restored(group, settings)
         partitions = {name: self._on(name).count for name in subscribed}
+        before = members.generation
         changes = members.join(member, subscribed, partitions, self._clock.now_us(), session_us)
         self._write(group, changes)
+        if members.generation != before:
+            # Also in a shared group, where no partition changes hands.
+            for name in subscribed:
+                self._on(name).bell.ring(group)
 
     def _restored(self, group: str, settings: GroupSettings) -> Members:
         """Who had what before a restart, and may come back for it."""
@@ -84,6 +89,8 @@ class Consumers:
         """0 if it is gone."""
         for group, members in self._groups.items():
             self._write(group, members.partitions_changed({topic: partitions}, self._clock.now_us()))
+        if topic in self._topics:
+            self._topics[topic].bell.ring()
 
     def leasable(self, group: str, member: str, topic: str) -> list[int]:
         """The partitions of the topic that this member may lease from now. To ask is a sign of life."""

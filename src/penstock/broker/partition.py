@@ -101,7 +101,7 @@ class Partition:
             wrote=None if wrote is None else partial(wrote, DELIVERIES),
         )
         self.groups.wake = partial(bell.ring_at, self)
-        self.groups.begun = bell.ring
+        self.groups.regrouped = bell.ring
         # Of a replicated partition, if fewer replicas are in sync than its topic demands: how many there are and were
         # to be. Kept by whoever leads it.
         self.too_few: tuple[int, int] | None = None

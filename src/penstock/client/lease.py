@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 
 from penstock.client.acks import Acks
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
-from penstock.client.transport import Receipt, Terms, Transport
+from penstock.client.transport import ACK_LEASES_MAX, Receipt, Terms, Transport
 from penstock.errors import ConnectionLost, LeaseError, LeaseNotFound, NotLeased, PenstockError
 
 IDS_TOLD_MAX = 5
@@ -161,33 +161,21 @@ class Lease:
     @staticmethod
     async def ack_all(given: Sequence[tuple[Lease, BitMap64]]) -> list[PenstockError]:
         """Of leases of one partition, told together. What went wrong with any of them."""
-        failures: list[PenstockError] = []
-        plain: list[tuple[Lease, BitMap64]] = []
+        # By their ids: what was leased together may have come here in parts.
+        plain: dict[int, list[tuple[Lease, BitMap64]]] = {}
         alone: list[tuple[Lease, BitMap64]] = []
         for lease, offsets in given:
-            is_plain = lease._answered.isdisjoint(offsets) and lease._untold.isdisjoint(offsets)
-            (plain if is_plain else alone).append((lease, offsets))
-        if plain:
-            first = plain[0][0]
-            topic, partition, _ = first.id
-            told = [(lease.id[2], offsets) for lease, offsets in plain]
-            try:
-                refusals = await first._transport.ack_all(first._group, topic, partition, told)
-            except PenstockError as error:
-                if isinstance(error, ConnectionLost) or error.in_doubt:
-                    for lease, offsets in plain:
-                        lease._untold |= offsets
-                if isinstance(error, ConnectionLost):
-                    # Nobody knows what was told. Once more, then, each by itself.
-                    alone += plain
-                else:
-                    failures.append(error)
+            if lease._answered.isdisjoint(offsets) and lease._untold.isdisjoint(offsets):
+                plain.setdefault(lease.id[2], []).append((lease, offsets))
             else:
-                for (lease, offsets), refusal in zip(plain, refusals, strict=True):
-                    if refusal is None:
-                        lease._note((), offsets, Ack())
-                    else:
-                        failures.append(lease._refused(offsets, refusal))
+                alone.append((lease, offsets))
+        failures: list[PenstockError] = []
+        numbers = list(plain)
+        for first in range(0, len(numbers), ACK_LEASES_MAX):
+            some = {number: plain[number] for number in numbers[first : first + ACK_LEASES_MAX]}
+            again, refused = await Lease._ack_some(some)
+            alone += again
+            failures += refused
         telling = [lease.answer((), offsets, Ack()) for lease, offsets in alone]
         for outcome in await asyncio.gather(*telling, return_exceptions=True):
             if isinstance(outcome, PenstockError):
@@ -195,6 +183,31 @@ class Lease:
             elif outcome is not None:
                 raise outcome
         return failures
+
+    @staticmethod
+    async def _ack_some(
+        given: dict[int, list[tuple[Lease, BitMap64]]],
+    ) -> tuple[list[tuple[Lease, BitMap64]], list[PenstockError]]:
+        """Those that are to be told again, each by itself, and what went wrong with others."""
+        parts = [part for some in given.values() for part in some]
+        told = [(number, BitMap64.union(*(offsets for _, offsets in some))) for number, some in given.items()]
+        first = parts[0][0]
+        try:
+            refusals = await first._transport.ack_all(first._group, *first.id[:2], told)
+        except PenstockError as error:
+            if isinstance(error, ConnectionLost) or error.in_doubt:
+                for lease, offsets in parts:
+                    lease._untold |= offsets
+            # Nobody knows what was told, if the connection was lost. Once more, then.
+            return (parts, []) if isinstance(error, ConnectionLost) else ([], [error])
+        failures: list[PenstockError] = []
+        for some, refusal in zip(given.values(), refusals, strict=True):
+            for lease, offsets in some:
+                if refusal is None:
+                    lease._note((), offsets, Ack())
+                else:
+                    failures.append(lease._refused(offsets, refusal))
+        return [], failures
 
     def _note(self, rows: Iterable[Row], offsets: BitMap64, answer: Answer) -> None:
         """What was said, and what follows from it."""

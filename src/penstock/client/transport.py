@@ -84,6 +84,7 @@ class Page(NamedTuple):
     next_offset: int
 
 
+ACK_LEASES_MAX = 1_000
 # Of some leases, by their numbers: offsets.
 Leases = Sequence[tuple[int, BitMap64]]
 
@@ -119,8 +120,8 @@ class Transport(Protocol):
     async def ack_all(
         self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
     ) -> Sequence[LeaseError | None]:
-        """Messages of several leases of one partition are done. Of each lease why that could not be said; the others
-        are on disk."""
+        """Messages of several leases of one partition are done: of ACK_LEASES_MAX at most, each named once. Of each why
+        that could not be said; the others are on disk."""
 
     async def read(
         self,

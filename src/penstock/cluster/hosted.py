@@ -1,8 +1,10 @@
 """One replica on this node: its two logs, and whoever decides about them.
 
 `core` decides, step by step; here is what comes of it. What takes the disk long is done on a thread, one thing after
-the other for a partition, and comes back as an event. While this node leads, and may serve, the partition is open over
-the logs; otherwise they are a copy that nobody writes to but what comes from the leader.
+the other for a partition, and comes back as an event. Little copies, as most are, are written at once and synced by the
+kernel, those of both logs at the same time; whatever else is to be done waits for them. While this node leads, and may
+serve, the partition is open over the logs; otherwise they are a copy that nobody writes to but what comes from the
+leader.
 
 Belongs to one event loop.
 """

@@ -193,15 +193,18 @@ def _check_graves(site: Site, request: ListDeadLetters | Redrive | Discard) -> N
 
 def _check_replicas(site: Site, topic: str) -> None:
     """It goes on until it is done, whoever waits. So it is not begun where it would stand still at once."""
-    for name in (topic, topic + DEAD_LETTERS):
-        found = None if site.cluster is None else site.broker.replicated.get(name)
-        for number, partition in () if found is None else found.numbered:
+    if site.cluster is None:
+        return
+    source = site.broker.topic(topic)
+    graves = site.broker.replicated.get(source.name + DEAD_LETTERS)
+    for each in (source,) if graves is None else (source, graves):
+        for number, partition in each.numbered:
             if partition.too_few is not None:
                 in_sync, min_isr = partition.too_few
                 raise NotEnoughReplicas(
-                    f"partition {number} of {name} has {in_sync} of the {min_isr} replicas in sync that its min_isr "
+                    f"partition {number} of {each.name} has {in_sync} of the {min_isr} replicas in sync that its min_isr "
                     "demands: no dead letter is touched. Try again when more nodes are up",
-                    topic=name,
+                    topic=each.name,
                     partition=number,
                     in_sync=in_sync,
                     min_isr=min_isr,

@@ -242,25 +242,23 @@ class RemoteTransport:
         self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
     ) -> Sequence[LeaseError | None]:
         connection = await self._link.connect()
-        most = connection.welcome.limits.get(words.ACK_LEASES, 0)
-        if not most:
-            # An older broker: one by one.
-            acking = (self._acked(group, Receipt(topic, partition, lease, offsets), again) for lease, offsets in leases)
-            return await asyncio.gather(*acking)
-        found: list[LeaseError | None] = []
-        for first in range(0, len(leases), most):
-            some = [(lease, to_runs(offsets)) for lease, offsets in leases[first : first + most]]
-            reply = await connection.request(Kind.ACKS, words.Acked(group, topic, partition, some, again))
-            failures = dict(words.decoded(reply.header, words.NotAcked).failures)
-            found += [_lease_error(failures[at]) if at in failures else None for at in range(len(some))]
-        return found
+        if len(leases) > connection.welcome.limits.get(words.ACK_LEASES, 0):
+            # An older broker.
+            return await self._ack_each(group, [Receipt(topic, partition, *lease) for lease in leases], Ack(again))
+        told = [(lease, to_runs(offsets)) for lease, offsets in leases]
+        reply = await connection.request(Kind.ACKS, words.Acked(group, topic, partition, told, again))
+        failures = dict(words.decoded(reply.header, words.NotAcked).failures)
+        return [_lease_error(failures[at]) if at in failures else None for at in range(len(leases))]
 
-    async def _acked(self, group: str, receipt: Receipt, again: bool) -> LeaseError | None:
-        try:
-            await self.answer(group, receipt, Ack(again))
-        except LeaseError as error:
-            return error
-        return None
+    async def _ack_each(self, group: str, receipts: Sequence[Receipt], ack: Ack) -> Sequence[LeaseError | None]:
+        acking = [self.answer(group, receipt, ack) for receipt in receipts]
+        outcomes = await asyncio.gather(*acking, return_exceptions=True)
+        failures = [one for one in outcomes if one is not None and not isinstance(one, LeaseError)]
+        if failures and isinstance(failures[0], PenstockError) and len(failures) < len(outcomes):
+            raise ConnectionLost(f"not all of them could be told: {failures[0].message}") from failures[0]
+        if failures:
+            raise failures[0]
+        return [one if isinstance(one, LeaseError) else None for one in outcomes]
 
     # --- the rest ----------------------------------------------------------------------------------------
 

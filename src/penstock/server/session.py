@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.client.requests import Request
-from penstock.client.transport import Receipt
+from penstock.client.transport import ACK_LEASES_MAX, Receipt
 from penstock.cluster.feeding import Feed
 from penstock.errors import Fatal, Forbidden, InternalError, PenstockError, ProtocolError
 from penstock.frame import Frame
@@ -28,7 +28,7 @@ from penstock.wire import words
 from penstock.wire.conversation import BrokerEnd, State
 from penstock.wire.failures import failed
 from penstock.wire.packets import Kind, Packet
-from penstock.wire.runs import from_runs
+from penstock.wire.runs import OFFSETS_MAX, from_runs
 
 if TYPE_CHECKING:
     from penstock.server.native import NativeDoor
@@ -351,9 +351,13 @@ class Session(asyncio.Protocol):
 
     async def _acks(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Acked)
-        if not 1 <= len(word.leases) <= words.ACK_LEASES_MAX:
-            raise ProtocolError(f"ACKS has 1 to {words.ACK_LEASES_MAX} leases, not {len(word.leases)}")
-        leases = [(lease, from_runs(runs)) for lease, runs in word.leases]
+        if not 1 <= len(word.leases) <= ACK_LEASES_MAX:
+            raise ProtocolError(f"ACKS has 1 to {ACK_LEASES_MAX} leases, not {len(word.leases)}")
+        leases, left = [], OFFSETS_MAX
+        for lease, runs in word.leases:
+            # All of them together are no more than one may have.
+            leases.append((lease, from_runs(runs, left)))
+            left -= len(leases[-1][1])
         failures = await self._site.ack_all(word.group, word.topic, word.partition, leases, again=word.again)
         told = [(at, failed(failure)) for at, failure in enumerate(failures) if failure is not None]
         return words.NotAcked(told), ()

@@ -16,11 +16,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from enum import Enum
 
+from penstock.client.transport import ACK_LEASES_MAX
 from penstock.errors import PenstockError, ProtocolError, VersionMismatch
 from penstock.limits import DEFAULT_LIMITS, MIB, TOLD, Limits
 from penstock.wire.failures import Failed, error_of, failed
 from penstock.wire.packets import Decoder, Kind, Packet, packed
-from penstock.wire.words import ACK_LEASES, ACK_LEASES_MAX, VERSION, Goodbye, Hello, Ping, Welcome, decoded, encoded
+from penstock.wire.words import ACK_LEASES, VERSION, Goodbye, Hello, Ping, Welcome, decoded, encoded
 
 # Next to the frames of a packet.
 _HEADER_BYTES_MAX = 16 * MIB

@@ -26,7 +26,7 @@ from penstock.wire.runs import from_runs, to_runs
 
 VERSION = 1
 # Among the limits of WELCOME: how many leases one ACKS may name. A broker that does not say so knows none.
-ACK_LEASES, ACK_LEASES_MAX = "ack_leases_max", 1_000
+ACK_LEASES = "ack_leases_max"
 R = TypeVar("R")
 T = TypeVar("T")
 

@@ -605,6 +605,25 @@ def test_acknowledgements_told_together_whose_answer_was_lost_are_told_again_to_
     run(work)
 
 
+def test_a_lease_that_came_in_parts_is_acknowledged_as_one() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await transport.call(CreateTopic("t", 3, {}))
+        await fill(cluster, "t", 12)
+        client = Client(transport)
+        consumer = client.consumer("g", "t", ack_linger="1h")
+        got = 0
+        while got < 12:
+            for message in await consumer.poll(3 if not got else 2, wait="1s"):
+                await message.ack()
+                got += 1
+        await consumer.flush()
+        assert (await transport.call(DescribeGroup("g"))).lag == {"t": [0, 0, 0]}
+        await consumer.close()
+        await client.close()
+
+    run(work)
+
+
 def test_of_what_is_given_back_nobody_says_that_it_was_if_that_is_not_known() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await joined(cluster, transport, 3)
