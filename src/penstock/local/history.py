@@ -202,8 +202,8 @@ def _check_replicas(site: Site, topic: str) -> None:
             if partition.too_few is not None:
                 in_sync, min_isr = partition.too_few
                 raise NotEnoughReplicas(
-                    f"partition {number} of {each.name} has {in_sync} of the {min_isr} replicas in sync that its min_isr "
-                    "demands: no dead letter is touched. Try again when more nodes are up",
+                    f"partition {number} of {each.name} has {in_sync} of the {min_isr} replicas in sync that its "
+                    "min_isr demands: no dead letter is touched. Try again when more nodes are up",
                     topic=each.name,
                     partition=number,
                     in_sync=in_sync,
