@@ -93,6 +93,20 @@ def test_every_partition_is_leased_from() -> None:
     run(work)
 
 
+def test_consumers_that_ask_by_turns_get_to_all_their_partitions() -> None:
+    async def work(broker: Broker) -> None:
+        group = await filled(broker, 400, partitions=4)
+        mine = {"ann": [0, 1], "bob": [2, 3]}
+        seen = set()
+        for _ in range(4):
+            for name, partitions in mine.items():
+                for handed in await group.lease(name, 5, partitions=partitions):
+                    seen.add(handed.receipt.partition)
+        assert seen == {0, 1, 2, 3}
+
+    run(work)
+
+
 def test_groups_do_not_influence_one_another() -> None:
     async def work(broker: Broker) -> None:
         group = await filled(broker)

@@ -5,6 +5,7 @@ Who may lease from which partition is decided in `membership.py`; here any consu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
@@ -42,6 +43,7 @@ from penstock.message import Priority
 COUNT_MAX = 10_000
 REASON_LENGTH_MAX = 1_000
 _DELAY_STEP_US = 100_000
+_TURNS_MAX = 10_000
 
 
 class Receipt(NamedTuple):
@@ -91,7 +93,8 @@ class Group:
         self.topic = topic
         self._clock = clock
         self._replay = replay
-        self._turn = 0
+        # Of each consumer how often it has asked; forgotten when there are too many.
+        self._turns: Counter[str] = Counter()
         self.configure(settings, policy)
 
     def configure(self, settings: GroupSettings, policy: RetryPolicy) -> None:
@@ -127,7 +130,7 @@ class Group:
         visibility = self._visibility(visibility_us)
         leased: list[_Leased] = []
         try:
-            await self._lease(leased, consumer, count, bytes_max, visibility, self._in_turn(partitions))
+            await self._lease(leased, consumer, count, bytes_max, visibility, self._in_turn(consumer, partitions))
             if self.topic.is_replicated:
                 leased = await self._known_elsewhere(leased)
         except BaseException:
@@ -200,15 +203,18 @@ class Group:
             with suppress(PenstockError):
                 groups.give_back(self.name, receipt.lease, receipt.offsets)
 
-    def _in_turn(self, partitions: Iterable[int] | None) -> Sequence[int]:
-        """Another one first each time; those with high messages before the others."""
+    def _in_turn(self, consumer: str, partitions: Iterable[int] | None) -> Sequence[int]:
+        """Another one first each time this consumer asks; those with high messages before the others."""
         if partitions is not None and not isinstance(partitions, Iterable):
             raise InvalidInput(f"partitions are numbers, not {partitions!r}")
         numbers = list(range(self.topic.count) if partitions is None else partitions)
         if len(numbers) < 2:
             return numbers
-        self._turn += 1
-        turn = self._turn % len(numbers)
+        if len(self._turns) > _TURNS_MAX:
+            self._turns.clear()
+        # Of its own: two that ask by turns would each begin with the same one for ever, and never get to the others.
+        self._turns[consumer] += 1
+        turn = self._turns[consumer] % len(numbers)
         numbers = numbers[turn:] + numbers[:turn]
         if self.settings.lanes == "strict":
             numbers.sort(key=self._has_no_high)

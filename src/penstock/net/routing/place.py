@@ -98,8 +98,10 @@ class Place:
                         await asyncio.sleep(self._pace.pause_s_max)
 
     async def _has_left(self, transport: Transport) -> bool:
+        # Also if its connection was lost: to be cut off is not to leave, and a coordinator waits for whoever is.
+        leave = getattr(transport, "leave_a_session", transport.leave)
         try:
-            await transport.leave(self.group, self.name)
+            await leave(self.group, self.name)
         except PenstockError as error:
             if not (is_misplaced(error) or is_unknown(error)):
                 raise
