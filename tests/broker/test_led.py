@@ -516,3 +516,20 @@ def test_a_poll_that_leases_from_several_partitions_waits_for_all_of_them_at_onc
         assert sorted(values(await leasing)) == [b"0", b"1", b"2"]
 
     run_led(work)
+
+
+def test_who_asks_again_hears_once_that_another_node_leads_what_was_led_here() -> None:
+    async def work(led: Leading) -> None:
+        await two_partitions(led)
+        await led.broker.join("g", "ann", ["t"])
+        await led.broker.poll("g", "ann", ["t"])
+        led.lose("t", 0)
+
+        with pytest.raises(NotLeader, match="that were led here"):
+            await led.broker.poll("g", "ann", ["t"])
+
+        # What is said from then on is what is wrong with the question itself: here it names both.
+        with pytest.raises(NotLeader, match="does not lead partition 0"):
+            await led.broker.poll("g", "ann", ["t"])
+
+    run_led(work)

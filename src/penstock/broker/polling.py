@@ -22,6 +22,8 @@ from penstock.errors import ClusterError, InvalidInput, NotLeader, Overloaded, P
 WAIT_US_MAX = 300_000_000
 # Members of a group name their topics; what they may lease from is looked through at every poll.
 TOPICS_MAX = 1_000
+_LED_MAX = 100_000
+_Led = Mapping[str, Mapping[int, Partition]]
 
 
 class Polled(NamedTuple):
@@ -39,6 +41,8 @@ class Polling:
         self._consumers = consumers
         self._clock = clock
         self._timers = timers
+        # In a cluster: what was led here of its topics when a consumer looked last.
+        self._led: dict[tuple[str, str], _Led] = {}
 
     def names(self, topics: Iterable[str]) -> list[str]:
         if isinstance(topics, str) or not isinstance(topics, Iterable):
@@ -104,15 +108,17 @@ class Polling:
         check_name("group", group)
         check_name("consumer", consumer)
         deadline_us = self._clock.now_us() + wait_us
-        here: dict[str, Mapping[int, Partition]] | None = None
+        here = self._led.get((group, consumer))
         while True:
             # What came while it waited is found, however late it was woken.
             is_over = not wait_us or self._clock.now_us() >= deadline_us
             asked = self._found(names)
             rung = sum(topic.bell.rings for topic in asked)
             if here is not None:
-                self._check_led(here)
-            here = {topic.name: topic.here for topic in asked}
+                self._led.pop((group, consumer), None)
+                self._check_led(here, names)
+            here = {topic.name: topic.here for topic in asked if topic.is_replicated}
+            self._note_led(group, consumer, here)
             polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
             if polled or is_over:
                 return polled
@@ -140,10 +146,17 @@ class Polling:
             for topic in topics:
                 topic.bell.leave(group, ring)
 
-    def _check_led(self, before: Mapping[str, Mapping[int, Partition]]) -> None:
-        """Whoever waits for messages of partitions that another node leads by now must go there."""
-        for name, here in before.items():
-            topic = self._topics.get(name)
+    def _note_led(self, group: str, consumer: str, here: _Led) -> None:
+        if len(self._led) > _LED_MAX:
+            self._led.clear()
+        if here:
+            self._led[group, consumer] = here
+
+    def _check_led(self, before: _Led, names: list[str]) -> None:
+        """Whoever waits for messages of partitions that another node leads by now, or asks for them again, must go
+        there."""
+        for name in names:
+            topic, here = self._topics.get(name), before.get(name, {})
             if topic is not None and topic.here is not here and any(number not in topic.here for number in here):
                 raise NotLeader(f"another node leads partitions of {name} that were led here", topic=name)
 
