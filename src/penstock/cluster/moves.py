@@ -224,6 +224,6 @@ class Moves:
 def _throttle(rate: int | None) -> int | None:
     if rate is not None and rate != 0 and rate < RATE_MIN:
         raise InvalidInput(
-            f"a throttle is at least {RATE_MIN} bytes a second, or 0 for none; not {rate}", argument="throttle"
+            f"a throttle is at least {RATE_MIN} bytes a second, or none (0); not {rate}", argument="throttle"
         )
     return rate

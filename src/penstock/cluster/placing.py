@@ -68,7 +68,8 @@ def check_enough(wanted: int, brokers: Mapping[str, Broker]) -> None:
     if wanted > len(brokers):
         raise NotEnoughReplicas(
             f"{wanted} replicas are wanted, and {len(brokers)} nodes are alive and not being drained: "
-            f"{', '.join(sorted(brokers)) or 'none'}; who wants fewer says so (replicas)",
+            f"{', '.join(sorted(brokers)) or 'none'}. Start more nodes, or have fewer replicas (`--replicas`, in "
+            "Python `replicas=…`); those of a topic that is there: `penstock cluster reassign`",
             nodes=sorted(brokers),
         )
 
