@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.bell import Bell
 from penstock.broker.members import Change
 from penstock.broker.settings import GroupSettings
 from penstock.client.placement import Owner
@@ -37,7 +38,7 @@ def consumers(told: Told, *, count: int = 4, here: dict[int, str | None] | None 
         )
         for number, member in (here or {}).items()
     }
-    topic: Any = SimpleNamespace(count=count, numbered=list(groups.items()), here=groups)
+    topic: Any = SimpleNamespace(count=count, numbered=list(groups.items()), here=groups, bell=Bell())
     catalog: Any = SimpleNamespace(group=lambda name: SimpleNamespace(settings=GroupSettings()))
     made = ClusterConsumers({"t": topic}, ManualClock(), catalog)
     made.decided = told

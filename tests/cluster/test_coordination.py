@@ -11,6 +11,7 @@ import pytest
 
 from etcd_support import run
 from led_broker import Leading, run_led
+from penstock.broker.bell import Bell
 from penstock.broker.settings import GroupSettings
 from penstock.client.cluster_requests import FindGroups, GroupsIn
 from penstock.client.placement import AssignPartition, FindOwners, Owner, StartGroup
@@ -53,8 +54,12 @@ class Cluster:
         self.can_refresh = True
         self.while_refreshed: Callable[[], None] = lambda: None
         self.broken: asyncio.Queue[PenstockError] = asyncio.Queue()
-        topic = SimpleNamespace(count=count, numbered=[], record=SimpleNamespace(id="t1", partitions=("p",)))
-        other = SimpleNamespace(count=2, numbered=[], record=SimpleNamespace(id="u1", partitions=("q", "r")))
+        topic = SimpleNamespace(
+            count=count, numbered=[], record=SimpleNamespace(id="t1", partitions=("p",)), bell=Bell()
+        )
+        other = SimpleNamespace(
+            count=2, numbered=[], record=SimpleNamespace(id="u1", partitions=("q", "r")), bell=Bell()
+        )
         topics: dict[str, Any] = {"t": topic, "u": other}
         self.record = record = SimpleNamespace(settings=GroupSettings(), created_us=ManualClock().now_us())
 

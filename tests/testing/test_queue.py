@@ -121,9 +121,9 @@ def test_waiting_takes_a_moment_and_hears_of_what_happens_in_it() -> None:
         timers = ManualTimers()
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         soon: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        assert not await timers.wait([never], until_us=0)
+        assert not await timers.wait(never, until_us=0)
         asyncio.get_running_loop().call_soon(soon.set_result, None)
-        assert await timers.wait([never, soon], until_us=1 << 62)
+        assert await timers.wait(soon, until_us=1 << 62)
         never.cancel()
 
     asyncio.run(main())
