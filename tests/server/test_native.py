@@ -24,6 +24,7 @@ from penstock.errors import (
     NotLeader,
     NotLeased,
     PartitionNotFound,
+    PenstockError,
     ProtocolError,
     SettingsConflict,
     TopicNotFound,
@@ -123,7 +124,7 @@ def test_acknowledgements_that_an_older_broker_has_only_heard_in_part_are_in_dou
 
     async def work(here: Served) -> None:
         transport = await RemoteTransport.to(here.place, SystemClock())
-        failures = [NotLeader("moved"), None, LeaseNotFound("over")]
+        failures: list[PenstockError | None] = [NotLeader("moved"), None, LeaseNotFound("over")]
 
         async def answer(group: str, receipt: Receipt, answer: Answer) -> None:
             failure = failures[receipt.lease]
@@ -136,6 +137,9 @@ def test_acknowledgements_that_an_older_broker_has_only_heard_in_part_are_in_dou
             await transport.ack_all("g", "t", 0, given)
         with pytest.raises(NotLeader):
             await transport.ack_all("g", "t", 0, given[:1])
+        failures[1] = ConnectionLost("gone")
+        with pytest.raises(ConnectionLost, match="not all of them"):
+            await transport.ack_all("g", "t", 0, given[:2])
         await transport.close()
 
     serve(tmp_path, work)

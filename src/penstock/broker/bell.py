@@ -22,20 +22,13 @@ class Bell:
         # How often it has rung, for anybody.
         self.rings = 0
 
-    def ring(self, group: str = "") -> None:
-        """For one group, or for all of them, wherever they wait: who may get what has changed."""
-        self.rings += 1
-        for name in (group,) if group else self._waiting:
-            for waiter in self._waiting.get(name, _NOBODY):
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    def ring_at(self, place: object, group: str = "") -> None:
-        """Only for those who wait at that partition."""
+    def ring(self, group: str = "", *, at: object = None) -> None:
+        """For one group, or for all of them: those who wait at that partition, or wherever they do if who may get what
+        has changed."""
         self.rings += 1
         for name in (group,) if group else self._waiting:
             for waiter, places in self._waiting.get(name, _NOBODY).items():
-                if place in places and not waiter.done():
+                if (at is None or at in places) and not waiter.done():
                     waiter.set_result(None)
 
     def wait(self, group: str, waiter: asyncio.Future[None], places: Container[object]) -> None:

@@ -339,20 +339,14 @@ class Deliveries:
         failures: list[LeaseError | None] = []
         were_done = False
         for lease, offsets in leases:
-            left, failure = offsets, None
+            left = offsets - state.done_of(offsets) if again else offsets
+            were_done = were_done or left != offsets
             try:
-                try:
-                    events.append(state.ack(lease, offsets))
-                except LeaseError:
-                    left = offsets - state.done_of(offsets) if again else offsets
-                    if left == offsets:
-                        raise
-                    were_done = True
-                    if left:
-                        events.append(state.ack(lease, left))
+                if left or not offsets:
+                    events.append(state.ack(lease, left))
+                failures.append(None)
             except LeaseError as error:
-                failure = error
-            failures.append(failure)
+                failures.append(error)
         if events:
             await self._write(events)
         if were_done:

@@ -81,7 +81,7 @@ class Partition:
             disk=disk,
             loop=loop,
             limits=limits,
-            told=partial(bell.ring_at, self),
+            told=partial(bell.ring, at=self),
             failed=failed,
             wrote=None if wrote is None else partial(wrote, MESSAGES),
         )
@@ -100,7 +100,7 @@ class Partition:
             new_id=new_id,
             wrote=None if wrote is None else partial(wrote, DELIVERIES),
         )
-        self.groups.wake = partial(bell.ring_at, self)
+        self.groups.wake = partial(bell.ring, at=self)
         self.groups.regrouped = bell.ring
         # Of a replicated partition, if fewer replicas are in sync than its topic demands: how many there are and were
         # to be. Kept by whoever leads it.
@@ -254,7 +254,7 @@ class Partition:
         else:
             self.groups.add_special_one(base, item.priority, item.deliver_at)
             self.reading.special_came(base + 1)
-        self.bell.ring_at(self)
+        self.bell.ring(at=self)
 
     def _settle(self, producer: Producer, committing: _Committing) -> None:
         if committing.exception() is not None:

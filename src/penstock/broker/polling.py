@@ -24,6 +24,7 @@ WAIT_US_MAX = 300_000_000
 TOPICS_MAX = 1_000
 _LED_MAX = 100_000
 _Led = Mapping[str, Mapping[int, Partition]]
+_NOTHING: _Led = {}
 
 
 class Polled(NamedTuple):
@@ -108,17 +109,12 @@ class Polling:
         check_name("group", group)
         check_name("consumer", consumer)
         deadline_us = self._clock.now_us() + wait_us
-        here = self._led.get((group, consumer))
         while True:
             # What came while it waited is found, however late it was woken.
             is_over = not wait_us or self._clock.now_us() >= deadline_us
             asked = self._found(names)
             rung = sum(topic.bell.rings for topic in asked)
-            if here is not None:
-                self._led.pop((group, consumer), None)
-                self._check_led(here, names)
-            here = {topic.name: topic.here for topic in asked if topic.is_replicated}
-            self._note_led(group, consumer, here)
+            self._check_led(group, consumer, asked)
             polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
             if polled or is_over:
                 return polled
@@ -146,19 +142,18 @@ class Polling:
             for topic in topics:
                 topic.bell.leave(group, ring)
 
-    def _note_led(self, group: str, consumer: str, here: _Led) -> None:
+    def _check_led(self, group: str, consumer: str, asked: list[Topic]) -> None:
+        """In a cluster, whoever waits for messages of partitions that another node leads by now, or asks for them
+        again, must go there. Told once."""
+        before = self._led.pop((group, consumer), _NOTHING)
+        for topic in asked:
+            here = before.get(topic.name, {})
+            if topic.here is not here and any(number not in topic.here for number in here):
+                raise NotLeader(f"another node leads partitions of {topic.name} that were led here", topic=topic.name)
         if len(self._led) > _LED_MAX:
             self._led.clear()
-        if here:
-            self._led[group, consumer] = here
-
-    def _check_led(self, before: _Led, names: list[str]) -> None:
-        """Whoever waits for messages of partitions that another node leads by now, or asks for them again, must go
-        there."""
-        for name in names:
-            topic, here = self._topics.get(name), before.get(name, {})
-            if topic is not None and topic.here is not here and any(number not in topic.here for number in here):
-                raise NotLeader(f"another node leads partitions of {name} that were led here", topic=name)
+        if now := {topic.name: topic.here for topic in asked if topic.is_replicated}:
+            self._led[group, consumer] = now
 
     async def _lease(
         self, group: str, consumer: str, names: list[str], count: int, bytes_max: int, visibility_us: int | None

@@ -208,11 +208,17 @@ class Topic:
 
     def _check_replicas(self, number: int, chosen: Partition, acks: str) -> None:
         """What is refused is not appended; what was, before they were too few, is stored when they are enough again."""
-        if chosen.too_few is not None and acks == ALL:
-            in_sync, min_isr = chosen.too_few
+        if acks == ALL:
+            what = 'not stored. Try again when more nodes are up; acks="leader" is stored by the leader alone'
+            self.check_in_sync(number, chosen, what)
+
+    def check_in_sync(self, number: int, partition: Partition, what: str) -> None:
+        """`what` comes of it if too few replicas are."""
+        if partition.too_few is not None:
+            in_sync, min_isr = partition.too_few
             raise NotEnoughReplicas(
                 f"partition {number} of {self.name} has {in_sync} of the {min_isr} replicas in sync that its min_isr "
-                'demands: not stored. Try again when more nodes are up; acks="leader" is stored by the leader alone',
+                f"demands: {what}",
                 topic=self.name,
                 partition=number,
                 in_sync=in_sync,

@@ -28,7 +28,6 @@ from penstock.cluster.tasks import start
 from penstock.errors import (
     GroupNotFound,
     NotCoordinator,
-    NotEnoughReplicas,
     NotFound,
     NotLeader,
     PenstockError,
@@ -260,13 +259,8 @@ class Coordination:
         group, topic = self._broker.group(request.group, request.topic), self._broker.topic(request.topic)
         for number in request.partitions:
             partition = topic.partition(number)
-            if partition.too_few is not None:
-                # It would wait for more, and whoever asks does not: it asks again.
-                raise NotEnoughReplicas(
-                    f"too few replicas of partition {number} of {topic.name} are in sync: no group begins there",
-                    topic=topic.name,
-                    partition=number,
-                )
+            # It would wait for more, and whoever asks does not: it asks again.
+            topic.check_in_sync(number, partition, "no group begins there")
             if partition.groups.has(request.group) or group.settings.is_replay:
                 continue
             # What is older than the group is of the past also where nobody led the partition when it began.

@@ -46,7 +46,7 @@ from penstock.client.requests import (
     Why,
 )
 from penstock.decoding import convert
-from penstock.errors import MessageNotFound, NotEnoughReplicas, NotScheduled
+from penstock.errors import MessageNotFound, NotScheduled
 from penstock.limits import MIB
 from penstock.local.handlers import Site, handles
 from penstock.local.wanted import wanted
@@ -199,16 +199,7 @@ def _check_replicas(site: Site, topic: str) -> None:
     graves = site.broker.replicated.get(source.name + DEAD_LETTERS)
     for each in (source,) if graves is None else (source, graves):
         for number, partition in each.numbered:
-            if partition.too_few is not None:
-                in_sync, min_isr = partition.too_few
-                raise NotEnoughReplicas(
-                    f"partition {number} of {each.name} has {in_sync} of the {min_isr} replicas in sync that its "
-                    "min_isr demands: no dead letter is touched. Try again when more nodes are up",
-                    topic=each.name,
-                    partition=number,
-                    in_sync=in_sync,
-                    min_isr=min_isr,
-                )
+            each.check_in_sync(number, partition, "no dead letter is touched. Try again when more nodes are up")
 
 
 def _where(where: Where) -> dead_letters.Where:

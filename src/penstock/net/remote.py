@@ -254,7 +254,9 @@ class RemoteTransport:
         acking = [self.answer(group, receipt, ack) for receipt in receipts]
         outcomes = await asyncio.gather(*acking, return_exceptions=True)
         failures = [one for one in outcomes if one is not None and not isinstance(one, LeaseError)]
-        if failures and isinstance(failures[0], PenstockError) and len(failures) < len(outcomes):
+        # Nothing was carried out only if all say the same.
+        is_one = len(failures) == len(outcomes) and len(set(map(type, failures))) == 1
+        if failures and isinstance(failures[0], PenstockError) and not is_one:
             raise ConnectionLost(f"not all of them could be told: {failures[0].message}") from failures[0]
         if failures:
             raise failures[0]
