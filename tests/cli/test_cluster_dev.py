@@ -61,6 +61,9 @@ def test_a_cluster_is_started_and_ended_and_its_data_stays(tmp_path: Path, run: 
             sent = q.publish("orders", "kept").id
         assert run.ok("cluster", "status", "--server", started.address, "-o", "json").json["nodes"] == ["a", "b"]
         assert (tmp_path / "dev" / "a.log").stat().st_size > 0
+        for pid in re.findall(r"^node .* pid (\d+) ", started.said, re.M):
+            assert b"--node-id" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert len(re.findall(r"^node .* pid \d+ ", started.said, re.M)) == 2
         assert started.stop() == 0
     with dev(tmp_path / "dev", 2) as started, penstock.connect(started.address) as q:
         (message,) = list(q.reader("orders"))

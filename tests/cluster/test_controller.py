@@ -1,4 +1,4 @@
-"""The controller gives partitions back to the leaders that are preferred, once things are calm."""
+"""The controller: what the dead led is led by those who lead least, and goes back to preferred leaders in a calm."""
 
 from __future__ import annotations
 
@@ -62,9 +62,12 @@ class Here:
         self.etcd.commit({}, [Put(key, msgspec.json.encode(value))], [])
 
     def partition(self, identity: str, leader: str, replicas: str = "abc", isr: str = "abc", **more: Any) -> None:
+        """Of topic t, or of its dead letters if it begins with d."""
         members = tuple(Member(node, LIVE[node].disk) for node in isr)
-        number = int(identity.removeprefix("p"))
-        record = PartitionRecord("t", number, tuple(replicas), 2, members, leader, LIVE[leader].incarnation, 7, **more)
+        topic, number = {"p": "t", "d": "t.dlq"}[identity[0]], int(identity[1:])
+        record = PartitionRecord(
+            topic, number, tuple(replicas), 2, members, leader, LIVE[leader].incarnation, 7, **more
+        )
         self.etcd.commit({}, [Put(KEYS.partition(identity), encode(record))], [])
 
     def record(self, identity: str) -> PartitionRecord:
@@ -152,5 +155,51 @@ def test_so_many_at_a_time_are_asked_for_and_the_others_after_the_same_time_agai
         assert asked() == PREFER_AT_ONCE
         await here.rounds(1)
         assert asked() == PREFER_AT_ONCE + 5
+
+    played(play)
+
+
+def test_what_a_dead_node_led_goes_to_those_who_lead_least() -> None:
+    async def play(here: Here) -> None:
+        await here.start("b", "c")
+        for number in range(4):
+            here.partition(f"p{number}", "a")
+        here.partition("p4", "b", replicas="bca")
+        here.partition("p5", "b", replicas="bca")
+        await here.rounds(0)
+        assert [here.record(f"p{number}").leader for number in range(6)] == ["c", "c", "b", "c", "b", "b"]
+
+    played(play)
+
+
+def test_dead_letters_go_to_whoever_leads_their_messages_then() -> None:
+    async def play(here: Here) -> None:
+        await here.start("b", "c")
+        # Known ahead of what they are the letters of.
+        for number in range(3):
+            here.partition(f"d{number}", "a")
+        for number in range(3):
+            here.partition(f"p{number}", "a")
+        await here.rounds(0)
+        leaders = [here.record(f"p{number}").leader for number in range(3)]
+        assert leaders == ["b", "c", "b"]
+        assert [here.record(f"d{number}").leader for number in range(3)] == leaders
+
+    played(play)
+
+
+def test_what_a_drained_node_leads_goes_to_the_others_by_turns_and_is_asked_for_once() -> None:
+    async def play(here: Here) -> None:
+        await here.start("a", "b", "c")
+        here.put(KEYS.drained("a"), {})
+        for number in range(4):
+            here.partition(f"p{number}", "a")
+        await here.rounds(0)
+        asked = [here.record(f"p{number}") for number in range(4)]
+        assert [record.successor for record in asked] == ["b", "c", "b", "c"]
+        # One has handed over; the others are still at it.
+        here.partition("p0", "b")
+        await here.rounds(0)
+        assert [here.record(f"p{number}").successor for number in range(4)] == [None, "c", "b", "c"]
 
     played(play)

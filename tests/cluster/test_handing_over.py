@@ -86,6 +86,18 @@ def test_a_node_that_is_being_stopped_itself_is_not_asked_to_lead() -> None:
     on_three_nodes(work)
 
 
+def test_what_it_led_goes_to_the_others_by_turns() -> None:
+    async def work(here: Here) -> None:
+        handing = asyncio.create_task(here.hand_over())
+        while any(record.successor is None for record in here.records()):
+            await asyncio.sleep(0)
+        assert [record.successor for record in here.records()] == ["b", "c"]
+        handing.cancel()
+        await asyncio.wait([handing])
+
+    on_three_nodes(work)
+
+
 def test_if_all_are_being_stopped_nobody_hands_over_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handing_over, "_PATIENCE_S", 3_600.0)
 

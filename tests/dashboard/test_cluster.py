@@ -49,10 +49,32 @@ def test_nodes_leaders_and_copies_that_are_away(cluster: LocalCluster, look: Any
     expect(nodes.get_by_role("row").filter(has_text="ben")).to_contain_text("away")
     expect(page.get_by_role("table", name="Under-replicated partitions").get_by_role("row")).to_have_count(5)
     expect(page.get_by_role("banner")).to_contain_text("4 under-replicated partitions")
+    expect(page.get_by_role("banner")).not_to_contain_text("published")
     told = door.ok("GET", "/v1/cluster")
     assert (told["mode"], told["node"], told["under_replicated"]) == ("cluster", "ann", 4)
     assert [(node["name"], node["is_alive"]) for node in told["nodes"]] == [("ann", True), ("ben", False)]
     (first, *_) = door.ok("GET", "/v1/cluster/partitions?topic=orders&under_replicated=true")["partitions"]
     assert (first["leader"], first["in_sync"], set(first["replicas"])) == ("ann", ["ann"], {"ann", "ben"})
+    assert (told["under_min_isr"], first["min_isr"]) == (0, 1)
+    assert door.ok("GET", "/v1/cluster/partitions?under_min_isr=true") == {"partitions": []}
     assert door.fails("GET", "/v1/cluster/partitions?topic=nowhere") == (404, "topic_not_found")
+    door.http.close()
+
+
+def test_partitions_that_take_no_messages(cluster: LocalCluster, look: Any) -> None:
+    cluster.create("orders", 2, min_isr=2)
+    door = Door(cluster, "ann")
+    page = look(SimpleNamespace(url=f"http://{door.at}/#/cluster"))
+    leaders = page.get_by_role("table", name="Leaders")
+    expect(leaders).to_contain_text("2 of 2")
+    expect(leaders).not_to_contain_text("needs")
+    cluster.stop("ben")
+    expect(page.get_by_role("banner")).to_contain_text("2 partitions can't be published to")
+    expect(leaders.get_by_text("needs 2")).to_have_count(2)
+    assert door.ok("GET", "/v1/cluster")["under_min_isr"] == 2
+    partitions = door.ok("GET", "/v1/cluster/partitions?under_min_isr=true")["partitions"]
+    assert [(one["partition"], one["in_sync"], one["min_isr"]) for one in partitions] == [
+        (0, ["ann"], 2),
+        (1, ["ann"], 2),
+    ]
     door.http.close()

@@ -73,6 +73,10 @@ class Node:
             )
 
     @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
     def code(self) -> int | None:
         return None if self._process is None else self._process.poll()
 
@@ -183,7 +187,7 @@ def _tell(etcd: EtcdProcess, brokers: list[Node], home: Path) -> None:
     address = "penstock://" + ",".join(broker.where["native"] for broker in brokers)
     lines = [f"etcd    {etcd.address}"]
     lines += [
-        f"node {broker.name}  {broker.where['native']}  http://{broker.where['http']}  log {broker.log}"
+        f"node {broker.name}  {broker.where['native']}  http://{broker.where['http']}  pid {broker.pid}  log {broker.log}"
         for broker in brokers
     ]
     lines += [

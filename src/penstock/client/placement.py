@@ -39,13 +39,15 @@ class DescribeCluster(Request[ClusterInfo], frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A partition. `leader` is "" while nobody leads it; a larger epoch is a later leader."""
+    """A partition. `leader` is "" while nobody leads it; a larger epoch is a later leader. Nothing can be published to it
+    while fewer than `min_isr` are in sync."""
 
     number: int
     leader: str
     epoch: int
     replicas: tuple[str, ...]
     in_sync: tuple[str, ...]
+    min_isr: int = 1
 
 
 class TopicPlacement(msgspec.Struct, frozen=True):

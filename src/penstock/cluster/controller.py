@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from penstock.broker.names import DEAD_LETTERS
-from penstock.cluster.core.election import drain, elect, hand_over, prefer
-from penstock.cluster.core.events import Registered
+from penstock.cluster.core.election import Live, drain, elect, hand_over, is_led, prefer
 from penstock.cluster.core.record import PartitionRecord, encode
 from penstock.cluster.etcd.session import Session
 from penstock.cluster.etcd.store import ABSENT, Put, Store, Won
 from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
+from penstock.cluster.leading import Leading, messages_first
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions, Placed
 from penstock.cluster.tally import Tally
@@ -35,6 +35,10 @@ ROUND_S = 1.0
 _AT_ONCE = 16
 # A leader that has come back gets its partitions again when no other was elected for so long, so many at a time.
 PREFER_AFTER_US, PREFER_AT_ONCE = 10_000_000, 20
+
+
+# Of a partition, by its id: as it is, and as it should be.
+Change = tuple[str, Placed, PartitionRecord]
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -121,19 +125,7 @@ class Controller:
         now_us = self._now_us()
         everybody, draining = self._members.live, self._members.draining
         live = {node: each for node, each in everybody.items() if node not in draining | self._members.leaving}
-        wanted: list[tuple[str, Placed, PartitionRecord]] = []
-        drained: list[tuple[str, Placed, PartitionRecord]] = []
-        for identity, placed in self._partitions.items():
-            # One that is being drained, or stopped, leads rather than nobody does.
-            elected = elect(placed.record, everybody) and (
-                elect(placed.record, live) or elect(placed.record, everybody)
-            )
-            if elected is not None:
-                wanted.append((identity, placed, elected))
-            elif placed.record.leader is not None and placed.record.leader in draining:
-                asked = drain(placed.record, placed.record.leader, live)
-                if asked is not None:
-                    drained.append((identity, placed, asked))
+        wanted, drained = self._given_up(live)
         busy = {identity for identity, _, _ in wanted}
         wanted += [each for each in self._together(live) if each[0] not in busy]
         epochs = sum(record.epoch for record in self._partitions.records())
@@ -152,13 +144,42 @@ class Controller:
         await self._lift_throttle()
         await self._unclaimed.clear()
 
+    def _given_up(self, live: Live) -> tuple[list[Change], list[Change]]:
+        """Other leaders: for what those led who died, and for what is led by those who are being drained."""
+        everybody, draining = self._members.live, self._members.draining
+        dead, left = [], []
+        for each in self._partitions.items():
+            if not is_led(each[1].record, everybody):
+                dead.append(each)
+            elif each[1].record.leader in draining:
+                left.append(each)
+        if not dead and not left:
+            return [], []
+        leading = Leading(self._partitions.records(), everybody)
+        elected: list[Change] = []
+        for identity, placed in messages_first(dead):
+            record, rank = placed.record, leading.rank(placed.record)
+            # One that is being drained, or stopped, leads rather than nobody does.
+            made = elect(record, live, rank) or elect(record, everybody, rank)
+            if made is not None:
+                elected.append((identity, placed, made))
+                leading.add(made)
+        drained: list[Change] = []
+        for identity, placed in messages_first(left):
+            record = placed.record
+            made = drain(record, record.leader or "", live, leading.rank(record))
+            if made is not None:
+                drained.append((identity, placed, made))
+                leading.add(made)
+        return elected, drained
+
     async def _lift_throttle(self) -> None:
         """It is there for moves, and goes with the last one: forgotten, it would slow down whatever is moved next."""
         item = self._view.get(self._keys.throttle)
         if item is not None and not any(record.target for record in self._partitions.records()):
             await self._store.commit({item.key: item.revision}, deletes=[item.key])
 
-    def _together(self, live: Mapping[str, Registered]) -> list[tuple[str, Placed, PartitionRecord]]:
+    def _together(self, live: Live) -> list[Change]:
         """Dead letters are led where the messages are that they are of: what is given up is buried there."""
         leaders = {(placed.record.topic, placed.record.number): placed.record for _, placed in self._partitions.items()}
         wanted = []

@@ -15,6 +15,7 @@ from penstock.cluster.etcd.session import Session
 from penstock.cluster.etcd.store import Put, Store
 from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
+from penstock.cluster.leading import Leading, messages_first
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions
 from penstock.errors import EtcdError, OutcomeUnknown
@@ -47,12 +48,14 @@ async def hand_over(
 async def _ask(node: str, store: Store, keys: Keys, members: Members, partitions: Partitions) -> bool:
     """Whether any is still being handed over."""
     staying = {name: each for name, each in members.live.items() if name not in members.leaving}
+    leading = Leading(partitions.records(), staying)
     is_under_way = False
-    for identity, placed in partitions.items():
+    for identity, placed in messages_first(partitions.items()):
         if placed.record.leader != node:
             continue
-        wanted = drain(placed.record, node, staying)
+        wanted = drain(placed.record, node, staying, leading.rank(placed.record))
         if wanted is not None:
+            leading.add(wanted)
             key = keys.partition(identity)
             await store.commit({key: placed.revision}, [Put(key, encode(wanted))])
         is_under_way |= wanted is not None or placed.record.successor is not None

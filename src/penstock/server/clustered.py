@@ -128,7 +128,8 @@ class Clustered:
                 else:
                     found = known.record
                     in_sync = tuple(member.node for member in found.isr)
-                    partitions.append(Placed(number, self._led_by(found) or "", found.epoch, found.replicas, in_sync))
+                    leader = self._led_by(found) or ""
+                    partitions.append(Placed(number, leader, found.epoch, found.replicas, in_sync, found.min_isr))
             placed.append(TopicPlacement(record.name, record.id, tuple(partitions)))
         return Placement(node.view.revision, node.members.infos(), tuple(placed))
 

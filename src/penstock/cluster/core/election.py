@@ -6,7 +6,7 @@ never somebody who lacks what is committed. None always means: leave the record 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -15,6 +15,12 @@ from penstock.cluster.core.record import Member, PartitionRecord
 from penstock.errors import InvalidInput
 
 Live = Mapping[str, Registered]
+# Among nodes that can lead, the one for whom this is lowest; of equals the first replica.
+Rank = Callable[[str], int]
+
+
+def _equal(node: str) -> int:
+    return 0
 
 
 def first(topic: str, number: int, replicas: Sequence[str], min_isr: int, live: Live) -> PartitionRecord:
@@ -28,7 +34,7 @@ def first(topic: str, number: int, replicas: Sequence[str], min_isr: int, live: 
     return record.elected(replicas[0], live[replicas[0]].incarnation, isr)
 
 
-def elect(record: PartitionRecord, live: Live) -> PartitionRecord | None:
+def elect(record: PartitionRecord, live: Live, rank: Rank = _equal) -> PartitionRecord | None:
     """Another leader, if the one there is has died, or was started again; None too if nobody can be elected.
 
     Who is in the ISR stays in it. To take out the dead is up to the new leader: should that one be gone too, what only
@@ -36,7 +42,7 @@ def elect(record: PartitionRecord, live: Live) -> PartitionRecord | None:
     """
     if is_led(record, live):
         return None
-    leader = next(iter(_candidates(record, live)), None)
+    leader = min(_candidates(record, live), key=rank, default=None)
     if leader is None:
         return None
     return record.elected(leader, live[leader].incarnation, record.isr)
@@ -55,12 +61,12 @@ def hand_over(record: PartitionRecord, node: str, live: Live) -> PartitionRecord
     return None if record.leader == node or node not in _candidates(record, live) else _with_successor(record, node)
 
 
-def drain(record: PartitionRecord, node: str, live: Live) -> PartitionRecord | None:
-    """Ask a leader to hand over to anybody else. None if it does not lead, or nobody can take over."""
+def drain(record: PartitionRecord, node: str, live: Live, rank: Rank = _equal) -> PartitionRecord | None:
+    """Ask a leader to hand over to anybody else. None if it does not lead, or nobody can take over, or it was asked."""
     if record.leader != node:
         return None
     others = [name for name in _candidates(record, live) if name != node]
-    return _with_successor(record, others[0]) if others else None
+    return None if not others or record.successor in others else replace(record, successor=min(others, key=rank))
 
 
 def reassign(record: PartitionRecord, target: Sequence[str], live: Live) -> PartitionRecord | None:

@@ -45,6 +45,7 @@ async def cluster(desk: Desk, asked: Asked[None, Any]) -> shapes.Cluster:
         etcd=("unreachable" if info.is_cut_off else "reachable") if info.nodes else UNSET,
         without_leader=sum(one.leader is None for one in placed),
         under_replicated=sum(map(_is_under_replicated, placed)),
+        under_min_isr=sum(map(_is_under_min_isr, placed)),
     )
 
 
@@ -81,6 +82,8 @@ async def placement(desk: Desk, asked: Asked[None, shapes.PlacementQuery]) -> sh
         raise TopicNotFound(f"there is no topic {query.topic}", topic=query.topic)
     if query.under_replicated:
         found = [one for one in found if _is_under_replicated(one)]
+    if query.under_min_isr:
+        found = [one for one in found if _is_under_min_isr(one)]
     return shapes.Placement(partitions=found)
 
 
@@ -88,7 +91,7 @@ async def _placed(asked: AnyAsked, info: ClusterInfo, topic: str | None = None) 
     """By topic and number. Of a broker on its own, which has everything, all is there."""
     if not info.nodes:
         return [
-            shapes.PlacedPartition(one.name, part.number, NAME, 0, [NAME], [NAME])
+            shapes.PlacedPartition(one.name, part.number, NAME, 0, [NAME], [NAME], 1)
             for one in await asked.admin.topics()
             if topic in (None, one.name)
             for part in one.partitions
@@ -103,6 +106,7 @@ async def _placed(asked: AnyAsked, info: ClusterInfo, topic: str | None = None) 
             part.epoch,
             list(part.replicas),
             [node for node in part.in_sync if node in alive],
+            part.min_isr,
         )
         for one in sorted(found.topics, key=lambda one: one.name)
         for part in one.partitions
@@ -113,6 +117,10 @@ def _is_under_replicated(one: shapes.PlacedPartition) -> bool:
     return not set(one.replicas) <= set(one.in_sync)
 
 
+def _is_under_min_isr(one: shapes.PlacedPartition) -> bool:
+    return len(one.in_sync) < one.min_isr
+
+
 _PLACED_EXAMPLE = {
     "topic": "orders",
     "partition": 0,
@@ -120,6 +128,7 @@ _PLACED_EXAMPLE = {
     "epoch": 3,
     "replicas": ["a", "b", "c"],
     "in_sync": ["a", "c"],
+    "min_isr": 2,
 }
 ROUTES = (
     Route("GET", "/health", health, "The process is there.", reply=shapes.Status, is_open=True),

@@ -25,6 +25,7 @@ export function draw(world, { cluster, partitions }) {
       ["Controller", cluster.controller ?? "none"],
       ["Partitions", count(partitions.length)],
       ["Under-replicated", count(cluster.under_replicated)],
+      ["Take no messages", count(cluster.under_min_isr)],
       ["Without a leader", count(cluster.without_leader)],
     ]),
     card("Nodes", {}, nodeTable(cluster)),
@@ -70,7 +71,7 @@ function partitionTable(name, partitions) {
       { name: "Partition", number: true, cell: (part) => `${part.partition}` },
       { name: "Leader", cell: (part) => part.leader ?? tag("none", "tag hot") },
       { name: "Copies", cell: (part) => part.replicas.map((node) => copy(part, node)) },
-      { name: "In sync", number: true, cell: (part) => `${part.in_sync.length} of ${part.replicas.length}` },
+      { name: "In sync", number: true, cell: inSync },
       { name: "Epoch", number: true, cell: (part) => count(part.epoch) },
     ],
     partitions,
@@ -78,18 +79,23 @@ function partitionTable(name, partitions) {
   );
 }
 
+const inSync = (part) => [
+  `${part.in_sync.length} of ${part.replicas.length}`,
+  part.in_sync.length < part.min_isr ? tag(`needs ${part.min_isr}`, "tag hot") : null,
+];
 const copy = (part, node) =>
   part.in_sync.includes(node) ? [node, " "] : [h("span", { class: "tag hot" }, `${node} is not in sync`), " "];
 
 /** For the head of every page: which node answers, and whether all is well with the others. */
-export function named({ mode, node, nodes, under_replicated: lacking, without_leader: leaderless }) {
+export function named({ mode, node, nodes, under_replicated: lacking, under_min_isr: closed, without_leader }) {
   const { version } = nodes.find((one) => one.name === node);
   if (mode !== "cluster") return `${node} ${version}`;
-  const well = lacking + leaderless === 0;
+  const well = lacking + without_leader === 0;
   return h(
     "a",
     { href: "#/cluster" },
     `${node} of ${some(nodes.length, "node")}, ${version}`,
     well ? null : tag(some(lacking, "under-replicated partition"), "tag hot"),
+    closed ? tag(`${some(closed, "partition")} can't be published to`, "tag hot") : null,
   );
 }
