@@ -186,10 +186,9 @@ def _wait_until_ready(brokers: list[Node]) -> None:
 def _tell(etcd: EtcdProcess, brokers: list[Node], home: Path) -> None:
     address = "penstock://" + ",".join(broker.where["native"] for broker in brokers)
     lines = [f"etcd    {etcd.address}"]
-    lines += [
-        f"node {broker.name}  {broker.where['native']}  http://{broker.where['http']}  pid {broker.pid}  log {broker.log}"
-        for broker in brokers
-    ]
+    for broker in brokers:
+        doors = f"{broker.where['native']}  http://{broker.where['http']}"
+        lines.append(f"node {broker.name}  {doors}  pid {broker.pid}  log {broker.log}")
     lines += [
         "",
         "In another terminal:",

@@ -39,8 +39,8 @@ class DescribeCluster(Request[ClusterInfo], frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A partition. `leader` is "" while nobody leads it; a larger epoch is a later leader. Nothing can be published to it
-    while fewer than `min_isr` are in sync."""
+    """A partition. `leader` is "" while nobody leads it; a larger epoch is a later leader. While fewer than `min_isr` are
+    in sync, nothing can be published to it."""
 
     number: int
     leader: str
