@@ -39,7 +39,7 @@ class DescribeCluster(Request[ClusterInfo], frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A partition. `leader` is "" while nobody leads it; a larger epoch is a later leader. While fewer than `min_isr` are
+    """A partition. `leader` is "" while nobody leads it; a larger epoch is a later leader. With fewer than `min_isr`
     in sync, nothing can be published to it."""
 
     number: int
