@@ -87,7 +87,8 @@ class Partition:
         )
         self._producers: Producers[_Where] = Producers()
         self.commits = Commits()
-        # An operator had a leader elected that did not have everything: at these epochs.
+        # Of a replicated one. At the unclean epochs an operator had a leader elected that did not have everything.
+        self.epoch = 0
         self.unclean: tuple[int, ...] = ()
         self._disk = disk
         self._loop = loop
@@ -337,6 +338,20 @@ class Partition:
         else:
             self.deliveries.hold_back(offset)
             self.groups.committed(offset)
+
+    def cut_before(self, offset: int, until: int, epoch: int) -> int | None:
+        """For whoever read up to `offset` at that epoch (0: unknown), when there was something up to `until`: where the
+        log was cut off since, if it was. After an unclean election others come to the same offsets."""
+        if not self.unclean:
+            return None
+        if not epoch:
+            end = self.reading.visible_offset
+            return end if offset > end else None
+        since = next((unclean for unclean in self.unclean if unclean > epoch), None)
+        if since is None:
+            return None
+        firsts = (entry.first_offset for entry in self.messages.lineage if entry.epoch >= since)
+        return next((first for first in firsts if first < until), None)
 
     def resign(self) -> None:
         """Another node may lead it now. The logs stay open, and belong to whoever opened them."""

@@ -149,13 +149,16 @@ class Reader:
     async def stretches(self) -> AsyncIterator[Some]:
         """Some messages of one partition at a time, as they come from the broker."""
         for partition, (offset, until) in (await self.offsets()).items():
+            epoch = 0
             while offset < until:
-                page = await self._transport.read(self.topic, partition, offset, until, self._bytes_max, self._columns)
+                page = await self._transport.read(
+                    self.topic, partition, offset, until, self._bytes_max, self._columns, epoch
+                )
                 yield Stretch(self.topic, partition, page.frames, offset, until, self._schema)
                 if not page.frames:
                     break
                 assert page.next_offset > offset, "a read must get on"
-                offset = page.next_offset
+                offset, epoch = page.next_offset, page.epoch
 
 
 def _names(columns: Iterable[str]) -> list[str]:

@@ -206,6 +206,7 @@ class Replay(Reader):
         found = await self.offsets()
         topic_id = self._topic_id
         for partition, (offset, until) in found.items():
+            epoch = 0
             while offset < until:
                 ledger = self._archive.ledger if self._archive is not None else Ledger()
                 end = min(until, ledger.covered_until(topic_id, partition, offset))
@@ -219,7 +220,7 @@ class Replay(Reader):
                 bound = until if behind is None else min(until, behind)
                 try:
                     page = await self._transport.read(
-                        self.topic, partition, offset, bound, self._bytes_max, self._columns
+                        self.topic, partition, offset, bound, self._bytes_max, self._columns, epoch
                     )
                 except OffsetOutOfRange:
                     await self._look_again(topic_id, partition, offset)
@@ -231,7 +232,7 @@ class Replay(Reader):
                     continue
                 yield Stretch(self.topic, partition, page.frames, offset, bound, self._schema)
                 # An empty page: there is nothing any more in front of the bound.
-                offset = min(bound, page.next_offset) if page.frames else bound
+                offset, epoch = min(bound, page.next_offset) if page.frames else bound, page.epoch
 
     async def _recalled(self, topic_id: str, partition: int, first: int, until: int) -> AsyncIterator[Recalled]:
         assert self._archive is not None

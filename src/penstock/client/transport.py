@@ -78,10 +78,12 @@ class Delivery(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Whole frames of a log. The first may start before what was asked for, and the last end behind it."""
+    """Whole frames of a log. The first may start before what was asked for, and the last end behind it. `epoch` is that
+    of whoever leads the partition; 0 without a cluster, or if nobody says."""
 
     frames: Sequence[Frame]
     next_offset: int
+    epoch: int = 0
 
 
 ACK_LEASES_MAX = 1_000
@@ -131,10 +133,13 @@ class Transport(Protocol):
         until: int,
         bytes_max: int,
         columns: Sequence[str] | None = None,
+        epoch: int = 0,
     ) -> Page:
         """The log as it was written; an empty page where there is nothing any more.
 
         With `columns`, those of a message that are wanted; frames may have others, too, which are not to be relied on.
+        `epoch` is that of the page before: LogTruncated if a leader was elected since that did not have all in front of
+        `until`, which was there.
         """
 
     async def call(self, request: Request[R]) -> R: ...

@@ -364,7 +364,7 @@ class Hosted:
                 self._job(self._open)
             return
         self.partition = partition
-        partition.unclean = () if self.record is None else self.record.unclean
+        partition.epoch, partition.unclean = epoch, () if self.record is None else self.record.unclean
         self._count(partition)
         for number in LOGS:
             partition.committed(number, self.replica.committed[number], self._in_sync())

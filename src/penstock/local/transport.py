@@ -254,24 +254,29 @@ class LocalTransport:
         until: int,
         bytes_max: int,
         columns: Sequence[str] | None = None,
+        epoch: int = 0,
     ) -> Page:
         self.check()
         on = self.broker.topic(topic).partition(partition)
-        if on.unclean and offset > on.reading.visible_offset:
+        cut = on.cut_before(offset, until, epoch)
+        if cut is not None:
             raise LogTruncated(
-                f"partition {partition} of {topic} ends at {on.reading.visible_offset}, before offset {offset}: an "
-                f"operator had a leader elected that did not have everything (epoch {on.unclean[-1]})",
+                f"an operator had a leader elected for partition {partition} of {topic} that did not have everything: "
+                f"what was at offset {cut} and behind it is lost, and offsets are given out again from there on",
                 topic=topic,
                 partition=partition,
-                end=on.reading.visible_offset,
+                end=cut,
             )
         # What is not on disk may never have been.
         log, until = on.messages, min(until, on.reading.visible_offset)
         if columns is None:
             run = await self._on_a_reading_thread(partial(log.read, offset, bytes_max=bytes_max, until=until))
-            return Page(list(run), run.next_offset)
+            return Page(list(run), run.next_offset, on.epoch)
         wanted = check_columns(columns)
-        return Page(*await self._on_a_reading_thread(partial(read_columns, log, offset, until, bytes_max, wanted)))
+        frames, next_offset = await self._on_a_reading_thread(
+            partial(read_columns, log, offset, until, bytes_max, wanted)
+        )
+        return Page(frames, next_offset, on.epoch)
 
     async def call(self, request: Request[R]) -> R:
         self.check()

@@ -272,11 +272,12 @@ class RemoteTransport:
         until: int,
         bytes_max: int,
         columns: Sequence[str] | None = None,
+        epoch: int = 0,
     ) -> Page:
         wanted = None if columns is None else tuple(columns)
-        reply = await self._again(Kind.READ, words.Read(topic, partition, offset, until, bytes_max, wanted))
+        reply = await self._again(Kind.READ, words.Read(topic, partition, offset, until, bytes_max, wanted, epoch))
         page = words.decoded(reply.header, words.PageOf)
-        return Page(frames_in(reply.payload, self._limits), page.next_offset)
+        return Page(frames_in(reply.payload, self._limits), page.next_offset, page.epoch)
 
     async def call(self, request: Request[R]) -> R:
         words.check(request)

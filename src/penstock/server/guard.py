@@ -222,9 +222,10 @@ class Guarded:
         until: int,
         bytes_max: int,
         columns: Sequence[str] | None = None,
+        epoch: int = 0,
     ) -> Page:
         self._check(_topic(_READ, topic))
-        return await self._site.read(topic, partition, offset, until, bytes_max, columns)
+        return await self._site.read(topic, partition, offset, until, bytes_max, columns, epoch)
 
     async def call(self, request: Request[R]) -> R:
         needs = NEEDS.get(type(request))

@@ -365,8 +365,10 @@ class Session(asyncio.Protocol):
     async def _read(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Read)
         bytes_max = min(max(word.bytes_max, 1), POLL_BYTES_MAX)
-        page = await self._site.read(word.topic, word.partition, word.offset, word.until, bytes_max, word.columns)
-        return words.PageOf(page.next_offset), [frame.data for frame in page.frames]
+        page = await self._site.read(
+            word.topic, word.partition, word.offset, word.until, bytes_max, word.columns, word.epoch
+        )
+        return words.PageOf(page.next_offset, page.epoch), [frame.data for frame in page.frames]
 
     async def _call(self, packet: Packet) -> _Outcome:
         request: Request[Any] = words.request_of(packet.header)

@@ -194,12 +194,14 @@ class Read(Word, frozen=True):
     until: int
     bytes_max: int
     columns: tuple[str, ...] | None = None
+    epoch: int = 0
 
 
 class PageOf(Word, frozen=True):
     """The payload is whole frames, one after the other."""
 
     next_offset: int
+    epoch: int = 0
 
 
 class Cancel(Word, frozen=True):

@@ -83,27 +83,37 @@ def test_an_unclean_election_gives_up_what_only_the_lost_node_had_and_says_so(cl
         cluster.call(ElectLeaders("orders", 0, is_unclean=True))
 
 
-def test_who_reads_what_an_unclean_election_gave_up_is_told_so(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize("since", [0, 20])
+@pytest.mark.parametrize("had", [1, 6])
+def test_who_reads_what_an_unclean_election_gave_up_is_told_so(cluster: LocalCluster, had: int, since: int) -> None:
+    """Whether it had read something of that or was to, and though others are at the same offsets by then."""
     cluster.create("orders", 1, replicas=2, min_isr=1)
     leader, follower = cluster.partition("orders", 0).replicas
     with penstock.connect(cluster.address) as q:
         q.publish("orders", "both have it")
         cluster.until(lambda report: all(not each.messages_behind for each in found(report, "orders", 0).followers))
+        end = cluster.partition("orders", 0).end_offset
         cluster.stop(follower)
         # Of which a reader gets one at a time.
         for _ in range(8):
             q.publish("orders", bytes(900_000))
         reading = iter(q.reader("orders"))
-        for _ in range(6):
+        for _ in range(had):
             next(reading)
         cluster.stop(leader)
         cluster.start(follower)
         cluster.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
         cluster.call(ElectLeaders("orders", 0, follower, is_unclean=True))
         cluster.until(lambda report: found(report, "orders", 0).leader == follower)
-        with pytest.raises(LogTruncated, match="an operator had a leader elected that did not have everything"):
+        # A producer whose messages are lost hears so, once.
+        with penstock.connect(cluster.address) as another:
+            for number in range(since):
+                another.publish("orders", str(number))
+        with pytest.raises(LogTruncated, match="that did not have everything: what was at offset") as told:
             list(reading)
-        assert [message.value for message in q.reader("orders")] == [b"both have it"]
+        assert told.value.details["end"] == end
+        values = [message.value for message in q.reader("orders")]
+        assert values == [b"both have it", *(str(number).encode() for number in range(since))]
 
 
 def test_a_node_without_a_copy_is_no_candidate_for_an_unclean_election(cluster: LocalCluster) -> None:

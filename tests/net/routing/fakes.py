@@ -346,10 +346,11 @@ class FakeNode(LocalTransport):
         until: int,
         bytes_max: int,
         columns: Sequence[str] | None = None,
+        epoch: int = 0,
     ) -> Page:
         async def work() -> Page:
             self._check(topic, partition)
-            return await self._site.read(topic, partition, offset, until, bytes_max, columns)
+            return await self._site.read(topic, partition, offset, until, bytes_max, columns, epoch)
 
         return await self._ask("read", work)
 

@@ -215,12 +215,13 @@ class RoutedTransport:
         until: int,
         bytes_max: int,
         columns: Sequence[str] | None = None,
+        epoch: int = 0,
     ) -> Page:
         self._check()
         return await self._leading.ask(
             topic,
             partition,
-            lambda transport: transport.read(topic, partition, offset, until, bytes_max, columns),
+            lambda transport: transport.read(topic, partition, offset, until, bytes_max, columns, epoch),
             is_repeatable=True,
         )
 

@@ -253,9 +253,10 @@ class Forwarding(RoutedTransport):
         until: int,
         bytes_max: int,
         columns: Sequence[str] | None = None,
+        epoch: int = 0,
     ) -> Page:
         read = super().read
-        return await self._catching_up.found(lambda: read(topic, partition, offset, until, bytes_max, columns))
+        return await self._catching_up.found(lambda: read(topic, partition, offset, until, bytes_max, columns, epoch))
 
     async def call(self, request: Request[R]) -> R:
         if type(request) in _KNOWN_HERE:

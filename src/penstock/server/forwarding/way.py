@@ -110,9 +110,10 @@ class Way:
         until: int,
         bytes_max: int,
         columns: Sequence[str] | None = None,
+        epoch: int = 0,
     ) -> Page:
         async with self._turn:
-            return await self._line().read(topic, partition, offset, until, bytes_max, columns)
+            return await self._line().read(topic, partition, offset, until, bytes_max, columns, epoch)
 
     async def call(self, request: Request[R]) -> R:
         async with self._turn:
