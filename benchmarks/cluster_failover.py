@@ -83,7 +83,8 @@ async def killed(run: Run, running: Cluster, loaded: Load, name: str) -> Killed:
     since = time.perf_counter()
     await asyncio.sleep(run.pick(6, 1))
     at = time.perf_counter()
-    running.nodes[name].kill()
+    # Until it is gone: its kernel takes some 40 ms to close its connections, and the client has to go on.
+    await asyncio.to_thread(running.nodes[name].kill)
     await loaded.told_again(leaders)
     until = time.perf_counter()
     again_s = max(loaded.longest(number, at, until).at for number in lost) - at

@@ -38,6 +38,8 @@ class Host:
         # Of copies that were written: what is called when they are on disk. None: a job sees to each.
         self.on_the_way: list[Callable[[PenstockError | None], None]] | None = None
         self.failures: list[PenstockError] | None = None
+        self.woken: list[Hosted] = []
+        self.proposed: list[PartitionRecord] = []
 
     def now_us(self) -> int:
         return 100 * SECOND_US
@@ -64,11 +66,14 @@ class Host:
         self.replies.append(reply)
 
     async def propose(self, hosted: Hosted, revision: int, record: PartitionRecord) -> RecordSeen | None:
+        self.proposed.append(record)
         return None
 
     def reread(self) -> None: ...
 
-    def wake(self, hosted: Hosted, at_us: int) -> None: ...
+    def wake(self, hosted: Hosted, at_us: int) -> None:
+        if at_us <= self.now_us():
+            self.woken.append(hosted)
 
     async def lead(self, hosted: Hosted) -> Partition:
         raise AssertionError("nobody is served here")
@@ -135,6 +140,26 @@ def make(host: Host, messages: Log, deliveries: Log, node: str = "a") -> Hosted:
 
 def answer(host: Host, messages: Part, starts: tuple[int, int] = (0, 0)) -> Reply:
     return Reply("b", "b1", 5, host.asked[-1].request, (messages, None), (0, 0), starts)
+
+
+# --- an election --------------------------------------------------------------------------------------------
+
+
+def test_who_is_elected_looks_at_once_who_is_gone_and_not_at_the_next_tick() -> None:
+    async def main() -> None:
+        disk, host = FullDisk(), Host()
+        hosted = make(host, open_log(MemoryFiles()), open_log(disk.files))
+        # It need not have begun.
+        disk.is_full = True
+        hosted.step(RecordSeen(7, record()))
+        assert host.woken == [hosted]
+        hosted.step(Tick(200 * SECOND_US, nodes("a b"), {}))
+        await until(lambda: bool(host.proposed))
+        assert [member.node for member in host.proposed[0].isr] == ["a", "b"]
+        disk.is_full = False
+        await hosted.close()
+
+    run(main())
 
 
 # --- a full disk --------------------------------------------------------------------------------------------

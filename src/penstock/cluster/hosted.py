@@ -276,6 +276,8 @@ class Hosted:
             self.serves_until_us = 0
             self._host.hide(self)
         self._job(partial(self._begun, effect.epoch))
+        # Most often the one before has died. Nothing is committed until it is out of the ISR.
+        self._host.wake(self, self._host.now_us())
 
     async def _begun(self, epoch: int) -> None:
         def begin() -> None:

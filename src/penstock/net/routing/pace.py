@@ -21,7 +21,7 @@ class Pace:
     etcd_s: float = 30.0
     # Between one attempt and the next, longer and longer; the dice, from 0 to 1, spread those who wait for the same.
     pause_s: float = 0.02
-    pause_s_max: float = 1.0
+    pause_s_max: float = 0.5
     dice: Callable[[], float] = random.random
     # Where things are changes now and then: a consumer looks so often without being told.
     refresh_s: float = 10.0
