@@ -187,6 +187,9 @@ class Broker:
     async def on_a_thread(self, work: Callable[[], T]) -> T:
         return await self._work.on_a_thread(work)
 
+    async def on_a_reading_thread(self, work: Callable[[], T]) -> T:
+        return await self._work.on_a_reading_thread(work)
+
     def follow_catalog(self) -> None:
         """In a cluster, after it has changed."""
         self._topics.follow_catalog()

@@ -8,6 +8,7 @@ from penstock.broker.bell import Bell
 from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.partition import Partition, open_logs
+from penstock.broker.recollection import Recollection
 from penstock.broker.settings import TopicSettings
 from penstock.broker.work import Work
 from penstock.clock import Clock
@@ -83,7 +84,9 @@ class Directories:
             settings=self._log_settings,
         )
 
-    def over(self, logs: tuple[Log, Log], bell: Bell, wrote: Callable[[int], None]) -> Partition:
+    def over(
+        self, logs: tuple[Log, Log], bell: Bell, wrote: Callable[[int], None], recollection: Recollection | None = None
+    ) -> Partition:
         """A partition that is led here, over its logs."""
         return Partition(
             *logs,
@@ -96,6 +99,7 @@ class Directories:
             frames=self._frames,
             failed=self._work.could_not_write,
             wrote=wrote,
+            recollection=recollection,
         )
 
     def remove(self, identity: str) -> None:

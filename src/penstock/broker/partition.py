@@ -25,8 +25,8 @@ from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.journal import Journal
 from penstock.broker.offsets import Ints
-from penstock.broker.producers import Producers
-from penstock.broker.reading import SPECIAL, Reading
+from penstock.broker.reading import Reading
+from penstock.broker.recollection import SPECIAL, Committing, Recollection, Where
 from penstock.broker.settings import TopicSettings
 from penstock.clock import Clock
 from penstock.errors import PenstockError
@@ -43,10 +43,6 @@ from penstock.storage.retention import Retention, apply_retention
 
 # Its logs, by number.
 MESSAGES, DELIVERIES = 0, 1
-_Committing = asyncio.Future[Committed]
-# Of a batch that came before: where it is, or will be.
-_Where = Committed | _Committing
-PRODUCER_EXPIRY_US = 86_400_000_000
 _DELIVERIES_SEGMENT_BYTES = 16 * MIB
 
 
@@ -67,12 +63,16 @@ class Partition:
         frames: FrameCache,
         failed: Callable[[PenstockError], None],
         wrote: Callable[[int], None] | None = None,
+        recollection: Recollection | None = None,
     ) -> None:
         """`failed` is told on the loop of each message that could not be written, also if nobody waits for it. `wrote`
-        of each log of which more is on disk, if that is not enough: see `Journal`."""
+        of each log of which more is on disk, if that is not enough: see `Journal`. `recollection` is that of a replica
+        which has followed so far."""
+        recollection = recollection or Recollection(messages)
+        recollection.take(clock.now_us())
         self.messages = messages
         self.deliveries = deliveries
-        self.reading = Reading(messages, frames)
+        self.reading = Reading(messages, frames, recollection)
         self._clock = clock
         self.bell = bell
         self._journal = Journal(
@@ -85,7 +85,7 @@ class Partition:
             failed=failed,
             wrote=None if wrote is None else partial(wrote, MESSAGES),
         )
-        self._producers: Producers[_Where] = Producers()
+        self._producers = recollection.producers
         self.commits = Commits()
         # Of a replicated one. At the unclean epochs an operator had a leader elected that did not have everything.
         self.epoch = 0
@@ -106,7 +106,7 @@ class Partition:
         # Of a replicated partition, if fewer replicas are in sync than its topic demands: how many there are and were
         # to be. Kept by whoever leads it.
         self.too_few: tuple[int, int] | None = None
-        self._recall(clock.now_us() - PRODUCER_EXPIRY_US)
+        self.reading.recollection = None
 
     @classmethod
     def open(
@@ -172,7 +172,7 @@ class Partition:
                 return self._store_once(item, producer, acks)
         return self._as_far(self._commit(item), acks)
 
-    def _as_far(self, committing: _Committing, acks: str) -> _Committing:
+    def _as_far(self, committing: Committing, acks: str) -> Committing:
         return committing if acks == ALL else self._journal.on_disk(committing)
 
     def store_alone(self, frame: Frame, facts: FrameFacts) -> Committed | None:
@@ -204,17 +204,17 @@ class Partition:
         committing.add_done_callback(partial(self._settle, producer))
         return self._as_far(committing, acks)
 
-    def _place_of(self, where: _Where, behind: int) -> _Committing:
+    def _place_of(self, where: Where, behind: int) -> Committing:
         """It may still be on its way; whoever asks again shall not hear of it earlier than whoever asked first for the
         same. A batch that was merged with others is `behind` the place of the first of them."""
         if not behind and not isinstance(where, Committed):
             return where
-        found: _Committing = self._loop.create_future()
+        found: Committing = self._loop.create_future()
 
         def place(first: Committed) -> None:
             found.set_result(Committed(first.base_offset + behind, first.append_time))
 
-        def tell(first: _Committing) -> None:
+        def tell(first: Committing) -> None:
             if found.done():
                 return
             error = first.exception()
@@ -229,7 +229,7 @@ class Partition:
             where.add_done_callback(tell)
         return found
 
-    def _commit(self, item: Frame | Message) -> _Committing:
+    def _commit(self, item: Frame | Message) -> Committing:
         if not _is_special(item):
             return self._journal.commit(item)
         # Before it is on its way: the disk may be faster than we are.
@@ -242,7 +242,7 @@ class Partition:
         committing.add_done_callback(partial(self._special_came, item))
         return committing
 
-    def _special_came(self, item: Frame | Message, committing: _Committing) -> None:
+    def _special_came(self, item: Frame | Message, committing: Committing) -> None:
         """Its lane and its time are known before anybody can see it."""
         if committing.exception() is not None:
             self.reading.special_came(None)
@@ -257,7 +257,7 @@ class Partition:
             self.reading.special_came(base + 1)
         self.bell.ring(at=self)
 
-    def _settle(self, producer: Producer, committing: _Committing) -> None:
+    def _settle(self, producer: Producer, committing: Committing) -> None:
         if committing.exception() is not None:
             self._producers.forget(producer)
 
@@ -368,27 +368,6 @@ class Partition:
             self.messages.close()
         finally:
             self.deliveries.close()
-
-    def _recall(self, since_us: int) -> None:
-        """From the headers of the frames appended since then: holes and producers. And from those of all frames by
-        which leaders have begun: a log that others copy has one for each.
-
-        No producers from what retention has left over of others: they would seem to be where they were long ago.
-        """
-        holes, unwritten = self.reading.holes, self.messages.unwritten_hole
-        holes.add_range(unwritten.start, unwritten.stop)
-        for frame in self.messages.heads(since_us=since_us):
-            facts = frame.facts()
-            if not facts.messages:
-                holes.add_range(facts.base_offset, facts.base_offset + facts.span)
-            if facts.producer.id == 0 or facts.base_offset < self.messages.whole_from:
-                continue
-            self._producers.recall(facts.producer, facts.span, Committed(facts.base_offset, facts.append_time))
-        for epoch, offset in self.messages.lineage:
-            # A copy may begin in the middle of an epoch, with a message.
-            first = next(self.messages.heads(offset=offset), None) if epoch and offset not in holes else None
-            if first is not None and not (facts := first.facts()).messages:
-                holes.add_range(facts.base_offset, facts.base_offset + facts.span)
 
 
 def open_logs(

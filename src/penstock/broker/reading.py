@@ -12,14 +12,14 @@ from penstock.broker.frame_cache import FrameCache
 from penstock.broker.key_hash import Hashes, key_hashes
 from penstock.broker.leasing import Gathered
 from penstock.broker.offsets import Ints, array_of, bitmap_of, mask_of, run_from, stretches
+from penstock.broker.recollection import SPECIAL, Recollection
 from penstock.errors import InvalidFrame, LogCorrupt, MessageNotFound, OffsetOutOfRange
-from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, SPARSE, Frame, FrameRun
+from penstock.frame import SPARSE, Frame, FrameRun
 from penstock.limits import MIB
 from penstock.message import Message
 from penstock.storage.log import Log
 
 _READ_BYTES_MAX = 8 * MIB
-SPECIAL = HAS_DELAYS | HAS_HIGH | HAS_LOW
 
 
 class Stored:
@@ -36,11 +36,13 @@ class Stored:
 class Reading:
     """Over one log of messages. What is not visible yet is not there."""
 
-    def __init__(self, log: Log, cache: FrameCache) -> None:
+    def __init__(self, log: Log, cache: FrameCache, recollection: Recollection) -> None:
+        """The recollection is of what is there by now, and of use until something else is."""
         self.log = log
         self._cache = cache
-        # Offsets without messages that crashes have left, as far as they are known, or elections: see `Partition`.
-        self.holes = BitMap64()
+        self.recollection: Recollection | None = recollection
+        # Offsets without messages that crashes have left, as far as they are known, or elections.
+        self.holes = recollection.holes
         # Messages in other lanes or with delays that are on their way to the disk, or there but not known yet: until
         # they are, nobody may see them, nor anything behind them.
         self._coming = 0
@@ -204,11 +206,25 @@ class Reading:
             reached = max(reached, at)
 
     def special_batches(self, offset: int) -> Iterator[tuple[Ints, Batch]]:
-        for head in self.log.heads(offset=max(offset, self.log.start_offset)):
-            if head.flags & SPECIAL:
-                for frame in self.log.read(head.base_offset, bytes_max=1, until=head.base_offset + 1):
+        reached = max(offset, self.log.start_offset)
+        for begin in self._specials(reached):
+            # What was deleted may be a part of a frame.
+            at = max(begin, self.log.start_offset)
+            for frame in self.log.read(at, bytes_max=1, until=at + 1):
+                if frame.next_offset > reached:
+                    reached = frame.next_offset
                     batch = self.decode(frame)
                     yield frame.offsets(batch), batch
+
+    def _specials(self, offset: int) -> Iterator[int]:
+        """Where frames begin that have lanes or delays, from that offset on; some of those in front of it, too."""
+        known = self.recollection
+        if known is not None and known.first_offset <= offset:
+            yield from known.specials_from(offset)
+            offset = max(offset, known.next_offset)
+        for head in self.log.heads(offset=offset):
+            if head.flags & SPECIAL:
+                yield head.base_offset
 
     def decode(self, frame: Frame) -> Batch:
         try:

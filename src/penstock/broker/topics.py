@@ -10,6 +10,7 @@ from penstock.broker.catalog import Catalog, TopicRecord
 from penstock.broker.directories import Directories
 from penstock.broker.names import DEAD_LETTERS, check_name
 from penstock.broker.partition import Partition
+from penstock.broker.recollection import Recollection
 from penstock.broker.room import Room
 from penstock.broker.settings import TopicSettings
 from penstock.broker.topic import TooFew, Topic
@@ -125,9 +126,15 @@ class Topics:
         topic = self.open.get(name)
         return None if topic is None else (topic, number)
 
-    async def lead(self, topic: Topic, logs: tuple[Log, Log], wrote: Callable[[int], None]) -> Partition:
+    async def lead(
+        self,
+        topic: Topic,
+        logs: tuple[Log, Log],
+        wrote: Callable[[int], None],
+        recollection: Recollection | None = None,
+    ) -> Partition:
         """A partition of it, over these logs. Nobody sees it before `show`."""
-        return await self._work.on_a_thread(partial(self._directories.over, logs, topic.bell, wrote))
+        return await self._work.on_a_thread(partial(self._directories.over, logs, topic.bell, wrote, recollection))
 
     def show(self, topic: Topic, number: int, partition: Partition) -> None:
         topic.change(topic.record, {**topic.here, number: partition})

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
+from penstock.broker.recollection import Recollection
 from penstock.broker.topic import TooFew
 from penstock.cluster.core.effects import (
     Ask,
@@ -149,6 +150,8 @@ class Hosted:
         # Of each log: what was asked for last on behalf of a follower, and read for it.
         self._sent: list[tuple[_Asked, tuple[Data, FrameRun]] | None] = [None, None]
         self._is_closed = False
+        # For when this node leads.
+        self.recollection: Recollection = Recollection(logs[0])
         for each in logs:
             each.hold_back(each.start_offset, anew=True)
 
@@ -172,6 +175,11 @@ class Hosted:
     @property
     def epoch(self) -> int:
         return 0 if self.replica.role is None else self.replica.role.epoch
+
+    def recollected(self) -> Recollection:
+        """For whoever opens the partition now. What comes later is for the next time."""
+        found, self.recollection = self.recollection, Recollection(self.logs[0])
+        return found
 
     # --- steps -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ import msgspec
 from penstock.broker.broker import Broker as Queue
 from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
+from penstock.broker.recollection import Recollection
 from penstock.broker.topic import TooFew
 from penstock.client.placement import DescribeCluster, NodeInfo
 from penstock.clock import Clock
@@ -75,6 +77,9 @@ TTL_S = 6
 TICK_S = 1.0
 _TICK_S_MIN = 0.02
 TIDY_S = 60.0
+RECOLLECT_S = 1.0
+# Some milliseconds' worth, and a pause for everybody else.
+_FRAMES_AT_ONCE, _BREATH_S = 200, 0.01
 _RETRY_S = 0.25
 _ANSWER_S = 1.0
 
@@ -247,6 +252,7 @@ class Node:
             self.controller.run(),
             self._watch(),
             self._tidy(),
+            self._recollect(),
         ):
             self._tasks.append(start(work, self.broke))
 
@@ -438,6 +444,23 @@ class Node:
                             self.broke(error)
                         log.warning("the copy of %s can't be tidied: %s", hosted.identity, error.message)
 
+    async def _recollect(self) -> None:
+        """So that those who follow would have little left to read before they lead. A little at a time, by turns: what
+        is there when the node starts may take a minute."""
+        while True:
+            await asyncio.sleep(RECOLLECT_S)
+            behind = deque(self._behind())
+            while behind:
+                each = behind.popleft()
+                if await self.queue.on_a_reading_thread(partial(each.go_on, self._clock.now_us(), _FRAMES_AT_ONCE)):
+                    behind.append(each)
+                    await asyncio.sleep(_BREATH_S)
+
+    def _behind(self) -> Iterator[Recollection]:
+        for hosted in self.hosted.values():
+            if not hosted.is_leader and hosted.recollection.is_behind:
+                yield hosted.recollection
+
     def _catalog_changed(self) -> None:
         self.queue.follow_catalog()
         groups = {record.name: record.created_us for record in self.catalog.groups}
@@ -523,7 +546,7 @@ class Node:
             await asyncio.sleep(_RETRY_S / 10)
             found = self.queue.replicated.place_of(hosted.identity)
         self.tally.leaderships += 1
-        return await self.queue.replicated.lead(found[0], hosted.logs, hosted.wrote)
+        return await self.queue.replicated.lead(found[0], hosted.logs, hosted.wrote, hosted.recollected())
 
     def show(self, hosted: Hosted) -> None:
         found = self.queue.replicated.place_of(hosted.identity)
