@@ -31,7 +31,7 @@ import harness
 import penstock
 from cluster_serving import Cluster, cluster, has_etcd
 from harness import VALUE_BYTES, Figure, Run, info
-from pacing import PROCESSES, TICK_S, syncing
+from pacing import PROCESSES, TICK_S, info_of_syncs, syncing
 from penstock.client.client import Client
 from penstock.client.consumer import Consumer
 
@@ -177,9 +177,7 @@ def measure(run: Run) -> Iterator[Figure]:
     before = sorted(gap for some in found.values() for change in some for gap in change.before)
     yield info("while nobody joins or leaves, p99 between deliveries", 1e3 * harness.percentile(before, 0.99), "ms")
     yield info("while nobody joins or leaves, longest between deliveries", 1e3 * before[-1], "ms")
-    yield info("a sync of one block meanwhile, p50", 1e3 * harness.percentile(syncs, 0.5), "ms")
-    yield info("a sync of one block meanwhile, p99", 1e3 * harness.percentile(syncs, 0.99), "ms")
-    yield info("a sync of one block meanwhile, longest", 1e3 * syncs[-1], "ms")
+    yield from info_of_syncs(syncs)
 
 
 if __name__ == "__main__":

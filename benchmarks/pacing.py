@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import harness
 import penstock
-from harness import VALUE_BYTES
+from harness import VALUE_BYTES, Figure, info
 from penstock.client.blocking import Client
 from penstock.client.sending import Sending
 
@@ -105,6 +105,13 @@ def syncing(path: Path) -> Iterator[Callable[[], list[float]]]:
         process.kill()
         process.join()
         here.close()
+
+
+def info_of_syncs(taken: list[float]) -> Iterator[Figure]:
+    """In order of size."""
+    yield info("a sync of one block meanwhile, p50", 1e3 * harness.percentile(taken, 0.5), "ms")
+    yield info("a sync of one block meanwhile, p99", 1e3 * harness.percentile(taken, 0.99), "ms")
+    yield info("a sync of one block meanwhile, longest", 1e3 * taken[-1], "ms")
 
 
 # --- until it is stored -------------------------------------------------------------------------------------
