@@ -44,6 +44,8 @@ class Killed(NamedTuple):
     again_s: float
     before_p99: float
     beside_p99: float
+    # The same, only until the new leaders have acknowledged something.
+    until_then_p99: float
     # The longest, of those that others lead.
     beside_pause_s: float
 
@@ -100,6 +102,7 @@ async def killed(running: Cluster, loaded: Load, name: str, within_s: float) -> 
         again_s,
         harness.percentile(loaded.latencies(others, since, at), 0.99),
         harness.percentile(loaded.latencies(others, at, at + within_s), 0.99),
+        harness.percentile(loaded.latencies(others, at, at + again_s), 0.99),
         max(pause.at - pause.due for pause in pauses),
     )
     await started_again(running, name)
@@ -170,6 +173,8 @@ def measure(run: Run) -> Iterator[Figure]:
     yield harness.at_most("killed: partitions of others, p99 meanwhile / before", ratio, "×", BESIDE_BAR)
     worst = max(each.beside_p99 / each.before_p99 for each in deaths)
     yield info("killed: partitions of others, p99 meanwhile / before, the worst", worst, "×")
+    until_then = median(each.until_then_p99 / each.before_p99 for each in deaths)
+    yield info("killed: partitions of others, p99 only until others lead / before", until_then, "×")
     yield info("killed: partitions of others, p99 before", 1e3 * median(each.before_p99 for each in deaths), "ms")
     yield info("killed: partitions of others, p99 meanwhile", 1e3 * median(each.beside_p99 for each in deaths), "ms")
     pause = max(each.beside_pause_s for each in deaths)

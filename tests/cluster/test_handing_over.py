@@ -98,6 +98,21 @@ def test_what_it_led_goes_to_the_others_by_turns() -> None:
     on_three_nodes(work)
 
 
+@pytest.mark.parametrize(("drained", "asked"), [("c", ["b", "b"]), ("bc", ["b", "c"])])
+def test_one_that_is_being_drained_is_asked_only_if_there_is_nobody_else(drained: str, asked: list[str]) -> None:
+    async def work(here: Here) -> None:
+        for node in drained:
+            here.put(KEYS.drained(node), b"{}")
+        handing = asyncio.create_task(here.hand_over())
+        while any(record.successor is None for record in here.records()):
+            await asyncio.sleep(0)
+        assert [record.successor for record in here.records()] == asked
+        handing.cancel()
+        await asyncio.wait([handing])
+
+    on_three_nodes(work)
+
+
 def test_if_all_are_being_stopped_nobody_hands_over_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handing_over, "_PATIENCE_S", 3_600.0)
 

@@ -18,6 +18,7 @@ partition    its two logs
 reading      the messages of a partition as its groups see them; frame_cache keeps what was read last
 projection   some columns of the log, for readers
 producers    idempotent producers: what comes again is recognised
+recollection what has to be known of the messages before they can be led, read ahead of time
 journal      the way into a log: commit, and wait until it is on disk
 ledger       the same for rows of the deliveries log; those nobody waits for are held back a moment
 

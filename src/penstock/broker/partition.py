@@ -344,10 +344,11 @@ class Partition:
         log was cut off since, if it was. After an unclean election others come to the same offsets."""
         if not self.unclean:
             return None
-        if not epoch:
-            end = self.reading.visible_offset
-            return end if offset > end else None
-        since = next((unclean for unclean in self.unclean if unclean > epoch), None)
+        if epoch:
+            since = next((unclean for unclean in self.unclean if unclean > epoch), None)
+        else:
+            # Whoever begins to read knows no more than what there was a moment ago.
+            since = self.unclean[-1] if max(offset, until) > self.reading.visible_offset else None
         if since is None:
             return None
         firsts = (entry.first_offset for entry in self.messages.lineage if entry.epoch >= since)

@@ -11,6 +11,7 @@ Invariant: the remembered batches of a producer follow each other, without a gap
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.errors import ProducerFenced, SequenceGap, SequenceTooOld
@@ -103,6 +104,11 @@ class Producers(Generic[Where]):
             del self._states[producer.id]
         if state is None or producer.epoch >= state.epoch:
             self.add(producer, count, where)
+
+    def keep(self, is_kept: Callable[[Where], bool]) -> None:
+        """Only those of whom the last batch is where it has to be."""
+        for number in [number for number, state in self._states.items() if not is_kept(state.sent[-1].where)]:
+            del self._states[number]
 
     def forget(self, producer: Producer) -> None:
         """It was not stored after all.

@@ -1,16 +1,18 @@
-"""What whoever leads a partition has to know of the messages that are there: from the headers of all their frames.
+"""What whoever leads a partition has to know of the messages that are there: from the headers of their frames.
 
     producers    what came last from each, so that nothing is stored twice
     holes        offsets without messages
     specials     where frames begin that have lanes or delays
 
 To read a million headers takes seconds, in which nobody would lead. So a replica that follows reads them as they come,
-a few at a time, and has little left to read when it is elected.
+a few at a time, and has little left to read when it is elected. It begins with those of the last day: of older ones
+only lanes and delays count, which whoever leads looks for itself, behind its last snapshot.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from array import array
 from bisect import bisect_left
 from itertools import islice
@@ -19,10 +21,12 @@ from threading import Lock
 from pyroaring import BitMap64
 
 from penstock.broker.producers import Producers
-from penstock.errors import PenstockError
-from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, FrameFacts
+from penstock.errors import Fatal, LogClosed, PenstockError
+from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, FrameFacts, Producer
 from penstock.storage.commit import Committed
 from penstock.storage.log import Log
+
+log = logging.getLogger("penstock.broker")
 
 Committing = asyncio.Future[Committed]
 # Of a batch that came before: where it is, or will be.
@@ -37,83 +41,112 @@ _SPECIALS_MAX = 1 << 20
 class Recollection:
     """Of one log of messages. Goes on from several threads, one at a time."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, messages: Log) -> None:
+        self._log = messages
         self._lock = Lock()
         self._is_taken = False
         self._begin()
 
     def _begin(self) -> None:
+        # Before where it begins: a truncation in between is noticed then.
+        self._truncations = self._log.truncations
         self.producers: Producers[Where] = Producers()
         self.holes = BitMap64()
         # All of them from `first_offset` to `next_offset`, in order.
         self.specials = array("q")
         self.first_offset = self.next_offset = self._log.start_offset
-        self._truncations = self._log.truncations
+        self._has_begun = False
+        self._noted_to = 0
+        # Something can't be read, as long as it is the same segments.
+        self._stuck_at: tuple[object, ...] | None = None
 
     @property
     def is_behind(self) -> bool:
-        return not self._is_taken and self._log.end_offset - self.next_offset >= _BEHIND
+        if self._is_taken or self._log.end_offset - self.next_offset < _BEHIND:
+            return False
+        return self._stuck_at is None or self._stuck_at != self._log.segments
 
-    def go_on(self, now_us: int, frames_max: int) -> bool:
+    def go_on(self, frames_max: int) -> bool:
         """With the next frames. Whether there are more."""
         with self._lock:
             if self._is_taken:
                 return False
+            segments = self._log.segments
             try:
-                return self._go_on(now_us - PRODUCER_EXPIRY_US, frames_max)
-            except PenstockError:
-                # Retention has taken what was being read, or it is damaged: who leads will see.
+                return self._go_on(frames_max)
+            except (Fatal, LogClosed):
+                raise
+            except PenstockError as error:
+                is_other = self._log.segments != segments or self._log.truncations != self._truncations
                 self._begin()
+                if not is_other:
+                    # Whoever leads will hear of it. Retention may help, or a truncation.
+                    log.warning("headers that follow can't be read ahead of an election: %s", error.message)
+                    self._stuck_at = segments
                 return False
 
-    def _go_on(self, since_us: int, frames_max: int) -> bool:
-        log = self._log
-        if log.truncations != self._truncations:
+    def _go_on(self, frames_max: int) -> bool:
+        messages = self._log
+        if messages.truncations != self._truncations:
             # What was read may not be there any more.
             self._begin()
+        if not self._has_begun:
+            # By what is in the log: a clock may be wrong for a while.
+            self._has_begun = True
+            self.first_offset = self.next_offset = messages.offset_at(messages.last_append_time - PRODUCER_EXPIRY_US)
         read = 0
-        for head in islice(log.heads(offset=self.next_offset), frames_max):
+        for head in islice(messages.heads(offset=self.next_offset), frames_max):
             facts = head.facts()
-            self._note(facts, since_us)
+            self._note(facts)
             if facts.flags & SPECIAL:
-                self.specials.append(facts.base_offset)
+                self.specials.append(max(facts.base_offset, self.next_offset))
             self.next_offset = facts.base_offset + facts.span
             read += 1
         if len(self.specials) > _SPECIALS_MAX:
             del self.specials[: _SPECIALS_MAX // 2]
             self.first_offset = self.specials[0]
-        if log.truncations != self._truncations:
+        if messages.truncations != self._truncations:
             self._begin()
         return read == frames_max
 
     def take(self, now_us: int) -> None:
         """By whoever leads the partition from now on: up to the end. Nobody else goes on with it.
 
-        No producers from what retention has left over of others: they would seem to be where they were long ago.
+        No producers of more than a day ago, nor from what retention has left over of others: they would seem to be
+        where they were long ago.
         """
         with self._lock:
             self._is_taken = True
-            log = self._log
-            if log.truncations != self._truncations:
+            messages = self._log
+            if messages.truncations != self._truncations:
                 self._begin()
-            unwritten = log.unwritten_hole
+            unwritten = messages.unwritten_hole
             self.holes.add_range(unwritten.start, unwritten.stop)
-            since_us = now_us - PRODUCER_EXPIRY_US
-            for head in log.heads(since_us=since_us, offset=self.next_offset):
-                self._note(head.facts(), since_us)
+            since_us, whole_from = now_us - PRODUCER_EXPIRY_US, messages.whole_from
+            for head in messages.heads(since_us=since_us, offset=self.next_offset):
+                self._note(head.facts())
+            self.producers.keep(
+                lambda where: (
+                    isinstance(where, Committed) and where.base_offset >= whole_from and where.append_time >= since_us
+                )
+            )
             # By these leaders have begun: a log that others copy has one for each.
-            for epoch, offset in log.lineage:
+            for epoch, offset in messages.lineage:
                 # A copy may begin in the middle of an epoch, with a message.
-                first = next(log.heads(offset=offset), None) if epoch and offset not in self.holes else None
+                first = next(messages.heads(offset=offset), None) if epoch and offset not in self.holes else None
                 if first is not None:
                     self._note_hole(first.facts())
 
-    def _note(self, facts: FrameFacts, since_us: int) -> None:
+    def _note(self, facts: FrameFacts) -> None:
         self._note_hole(facts)
-        if facts.producer.id and facts.append_time >= since_us and facts.base_offset >= self._log.whole_from:
-            where = Committed(facts.base_offset, facts.append_time)
-            self.producers.recall(facts.producer, facts.span, where)
+        producer = facts.producer
+        if producer.id:
+            # What was read before may have been merged with what was not: that is what is new.
+            known = max(0, self._noted_to - facts.base_offset)
+            rest = Producer(producer.id, producer.epoch, producer.sequence + known)
+            where = Committed(facts.base_offset + known, facts.append_time)
+            self.producers.recall(rest, facts.span - known, where)
+        self._noted_to = facts.base_offset + facts.span
 
     def _note_hole(self, facts: FrameFacts) -> None:
         if not facts.messages:

@@ -48,12 +48,15 @@ async def hand_over(
 async def _ask(node: str, store: Store, keys: Keys, members: Members, partitions: Partitions) -> bool:
     """Whether any is still being handed over."""
     staying = {name: each for name, each in members.live.items() if name not in members.leaving}
-    leading = Leading(partitions.records(), staying)
+    usable = {name: each for name, each in staying.items() if name not in members.draining}
+    leading = Leading(partitions.records(), members.live)
     is_under_way = False
     for identity, placed in messages_first(partitions.items()):
         if placed.record.leader != node:
             continue
-        wanted = drain(placed.record, node, staying, leading.rank(placed.record))
+        rank = leading.rank(placed.record)
+        # One that is being drained leads rather than nobody does.
+        wanted = drain(placed.record, node, usable, rank) or drain(placed.record, node, staying, rank)
         if wanted is not None:
             leading.add(wanted)
             key = keys.partition(identity)

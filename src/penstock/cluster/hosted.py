@@ -306,6 +306,8 @@ class Hosted:
         if self.partition is not None and first is not None:
             # It was open before, and knows only of the holes that there were then.
             self.partition.reading.holes.add(first)
+        if self.partition is not None:
+            self._tell_epoch(self.partition)
         self.step(Begun(epoch, (first, _first_of(self.logs[1], epoch))))
         await self._host.on_a_thread(sync)
         for number in LOGS:
@@ -374,12 +376,15 @@ class Hosted:
                 self._job(self._open)
             return
         self.partition = partition
-        partition.epoch, partition.unclean = epoch, () if self.record is None else self.record.unclean
+        self._tell_epoch(partition)
         self._count(partition)
         for number in LOGS:
             partition.committed(number, self.replica.committed[number], self._in_sync())
         if self.serves_until_us > self._host.now_us():
             self._host.show(self)
+
+    def _tell_epoch(self, partition: Partition) -> None:
+        partition.epoch, partition.unclean = self.epoch, () if self.record is None else self.record.unclean
 
     def _hold(self, effect: Hold) -> None:
         self.serves_until_us = 0

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
@@ -21,7 +20,6 @@ import msgspec
 from penstock.broker.broker import Broker as Queue
 from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
-from penstock.broker.recollection import Recollection
 from penstock.broker.topic import TooFew
 from penstock.client.placement import DescribeCluster, NodeInfo
 from penstock.clock import Clock
@@ -78,8 +76,8 @@ TICK_S = 1.0
 _TICK_S_MIN = 0.02
 TIDY_S = 60.0
 RECOLLECT_S = 1.0
-# Some milliseconds' worth, and a pause for everybody else.
-_FRAMES_AT_ONCE, _BREATH_S = 200, 0.01
+# A millisecond's worth, unless the disk is slow; then so many times as long, and at least so long, for everybody else.
+_FRAMES_AT_ONCE, _REST, _BREATH_S = 200, 4, 0.01
 _RETRY_S = 0.25
 _ANSWER_S = 1.0
 
@@ -446,20 +444,20 @@ class Node:
 
     async def _recollect(self) -> None:
         """So that those who follow would have little left to read before they lead. A little at a time, by turns: what
-        is there when the node starts may take a minute."""
+        is there when the node starts may take minutes."""
         while True:
-            await asyncio.sleep(RECOLLECT_S)
-            behind = deque(self._behind())
-            while behind:
-                each = behind.popleft()
-                if await self.queue.on_a_reading_thread(partial(each.go_on, self._clock.now_us(), _FRAMES_AT_ONCE)):
-                    behind.append(each)
-                    await asyncio.sleep(_BREATH_S)
-
-    def _behind(self) -> Iterator[Recollection]:
-        for hosted in self.hosted.values():
-            if not hosted.is_leader and hosted.recollection.is_behind:
-                yield hosted.recollection
+            behind = [each for each in self.hosted.values() if not each.is_leader and each.recollection.is_behind]
+            for hosted in behind:
+                began = self._loop.time()
+                try:
+                    await self.queue.on_a_reading_thread(partial(hosted.recollection.go_on, _FRAMES_AT_ONCE))
+                except LogClosed:
+                    continue
+                except Fatal as error:
+                    self.broke(error)
+                await asyncio.sleep(max(_BREATH_S, _REST * (self._loop.time() - began)))
+            if not behind:
+                await asyncio.sleep(RECOLLECT_S)
 
     def _catalog_changed(self) -> None:
         self.queue.follow_catalog()

@@ -596,13 +596,16 @@ class Cluster(_Out, kw_only=True):
     ] = UNSET
     without_leader: Annotated[int, Meta(description="Partitions that nobody leads at the moment.")]
     under_replicated: Annotated[int, Meta(description="Partitions of which a copy is away, or behind.")]
-    under_min_isr: Annotated[int, Meta(description="Those of them that take no messages: too few copies are in sync.")]
+    under_min_isr: Annotated[
+        int,
+        Meta(description="Those of them with fewer copies in sync than their topic demands: they take no messages."),
+    ]
 
 
 class PlacementQuery(_In):
     topic: str | None = None
     under_replicated: Annotated[bool, Meta(description="Only those of which a copy is away, or behind.")] = False
-    under_min_isr: Annotated[bool, Meta(description="Only those that take no messages, with too few in sync.")] = False
+    under_min_isr: Annotated[bool, Meta(description="Only those with too few in sync to take messages.")] = False
 
 
 class PlacedPartition(_Out):
@@ -611,7 +614,13 @@ class PlacedPartition(_Out):
     leader: Annotated[str | None, Meta(description="null while nobody leads it.")]
     epoch: Annotated[int, Meta(description="A larger one is a later leader; 0 without a cluster.")]
     replicas: Annotated[list[str], Meta(description="The nodes that have a copy, the preferred leader first.")]
-    in_sync: Annotated[list[str], Meta(description="Those of them that are there, and have all that was acknowledged.")]
+    in_sync: Annotated[
+        list[str],
+        Meta(
+            description="Those of them that are there, and have all that was acknowledged, by what is in etcd: one that "
+            "has died a moment ago, or hangs, is still among them."
+        ),
+    ]
     min_isr: Annotated[int, Meta(description="With fewer in sync, nothing can be published to it.")]
 
 
