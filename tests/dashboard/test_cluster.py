@@ -64,7 +64,7 @@ def test_nodes_leaders_and_copies_that_are_away(cluster: LocalCluster, look: Any
 def test_partitions_that_take_no_messages(cluster: LocalCluster, look: Any) -> None:
     cluster.create("orders", 2, min_isr=2)
     door = Door(cluster, "ann")
-    page = look(SimpleNamespace(url=f"http://{door.at}/#/cluster"))
+    page = look(SimpleNamespace(url=f"http://{door.at}"), "/#/cluster")
     leaders = page.get_by_role("table", name="Leaders")
     expect(leaders).to_contain_text("2 of 2")
     expect(leaders).not_to_contain_text("needs")

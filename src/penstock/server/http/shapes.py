@@ -617,8 +617,8 @@ class PlacedPartition(_Out):
     in_sync: Annotated[
         list[str],
         Meta(
-            description="Those of them that are there, and have all that was acknowledged, by what is in etcd: one that "
-            "has died a moment ago, or hangs, is still among them."
+            description="Those of them that are there, and have all that was acknowledged, by what is in etcd: one "
+            "that has died a moment ago, or hangs, is still among them."
         ),
     ]
     min_isr: Annotated[int, Meta(description="With fewer in sync, nothing can be published to it.")]
