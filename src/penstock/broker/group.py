@@ -61,7 +61,7 @@ class Handed(NamedTuple):
     frames: list[Frame]
 
 
-class _Leased(NamedTuple):
+class Leased(NamedTuple):
     """With where it was leased: the partition may be led elsewhere a moment later."""
 
     groups: Deliveries
@@ -122,13 +122,26 @@ class Group:
         partitions: Iterable[int] | None = None,
     ) -> list[Handed]:
         """Up to `count` messages of about `bytes_max` bytes, from as many partitions as it takes."""
+        leased = await self.leased(consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions)
+        return [one.handed for one in leased]
+
+    async def leased(
+        self,
+        consumer: str,
+        count: int,
+        bytes_max: int = MIB,
+        *,
+        visibility_us: int | None = None,
+        partitions: Iterable[int] | None = None,
+    ) -> list[Leased]:
+        """The same, with where it was leased."""
         if not is_int(count) or not 1 <= count <= COUNT_MAX:
             raise InvalidInput(f"count must be 1 to {COUNT_MAX}, not {count!r}")
         if not is_int(bytes_max) or bytes_max < 1:
             raise InvalidInput(f"bytes_max is a positive number, not {bytes_max!r}")
         check_name("consumer", consumer)
         visibility = self._visibility(visibility_us)
-        leased: list[_Leased] = []
+        leased: list[Leased] = []
         try:
             await self._lease(leased, consumer, count, bytes_max, visibility, self._in_turn(consumer, partitions))
             if self.topic.is_replicated:
@@ -137,11 +150,11 @@ class Group:
             # Also whoever gave up waiting gets nothing.
             self._give_back(leased)
             raise
-        return [handed for _, handed in (self._by_lane(leased) if len(leased) > 1 else leased)]
+        return self._by_lane(leased) if len(leased) > 1 else leased
 
     async def _lease(
         self,
-        leased: list[_Leased],
+        leased: list[Leased],
         consumer: str,
         count: int,
         bytes_max: int,
@@ -164,7 +177,7 @@ class Group:
                 continue
             for picked in taken.picked:
                 handed = Handed(Receipt(number, taken.lease, picked.offsets), picked.frames)
-                leased.append(_Leased(partition.groups, handed))
+                leased.append(Leased(partition.groups, handed))
                 count -= len(picked.offsets)
                 bytes_max -= sum(len(frame.data) for frame in picked.frames)
             if count <= 0 or bytes_max <= 0:
@@ -172,7 +185,7 @@ class Group:
         if failure is not None and not leased:
             raise failure
 
-    async def _known_elsewhere(self, leased: list[_Leased]) -> list[_Leased]:
+    async def _known_elsewhere(self, leased: list[Leased]) -> list[Leased]:
         """Of a replicated partition nothing is handed out before those who may lead it next know of the lease."""
         unknown: set[Deliveries] = set()
         failure: PenstockError | None = None
@@ -195,10 +208,10 @@ class Group:
             raise failure
         return known
 
-    def _is_leased(self, one: _Leased) -> bool:
+    def _is_leased(self, one: Leased) -> bool:
         return one.groups.has(self.name) and one.handed.receipt.lease in one.groups.state(self.name).leases
 
-    def _give_back(self, leased: list[_Leased]) -> None:
+    def _give_back(self, leased: list[Leased]) -> None:
         for groups, (receipt, _) in leased:
             with suppress(PenstockError):
                 groups.give_back(self.name, receipt.lease, receipt.offsets)
@@ -228,7 +241,7 @@ class Group:
         state = groups.state(self.name)
         return high.max() < state.cursors.high and not state.ready.intersect(high)
 
-    def _by_lane(self, leased: list[_Leased]) -> list[_Leased]:
+    def _by_lane(self, leased: list[Leased]) -> list[Leased]:
         if self.settings.lanes == "none":
             return leased
         return sorted(leased, key=lambda one: -one.groups.lanes.of(one.handed.receipt.offsets.min()))

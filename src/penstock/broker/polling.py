@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.broker.catalog import Catalog, GroupRecord
 from penstock.broker.checks import is_int
+from penstock.broker.delivery import Delivery
 from penstock.broker.group import Handed
 from penstock.broker.groups import Groups
 from penstock.broker.membership import Consumers
@@ -28,8 +29,12 @@ _NOTHING: _Led = {}
 
 
 class Polled(NamedTuple):
+    """With the group's state in the partition: another node may lead that by now. What is leased is told all the same:
+    whoever leads knows of the lease, and of nothing else that would become of it before it is over."""
+
     topic: str
     handed: Handed
+    state: Delivery
 
 
 class Polling:
@@ -172,15 +177,15 @@ class Polling:
             is_asked, name = True, topic.name
             partitions = self._consumers.leasable(group, consumer, name)
             try:
-                handed = await self._groups.on(group, name).lease(
+                leased = await self._groups.on(group, name).leased(
                     consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions
                 )
             except (StorageError, Overloaded, ClusterError) as error:
                 # The others can still give something; and what is leased already must reach somebody.
                 failure = error
                 continue
-            for some in handed:
-                polled.append(Polled(name, some))
+            for groups, some in leased:
+                polled.append(Polled(name, some, groups.state(group)))
                 count -= len(some.receipt.offsets)
                 bytes_max -= sum(len(frame.data) for frame in some.frames)
             if count <= 0 or bytes_max <= 0:

@@ -208,8 +208,7 @@ class LocalTransport:
             await cluster.refresh()
 
     def _delivery(self, group: str, polled: Polled) -> Delivery:
-        receipt, frames = polled.handed
-        state = self.broker.topic(polled.topic).partition(receipt.partition).groups.state(group)
+        (receipt, frames), state = polled.handed, polled.state
         attempts = {}
         if state.attempts:
             attempts = {offset: state.attempts[offset] for offset in receipt.offsets & BitMap64(state.attempts)}

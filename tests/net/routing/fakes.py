@@ -308,11 +308,12 @@ class FakeNode(LocalTransport):
                         if self._leads(topic, number)
                     ]
                     if numbers:
-                        handed = await broker.group(group, topic).lease(
+                        leased = await broker.group(group, topic).leased(
                             consumer, count, bytes_max, visibility_us=visibility_us, partitions=numbers
                         )
-                        if handed:
-                            given = [self._site._delivery(group, Polled(topic, some)) for some in handed]
+                        if leased:
+                            polled = [Polled(topic, some, groups.state(group)) for groups, some in leased]
+                            given = [self._site._delivery(group, some) for some in polled]
                             return [one._replace(deadline_us=one.deadline_us + self.ahead_us) for one in given]
                 left_s = deadline - loop.time()
                 if left_s <= 0:
