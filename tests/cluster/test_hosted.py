@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
 from penstock.cluster import hosted as hosted_module
-from penstock.cluster.core.effects import Reset, Trim
+from penstock.cluster.core.effects import Propose, Reset, Trim
 from penstock.cluster.core.events import RecordSeen, Tick
 from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, StartAt
 from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.core.timing import Timing
 from penstock.cluster.hosted import Frames, Hosted
-from penstock.errors import DiskFull, PenstockError, SyncFailed
+from penstock.errors import DiskFull, LeadershipLost, PenstockError, SyncFailed
 from penstock.storage.epochs import Epoch
 from penstock.storage.log import Log
 from penstock.storage.replicated import copies
@@ -157,6 +157,48 @@ def test_who_is_elected_looks_at_once_who_is_gone_and_not_at_the_next_tick() -> 
         await until(lambda: bool(host.proposed))
         assert [member.node for member in host.proposed[0].isr] == ["a", "b"]
         disk.is_full = False
+        await hosted.close()
+
+    run(main())
+
+
+class Written:
+    """A partition whose groups have something on its way."""
+
+    def __init__(self) -> None:
+        self.is_known = asyncio.get_running_loop().create_future()
+        self.groups = self
+        self.too_few = None
+
+    async def flushed(self) -> None:
+        await self.is_known
+
+    def resign(self) -> None: ...
+
+
+@pytest.mark.parametrize("outcome", ["known", "lost", "never"])
+def test_nobody_else_is_proposed_before_others_know_what_was_decided_here_unless_that_takes_long(outcome: str) -> None:
+    async def main() -> None:
+        host = Host()
+        hosted = Hosted(
+            "p", (open_log(MemoryFiles()), open_log(MemoryFiles())), host, "a", "da", "a1", Timing(settling_us=50_000)
+        )
+        written: Any = Written()
+        hosted.partition = written
+        hosted._propose(Propose(7, record()))
+        await until(lambda: len(host.proposed) == 1)
+        # To go on leading takes no waiting.
+
+        hosted._propose(Propose(7, record("b", 6)))
+        await some_turns()
+        assert len(host.proposed) == 1
+
+        if outcome == "known":
+            written.is_known.set_result(None)
+        elif outcome == "lost":
+            written.is_known.set_exception(LeadershipLost("somebody else was elected"))
+        await until(lambda: len(host.proposed) == 2)
+        hosted.partition = None
         await hosted.close()
 
     run(main())

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -514,6 +515,8 @@ class Hosted:
 
     def _propose(self, effect: Propose) -> None:
         async def proposed() -> None:
+            if effect.record.leader != self.replica.site.node:
+                await self._settled()
             seen = await self._host.propose(self, effect.revision, effect.record)
             if seen is not None:
                 self.step(seen)
@@ -521,6 +524,14 @@ class Hosted:
 
         self._proposing = asyncio.get_running_loop().create_task(proposed())
         self._proposing.add_done_callback(self._look_at)
+
+    async def _settled(self) -> None:
+        """Before another leads: what was decided here is written, and known wherever it has to be. Else whoever leads
+        next may know of a lease that nobody was told of. Nobody gets any more: it is hidden since it is handed over."""
+        if self.partition is not None:
+            with suppress(PenstockError, TimeoutError):
+                async with asyncio.timeout(self.replica.site.timing.settling_us / 1e6):
+                    await self.partition.groups.flushed()
 
     def _reread(self, effect: Reread) -> None:
         self._host.reread()
