@@ -222,6 +222,14 @@ class Hosted:
             return False
         return (self._too_few(role) if self.partition is None else self.partition.too_few) is not None
 
+    def is_under_replicated(self) -> bool:
+        """This node leads it, and not all replicas are alive and keep up."""
+        role = self.replica.role
+        if not isinstance(role, Leader):
+            return False
+        in_sync = {member.node for member in still_in_sync(self._host.now_us(), role)}
+        return not in_sync.issuperset(role.ballot.record.replicas)
+
     def lagging(self) -> tuple[str, ...]:
         """Those of the ISR that do not keep up, as far as this node knows, if it leads."""
         role = self.replica.role

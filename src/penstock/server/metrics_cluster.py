@@ -31,7 +31,7 @@ def of_cluster(node: Node) -> Iterator[Family]:
         (
             "under_replicated",
             "Of those that it leads: fewer replicas are in sync than there should be.",
-            sum(any(record.disk_of(name) is None for name in record.replicas) for record in records),
+            sum(hosted.is_under_replicated() for hosted in node.hosted.values()),
         ),
         (
             "under_min_isr",

@@ -61,6 +61,7 @@ def test_one_that_keeps_publishes_from_being_taken_is_not_in_sync_for_anybody_wh
         until_s = time.monotonic() + 20
         while "penstock_cluster_under_min_isr 1\n" not in metrics(cluster, leader):
             assert time.monotonic() < until_s
+        assert "penstock_cluster_under_replicated 1\n" in metrics(cluster, leader)
         with q.producer("orders", retry_for="0s") as producer, pytest.raises(NotEnoughReplicas):
             producer.send(b"refused").result(20)
         assert status(cluster.address, capsys) == (1, ["orders:0"], ["orders:0"])
