@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
-# Three at a time, whatever the machine: tests start brokers, browsers and Spark of their own, and many of them wait for
+# Four at a time, whatever the machine: tests start brokers, browsers and Spark of their own, and many of them wait for
 # those. One file stays together, and the order is that of tests/conftest.py.
-IN_PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+IN_PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo examples test check format bench bench-report clean
