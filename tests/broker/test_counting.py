@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock.broker.bell import Bell
 from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
-from penstock.broker.partition import PRODUCER_EXPIRY_US, Partition, open_logs
+from penstock.broker.partition import Partition, open_logs
+from penstock.broker.recollection import PRODUCER_EXPIRY_US
 from penstock.limits import DEFAULT_LIMITS
 from penstock.storage.cache import SegmentCache
 from penstock.storage.files import random_id

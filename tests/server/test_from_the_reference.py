@@ -109,8 +109,9 @@ def test_a_client_made_from_the_reference_works(tmp_path: Path) -> None:
         assert (kind, [(at, code) for at, (code, *_) in failures]) == (REPLY, [(0, "lease_not_found")])
         assert client.ask(ACKS, ["g", "t", 0, [[given[0][2], [1, 2]]], True])[:2] == (REPLY, [[]])
 
-        kind, (next_offset,), payload = client.ask(READ, ["t", 0, 0, 3, 1_000_000])
+        kind, (next_offset, epoch), payload = client.ask(READ, ["t", 0, 0, 3, 1_000_000])
         assert (kind, next_offset, messages_in(payload)) == (REPLY, 3, [(0, b"a"), (1, b"b"), (2, b"c")])
+        assert epoch == 0, "it is no cluster"
         _, trace, _ = client.ask(CALL, {"type": "GetTrace", "id": "t:0:0"})
         assert [step["what"] for step in trace["steps"]][:3] == ["PUBLISHED", "DELIVERED", "ACKNOWLEDGED"]
         client.send(GOODBYE, ["closed", "done"])
