@@ -20,6 +20,14 @@ def copies(directory: Path, node: str, identity: str) -> bool:
     return (directory / node / "partitions" / identity).exists()
 
 
+def placed(cluster: LocalCluster) -> list[tuple[object, ...]]:
+    """What a command could change. How far each copy has come changes by itself."""
+    return [
+        (each.topic, each.number, each.id, each.leader, each.epoch, each.replicas, each.in_sync, each.target)
+        for each in cluster.report().partitions
+    ]
+
+
 def test_a_partition_moves_with_its_messages_and_the_old_copy_is_deleted(cluster: LocalCluster, tmp_path: Path) -> None:
     cluster.create("orders", 1, replicas=2)
     with penstock.connect(cluster.address) as q:
@@ -56,7 +64,7 @@ def test_what_can_not_be_moved_is_refused_and_nothing_is_changed(cluster: LocalC
     cluster.create("orders", 2)
     cluster.start("d")
     cluster.stop("d")
-    before = cluster.report().partitions
+    before = placed(cluster)
     for request, error in (
         (Reassign("nothing", None, ("a", "b")), TopicNotFound),
         (Reassign("orders", 2, ("a", "b")), PartitionNotFound),
@@ -71,7 +79,7 @@ def test_what_can_not_be_moved_is_refused_and_nothing_is_changed(cluster: LocalC
     ):
         with pytest.raises(error):
             cluster.call(request)
-    assert cluster.report().partitions == before
+    assert placed(cluster) == before
 
 
 def test_a_move_whose_new_node_leaves_waits_for_it_and_can_be_called_off(cluster: LocalCluster, tmp_path: Path) -> None:
