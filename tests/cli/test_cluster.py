@@ -306,6 +306,11 @@ def test_a_node_is_drained_and_taken_back(run: Run, own: LocalCluster) -> None:
     assert not any(each.leader == "b" for each in report.partitions)
     assert "draining: b" in run.ok("cluster", "status").out
     assert "alive, draining" in run.ok("cluster", "nodes").out
+    run.ok("cluster", "drain", "c")
+    told = run("cluster", "drain", "a")
+    assert told.code != 0
+    assert "no node would be left that is alive and not being drained" in told.err
+    run.ok("cluster", "drain", "c", "--undo")
     assert "b may lead again" in run.ok("cluster", "drain", "b", "--undo").out
     own.start("d")
     answer = run.ok("cluster", "drain", "c", "--move", "-o", "json").json
@@ -314,7 +319,10 @@ def test_a_node_is_drained_and_taken_back(run: Run, own: LocalCluster) -> None:
     assert all(sorted(each.replicas) == ["a", "b", "d"] for each in own.report().partitions)
 
 
-def test_an_unclean_election_needs_both_flags_and_says_what_is_lost(run: Run, own: LocalCluster) -> None:
+@pytest.mark.parametrize("where", ["orders:0", "orders", None])
+def test_an_unclean_election_needs_both_flags_and_says_what_is_lost(
+    run: Run, own: LocalCluster, where: str | None
+) -> None:
     own.create("orders", 1, replicas=2, min_isr=1)
     leader, follower = own.partition("orders", 0).replicas
     own.stop(follower)
@@ -323,7 +331,11 @@ def test_an_unclean_election_needs_both_flags_and_says_what_is_lost(run: Run, ow
     own.stop(leader)
     own.start(follower)
     own.until(lambda report: not found(report, "orders", 0).leader)
-    asked = "cluster", "elect", "orders:0", "--unclean", "--server", own.address
+    told = run("cluster", "status", "--server", own.address)
+    assert f"orders:0 (waits for {leader})" in told.out
+    told = run("cluster", "partitions", "orders", "--server", own.address)
+    assert f"waits for {leader}" in told.out
+    asked = "cluster", "elect", *([] if where is None else [where]), "--unclean", "--server", own.address
     told = run(*asked)
     assert told.code == 2
     assert "is lost for good" in told.err

@@ -64,6 +64,10 @@ def test_a_cluster_is_started_and_ended_and_its_data_stays(tmp_path: Path, run: 
         for pid in re.findall(r"^node .* pid (\d+) ", started.said, re.M):
             assert b"--node-id" in Path(f"/proc/{pid}/cmdline").read_bytes()
         assert len(re.findall(r"^node .* pid \d+ ", started.said, re.M)) == 2
+        told = run("cluster", "dev", "--dir", tmp_path / "dev")
+        assert told.code == 2
+        assert "[directory_locked]" in told.err
+        assert "is in use by another etcd" in told.err
         assert started.stop() == 0
     with dev(tmp_path / "dev", 2) as started, penstock.connect(started.address) as q:
         (message,) = list(q.reader("orders"))

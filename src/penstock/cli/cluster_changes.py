@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli.bundles import bundled
 from penstock.cli.cluster_site import Call, Site
-from penstock.cli.cluster_view import names
+from penstock.cli.cluster_view import names, place
 from penstock.cli.cluster_waiting import Step, emptied, led, moved, wait_for
 from penstock.cli.given import duration_given, names_given, size_given
 from penstock.cli.options import OutputOption, Yes
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 # A leader hands over within half a second, or tries again.
 _ELECTED_WITHIN_S, _ASKED_AGAIN_S = 15.0, 2.0
+
+_UNDRAINED = (
+    "may lead again, and does what it is preferred for when no leader has changed for ten seconds (`penstock cluster "
+    "elect`: at once); what was moved stays (`penstock cluster rebalance` spreads replicas)"
+)
 
 Place = Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic, or one partition of it.")]
 Throttle = Annotated[
@@ -105,7 +110,7 @@ def elect(
     *,
     node: Annotated[str | None, typer.Option("--node", metavar="NODE", help="This one, not the preferred one.")] = None,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="One that may lack what was acknowledged, if nobody in sync is alive.")
+        bool, typer.Option("--unclean", help="One that may lack what was acknowledged, where nobody in sync is alive.")
     ] = False,
     yes: Yes = False,
     output: OutputOption = Output.TABLE,
@@ -118,13 +123,15 @@ def elect(
         raise InvalidInput("--node leads a TOPIC or a TOPIC:PARTITION: name it", argument="--node")
     with site.open() as call:
         if unclean:
-            (would,) = call(ElectLeaders(topic, number, node, is_unclean=True, is_dry=True))
+            would = call(ElectLeaders(topic, number, node, is_unclean=True, is_dry=True))
+            loses = ".\n".join(each.loses for each in would)
             if not yes:
-                raise InvalidInput(f"{would.loses}. If that is meant, say --yes as well", argument="--yes")
-            note(f"{would.loses}.")
-            node = would.leader
+                raise InvalidInput(f"{loses}. If that is meant, say --yes as well", argument="--yes")
+            note(f"{loses}.")
         elected = call(ElectLeaders(topic, number, node, is_unclean=unclean))
-        left = _led(call, ElectLeaders(topic, number, node), elected)
+        left = _led(call, None if unclean else ElectLeaders(topic, number, node), elected)
+        if unclean:
+            _warn_of_nobody(call, topic, number)
     if output is Output.JSON:
         print_json(console(), {"elected": [_elected_json(each) for each in elected], "is_done": not left})
     elif not elected:
@@ -157,9 +164,7 @@ def drain(
     with site.open() as call:
         if undo:
             call(UndrainNode(node))
-            _print_drained(
-                output, node, False, [], f"{node} may lead again; `penstock cluster rebalance` spreads leaders"
-            )
+            _print_drained(output, node, False, [], f"{node} {_UNDRAINED}")
             return
         led_before = sum(each.leader == node for each in call(SurveyCluster()).partitions)
         moves = call(DrainNode(node, move, rate))
@@ -180,8 +185,8 @@ def _waited(call: Call, moves: list[Move], timeout_s: float | None) -> str:
     return wait_for(call, f"moving {counted(len(moves), 'partition')}", partial(moved, moves), timeout_s)
 
 
-def _led(call: Call, again: ElectLeaders, elected: list[Elected]) -> str:
-    """A leader that can't hand over in time goes on leading: it is asked again."""
+def _led(call: Call, again: ElectLeaders | None, elected: list[Elected]) -> str:
+    """A leader that can't hand over in time goes on leading: it is asked `again`."""
     if not elected:
         return ""
     asked = time.monotonic()
@@ -189,7 +194,7 @@ def _led(call: Call, again: ElectLeaders, elected: list[Elected]) -> str:
     def step(report: ClusterReport) -> Step:
         nonlocal asked
         now = led(elected, report)
-        if now.done < 1 and time.monotonic() - asked > _ASKED_AGAIN_S:
+        if again is not None and now.done < 1 and time.monotonic() - asked > _ASKED_AGAIN_S:
             asked = time.monotonic()
             call(again)
         return now
@@ -247,6 +252,16 @@ def _warn_of_no_spare(call: Call, moves: Sequence[Move]) -> None:
             note(
                 f"{each.topic}:{each.number} will have {count} replicas, and its min_isr is {each.min_isr}: while one "
                 "of those nodes is away, nothing can be published there with acks=all"
+            )
+
+
+def _warn_of_nobody(call: Call, topic: str | None, number: int | None) -> None:
+    from penstock.client.cluster_requests import SurveyCluster
+
+    for each in call(SurveyCluster(() if topic is None else (topic,))).partitions:
+        if not each.leader and number in (None, each.number):
+            note(
+                f"nobody leads {place(each)}: no node with a copy is alive; those that have one: {names(each.replicas)}"
             )
 
 

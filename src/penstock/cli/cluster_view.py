@@ -51,6 +51,11 @@ def place(partition: PartitionReport) -> str:
     return f"{partition.topic}:{partition.number}"
 
 
+def waits_for(partition: PartitionReport) -> str:
+    """Of one that nobody leads: who must come back for that."""
+    return f"waits for {' or '.join(partition.last_in_sync)}" if partition.last_in_sync else "-"
+
+
 # --- nodes --------------------------------------------------------------------------------------------------
 
 
@@ -101,6 +106,7 @@ def partition_json(partition: PartitionReport) -> dict[str, Any]:
         "epoch": partition.epoch,
         "replicas": list(partition.replicas),
         "in_sync": list(partition.in_sync),
+        "last_in_sync": list(partition.last_in_sync),
         "min_isr": partition.min_isr,
         "target": list(partition.target),
         "start_offset": partition.start_offset if known else None,
@@ -129,7 +135,7 @@ def partition_cells(partition: PartitionReport) -> list[str]:
         partition.leader or "-",
         str(partition.epoch),
         names(partition.replicas),
-        names(partition.in_sync),
+        names(partition.in_sync) if partition.leader else waits_for(partition),
         str(partition.min_isr),
         ", ".join(behind) or "-",
         f"{names(partition.target)} ({_percent(partition)})" if partition.target else "-",
@@ -217,13 +223,15 @@ def _print_status(
 ) -> None:
     draining = [node.id for node in report.nodes if node.is_draining]
     nodes = f"{len(alive)} alive: {', '.join(node.id for node in alive)}"
+    waiting = [f"{place(each)} ({waits_for(each)})" for each in report.partitions if not each.leader]
+    shown = {**wrong, "leaderless": waiting}
     fields = [
         ("cluster", report.id),
         ("state", _state(report, wrong)),
         ("nodes", nodes + (f"; draining: {', '.join(draining)}" if draining else "")),
         ("controller", report.controller or "none"),
         ("topics", f"{report.topics}, with {counted(len(report.partitions), 'partition')}"),
-        *((name, _some(wrong.get(what, []))) for what, name in _WRONG.items()),
+        *((name, _some(shown.get(what, []))) for what, name in _WRONG.items()),
         ("moving", str(len(moving)) + (f", at {shown_size(report.throttle)}/s at most" if report.throttle else "")),
     ]
     out = console()

@@ -43,7 +43,8 @@ class FollowerReport(msgspec.Struct, frozen=True):
 class PartitionReport(msgspec.Struct, frozen=True):
     """`leader` is "" while nobody who is alive leads it. `in_sync` are those of the in-sync replicas that are alive and
     keep up, if the leader was heard: it takes nobody out if too few would be left. `target` are the replicas it is
-    being moved to.
+    being moved to. `last_in_sync` are all that had everything which is committed, alive or not: while nobody leads it,
+    one of them must come back.
 
     `followers` are all others that have a copy, or are to get one. Offsets are -1 if the leader was not heard.
     """
@@ -60,6 +61,7 @@ class PartitionReport(msgspec.Struct, frozen=True):
     followers: tuple[FollowerReport, ...] = ()
     start_offset: int = -1
     end_offset: int = -1
+    last_in_sync: tuple[str, ...] = ()
 
     @property
     def is_under_replicated(self) -> bool:
@@ -146,8 +148,8 @@ class Elected(msgspec.Struct, frozen=True):
 class ElectLeaders(Request[list[Elected]], frozen=True):
     """The preferred leaders, or `node`, of one partition or of all of a topic; without a topic, of all there are.
 
-    `is_unclean`: also somebody who may lack what was acknowledged, where nobody in sync is alive. `is_dry` changes
-    nothing, and says what would be.
+    `is_unclean`: only where nobody leads and nobody in sync is alive, and somebody who may lack what was acknowledged.
+    `is_dry` changes nothing, and says what would be.
     """
 
     topic: str | None

@@ -8,7 +8,7 @@ the partition is, so both are moved together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -23,8 +23,9 @@ from penstock.cluster.keys import check_node
 from penstock.cluster.node import Node
 from penstock.cluster.placing import check_enough
 from penstock.cluster.records import Records, listed, source_of
+from penstock.cluster.registration import Broker
 from penstock.cluster.throttle import RATE_MIN, Setting
-from penstock.errors import InvalidInput, StaleMetadata
+from penstock.errors import InvalidInput, NotEnoughReplicas, StaleMetadata
 
 # Of a topic that somebody else changes at the same time.
 _TRIES = 20
@@ -72,7 +73,7 @@ class Moves:
         await self._records.refresh()
         racks = self._records.racks()
         members = self._node.members
-        check_enough(1, members.usable)
+        _check_any(members.usable)
         placed, fixed = {}, []
         skipped = 0
         for identity, record in self._records.units().items():
@@ -98,7 +99,7 @@ class Moves:
         if node not in members.brokers and not any(record.hosts(node) for record in self._node.partitions.records()):
             raise self._records.unknown(node)
         others = {name: broker for name, broker in members.usable.items() if name != node}
-        check_enough(1, others)
+        _check_any(others)
         wanted: dict[str, tuple[str, ...]] = {}
         if request.moves:
             racks = {name: rack for name, rack in self._records.racks().items() if name != node}
@@ -219,6 +220,14 @@ class Moves:
                 raise self._records.unknown(node)
             if node in self._node.members.draining:
                 raise InvalidInput(f"{node} is being drained; it gets no replicas until that is undone", node=node)
+
+
+def _check_any(brokers: Mapping[str, Broker]) -> None:
+    if not brokers:
+        raise NotEnoughReplicas(
+            "no node would be left that is alive and not being drained: start another, or undo a drain "
+            "(`penstock cluster drain NODE --undo`)"
+        )
 
 
 def _throttle(rate: int | None) -> int | None:

@@ -102,6 +102,7 @@ class Survey:
             tuple(followers),
             -1 if told is None else told.starts[0],
             -1 if told is None else told.ends[0],
+            tuple(member.node for member in record.isr),
         )
 
     def _is_there(self, member: Member) -> bool:

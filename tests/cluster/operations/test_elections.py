@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from cluster_nodes import LocalCluster, found
-from penstock.client.cluster_requests import ElectLeaders
+from penstock.client.cluster_requests import ClusterReport, ElectLeaders, Reassign
 from penstock.errors import (
     InvalidInput,
     LogTruncated,
@@ -48,6 +48,18 @@ def test_who_can_not_lead_is_refused(cluster: LocalCluster) -> None:
     assert cluster.partition("orders", 0).epoch == partition.epoch
 
 
+def test_a_preferred_leader_that_is_not_there_is_told_with_who_could_lead(cluster: LocalCluster) -> None:
+    cluster.create("orders", 1)
+    first, *others = cluster.partition("orders", 0).replicas
+    cluster.stop(first)
+    cluster.until(lambda report: found(report, "orders", 0).leader in others)
+    with pytest.raises(
+        NodeNotFound, match=f"{first}, the preferred leader of partition 0 of orders, is not alive"
+    ) as told:
+        cluster.call(ElectLeaders("orders"))
+    assert f"in sync are {', '.join(others)}" in told.value.message
+
+
 def test_an_unclean_election_gives_up_what_only_the_lost_node_had_and_says_so(cluster: LocalCluster) -> None:
     cluster.create("orders", 1, replicas=2, min_isr=1)
     partition = cluster.partition("orders", 0)
@@ -81,6 +93,44 @@ def test_an_unclean_election_gives_up_what_only_the_lost_node_had_and_says_so(cl
     assert found(report, "orders", 0).end_offset <= end + 2
     with pytest.raises(InvalidInput, match="no need"):
         cluster.call(ElectLeaders("orders", 0, is_unclean=True))
+
+
+def test_an_unclean_election_of_everything_is_of_what_nobody_in_sync_is_left_of(cluster: LocalCluster) -> None:
+    for topic, partitions, nodes in ("orders", 2, ("a", "b")), ("bills", 1, ("a",)), ("well", 1, ("c",)):
+        cluster.create(topic, partitions, replicas=len(nodes), min_isr=1)
+        cluster.call(Reassign(topic, None, nodes))
+        cluster.until(lambda report, topic=topic, nodes=nodes: is_on(report, topic, nodes))
+    cluster.stop("b")
+    with penstock.connect(cluster.address) as q:
+        q.publish("orders", "only a has it", partition=0)
+    cluster.stop("a")
+    cluster.start("b")
+    report = cluster.until(lambda report: any(node.id == "b" and node.is_alive for node in report.nodes))
+    lost = [each for each in report.partitions if each.topic != "well"]
+    assert {(each.leader, each.in_sync, each.last_in_sync) for each in lost} == {("", (), ("a",))}
+    with pytest.raises(InvalidInput, match="no need"):
+        cluster.call(ElectLeaders("well", is_unclean=True))
+    with pytest.raises(NotEnoughReplicas, match="no node with a copy of partition 0 of bills is alive: a"):
+        cluster.call(ElectLeaders("bills", is_unclean=True))
+    with pytest.raises(NodeNotFound, match="c is not alive, or has no copy of any of 2 partitions"):
+        cluster.call(ElectLeaders("orders", node="c", is_unclean=True))
+    would = cluster.call(ElectLeaders(None, is_unclean=True, is_dry=True))
+    assert [(each.topic, each.number, each.leader) for each in would] == [("orders", 0, "b"), ("orders", 1, "b")]
+    assert {each.leader for each in cluster.report().partitions} == {"", "c"}
+    assert cluster.call(ElectLeaders(None, is_unclean=True)) == would
+    report = cluster.until(lambda report: all(found(report, "orders", number).leader == "b" for number in range(2)))
+    assert found(report, "bills", 0).leader == ""
+    with pytest.raises(NotEnoughReplicas):
+        cluster.call(ElectLeaders(None, is_unclean=True))
+
+
+def is_on(report: ClusterReport, topic: str, nodes: tuple[str, ...]) -> bool:
+    """Moved there, all of it in sync."""
+    return all(
+        sorted(each.replicas) == sorted(each.in_sync) == sorted(nodes) and each.leader in nodes and not each.target
+        for each in report.partitions
+        if each.topic == topic
+    )
 
 
 @pytest.mark.parametrize("since", [0, 20])

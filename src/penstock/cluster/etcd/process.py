@@ -6,6 +6,7 @@ and is a group of processes of its own, so that a Ctrl-C in a terminal does not 
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import os
 import random
@@ -18,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.errors import EtcdMissing, EtcdNotStarted
+from penstock.errors import DirectoryLocked, EtcdMissing, EtcdNotStarted
 
 # Below the ports that Linux gives to connections on their way out, so that nobody takes one between two starts.
 _PORTS = range(20_000, 32_000)
@@ -85,6 +86,7 @@ class EtcdProcess:
         """Returns when it is healthy."""
         assert self._process is None, "it is running"
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._check_unused()
         for left in reversed(range(_STARTS_MAX)):
             ports = self._ports or (self._wanted[0] or free_port(), self._wanted[1] or free_port())
             try:
@@ -120,6 +122,18 @@ class EtcdProcess:
     @property
     def _scheme(self) -> str:
         return "https" if self._tls else "http"
+
+    def _check_unused(self) -> None:
+        """It would wait for another one to end, without a word."""
+        try:
+            with (self._directory / "data" / "member" / "snap" / "db").open("rb") as database:
+                fcntl.flock(database, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return
+        except BlockingIOError as error:
+            raise DirectoryLocked(
+                f"{self._directory} is in use by another etcd that is running", directory=str(self._directory)
+            ) from error
 
     def _start(self, ports: tuple[int, int], until: float) -> None:
         client, peer = f"{self._scheme}://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
