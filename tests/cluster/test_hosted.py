@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import pytest
 from msgspec.structs import replace
 
+from penstock.broker.commits import Commit
 from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
 from penstock.cluster import hosted as hosted_module
@@ -42,6 +43,9 @@ class Host:
         self.proposed: list[PartitionRecord] = []
 
     def now_us(self) -> int:
+        return 100 * SECOND_US
+
+    def wall_us(self) -> int:
         return 100 * SECOND_US
 
     async def on_a_thread(self, work: Callable[[], T]) -> T:
@@ -470,6 +474,30 @@ def test_little_copies_of_both_logs_are_under_way_at_once_and_asked_behind_when_
             assert len(host.asked) == asked, "what is not on disk is not acknowledged"
             done(None)
         assert host.asked[-1].ends == (3, 2)
+        await hosted.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_in_sync", [True, False])
+def test_only_a_copy_that_is_in_sync_knows_when_something_was_committed(is_in_sync: bool) -> None:
+    async def main() -> None:
+        leader, deliveries = leader_of(b"x", b"y"), leader_of()
+        host, hosted = await follower_with(leader, deliveries)
+        told = both_of(host, None, None)
+        hosted.replied(replace(told, committed=(1, 0)), (None, None))
+        isr = tuple(member for member in record().isr if is_in_sync or member.node != "b")
+        hosted.step(RecordSeen(8, replace(record(), isr=isr)))
+        part, frames = more_of(leader)
+        hosted.replied(both_of(host, part, None), (frames, None))
+        (done,) = host.on_the_way or []
+        done(None)
+        hosted.replied(replace(both_of(host, None, None), committed=(3, 0)), (None, None))
+        commit = hosted._commits.of(2)
+        if is_in_sync:
+            assert commit == Commit(3, host.wall_us(), ("a", "b", "c"))
+        else:
+            assert commit is None
         await hosted.close()
 
     run(main())

@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from penstock.broker.commits import Commits
 from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
 from penstock.broker.recollection import Recollection
@@ -74,6 +75,9 @@ class Host(Protocol):
 
     def now_us(self) -> int:
         """Of the machine's boot."""
+
+    def wall_us(self) -> int:
+        """Of the calendar."""
 
     def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]: ...
 
@@ -153,6 +157,7 @@ class Hosted:
         self._is_closed = False
         # For when this node leads.
         self.recollection: Recollection = Recollection(logs[0])
+        self._commits = Commits()
         for each in logs:
             each.hold_back(each.start_offset, anew=True)
 
@@ -257,6 +262,20 @@ class Hosted:
         self._arrived = arrived
         self.step(reply)
         self._arrived = (None, None)
+        if self.partition is None:
+            self._note_commit()
+
+    def _note_commit(self) -> None:
+        """Of a copy that is in sync, as soon as it is told: others may see everything so far. One that is not in sync
+        copies what was committed long ago, nobody knows when."""
+        committed = min(self.replica.committed[MESSAGES], self.logs[MESSAGES].end_offset)
+        if committed <= self._commits.last:
+            return
+        site = self.replica.site
+        if self.record is not None and self.record.is_in_sync(site.node, site.disk):
+            self._commits.add(committed, self._host.wall_us(), self._in_sync())
+        else:
+            self._commits.clear()
 
     def data(self, part: Data, number: int, bytes_max: int = SENT_BYTES_MAX) -> tuple[Data, FrameRun]:
         """What is sent of it, and of what was appended since."""
@@ -384,7 +403,7 @@ class Hosted:
                 self._is_opening = True
                 self._job(self._open)
             return
-        self.partition = partition
+        self.partition, partition.commits = partition, self._commits
         self._tell_epoch(partition)
         self._count(partition)
         for number in LOGS:
@@ -410,9 +429,13 @@ class Hosted:
         return () if record is None else tuple(member.node for member in record.isr)
 
     def _cut(self, effect: Cut) -> None:
+        if effect.log == MESSAGES:
+            self._commits.cut(effect.offset)
         self._change(effect.log, partial(self.logs[effect.log].truncate, effect.offset))
 
     def _reset(self, effect: Reset) -> None:
+        if effect.log == MESSAGES:
+            self._commits.clear()
         self._change(effect.log, partial(self.logs[effect.log].reset, effect.start))
 
     def _change(self, number: int, change: Callable[[], None]) -> None:

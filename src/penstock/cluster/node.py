@@ -475,6 +475,9 @@ class Node:
     def now_us(self) -> int:
         return self._time.now_us()
 
+    def wall_us(self) -> int:
+        return self._clock.now_us()
+
     def on_a_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return self.queue.on_a_thread(work)
 

@@ -11,6 +11,7 @@ import pytest
 import penstock
 from cluster_nodes import LocalCluster
 from penstock.client.blocking import Received
+from penstock.clock import SystemClock
 from penstock.errors import AlreadyExists, InvalidSetting, LogCorrupt
 from penstock.storage.log import Log
 
@@ -139,6 +140,21 @@ def test_a_trace_tells_on_which_nodes_a_message_was(cluster: LocalCluster) -> No
         steps = {step.what: step for step in q.trace(published.id).steps}
     assert sorted((steps["REPLICATED"].place or "").split(", ")) == ["a", "b", "c"]
     assert steps["PUBLISHED"].time_us <= steps["REPLICATED"].time_us
+
+
+def test_a_trace_tells_so_whoever_leads(cluster: LocalCluster) -> None:
+    cluster.create("t", 1)
+    with penstock.connect(cluster.address) as q:
+        q.publish("t", b"first")
+        traced = q.publish("t", b"traced").id
+        # With this one, those who follow hear that the one before is committed.
+        q.publish("t", b"next")
+        before = {step.what: step for step in q.trace(traced).steps}["REPLICATED"]
+        now_us = SystemClock().now_us()
+        cluster.stop(leader_of(cluster, "t"))
+        after = {step.what: step for step in q.trace(traced).steps}["REPLICATED"]
+    assert after.place == before.place
+    assert before.time_us <= after.time_us <= now_us
 
 
 def test_a_topic_that_is_deleted_leaves_nothing_on_any_node(cluster: LocalCluster, tmp_path: Path) -> None:
