@@ -106,7 +106,7 @@ def test_keys_that_may_be_parked_where_nobody_leads_are_not_said_to_be_none(orde
     expect(page.get_by_text("No keys are parked.")).to_be_visible()
     answer = {"keys": [], "unknown": {"orders": [1, 2]}}
     page.route("**/v1/groups/billing/parked-keys*", lambda route: route.fulfill(json=answer))
-    told = "Nobody leads 2 partitions (1, 2) of orders. What is parked there is not known."
+    told = "Nobody serves 2 partitions (1, 2) of orders. What is parked there is not known."
     expect(page.get_by_text(told)).to_be_visible()
     expect(page.get_by_text("No keys are parked.")).not_to_be_visible()
     expect(page.get_by_text("0 + ?")).to_be_visible()

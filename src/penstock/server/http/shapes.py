@@ -361,7 +361,7 @@ class Group(_Out):
     created_at: TimeShown
     lag: Annotated[
         dict[str, list[int | None]],
-        Meta(description="Messages not done, by topic, for each partition; null where nobody leads it at the moment."),
+        Meta(description="Messages not done, by topic, for each partition; null where nobody serves it at the moment."),
     ]
     members: Annotated[dict[str, list[Assigned]], Meta(description="What each member may lease from.")]
 
@@ -393,7 +393,7 @@ class ParkedKeys(_Out):
     keys: list[ParkedKey]
     unknown: Annotated[
         dict[str, list[int]],
-        Meta(description="By topic, partitions that nobody leads at the moment. What is parked there is not known."),
+        Meta(description="By topic, partitions that nobody serves at the moment. What is parked there is not known."),
     ] = {}
 
 

@@ -55,7 +55,7 @@ export function draw({ meter, refresh }, { group, keys, unknown }) {
 }
 
 const notLed = ([topic, numbers]) =>
-  `Nobody leads ${some(numbers.length, "partition")} (${numbers.join(", ")}) of ${topic}.`;
+  `Nobody serves ${some(numbers.length, "partition")} (${numbers.join(", ")}) of ${topic}.`;
 
 const consume = (group) => [
   "Start one: ",
@@ -75,7 +75,7 @@ function lagTable(group, rows) {
       { name: "Topic", cell: (r) => h("a", { href: `#/topics/${encodeURIComponent(r.topic)}` }, r.topic) },
       { name: "Partition", number: true, cell: (r) => String(r.partition) },
       { name: "Lag", number: true, cell: (r) => (r.lag === null ? "?" : count(r.lag)) },
-      { name: "Compared", cell: (r) => (r.lag === null ? "nobody leads it" : bar(r.lag, most)) },
+      { name: "Compared", cell: (r) => (r.lag === null ? "nobody serves it" : bar(r.lag, most)) },
       { name: "Members", wide: true, cell: (r) => owners(r).join(", ") || "–" },
     ],
     rows,

@@ -96,6 +96,6 @@ export class Meter {
   }
 }
 
-/** Nobody leads some of its partitions at the moment. */
+/** Nobody serves some of its partitions at the moment. */
 export const isPartial = (group) => Object.values(group.lag).flat().includes(null);
 export const total = (numbers) => numbers.reduce((sum, n) => sum + n, 0);

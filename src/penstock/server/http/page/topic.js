@@ -68,7 +68,7 @@ function drawPartitions({ meter }, topic) {
   const most = Math.max(...topic.partitions.map((part) => meter.partition(topic.name, part.number) ?? 0));
   const notes = [
     hot.size ? "A hot partition gets at least three times the average: a few keys have most of the messages." : "",
-    topic.unknown.length ? `Nobody leads ${some(topic.unknown.length, "partition")} (${topic.unknown.join(", ")}).` : "",
+    topic.unknown.length ? `Nobody serves ${some(topic.unknown.length, "partition")} (${topic.unknown.join(", ")}).` : "",
   ];
   const note = notes.filter(Boolean).join(" ") || null;
   const rows = table(
