@@ -121,7 +121,7 @@ Fault = Callable[[Stage, Random], Awaitable[None]]
 async def _killed(stage: Stage, name: str, kind: str, down_s: float) -> None:
     async with stage.turns[name]:
         happened = stage.begins(kind, name)
-        happened(stage.node(name).kill() == -9)
+        happened(await asyncio.to_thread(stage.node(name).kill) == -9)
         await asyncio.sleep(down_s)
         await stage.start(name)
 
@@ -150,7 +150,7 @@ async def kill_all(stage: Stage, rng: Random) -> None:
         for name in names:
             await stack.enter_async_context(stage.turns[name])
         happened = stage.begins("kill_all", " ".join(names))
-        codes = [stage.cluster.process(name).kill() for name in names]
+        codes = await asyncio.gather(*[asyncio.to_thread(stage.cluster.process(name).kill) for name in names])
         happened(codes == [-9] * len(codes))
         await asyncio.sleep(rng.uniform(0.0, TTL_S))
         if "etcd" in names:
@@ -199,7 +199,7 @@ async def pause_coordinator_long(stage: Stage, rng: Random) -> None:
 async def kill_etcd(stage: Stage, rng: Random) -> None:
     async with stage.turns["etcd"]:
         happened = stage.begins("kill_etcd", "etcd")
-        happened(stage.cluster.etcd.kill() == -9)
+        happened(await asyncio.to_thread(stage.cluster.etcd.kill) == -9)
         await asyncio.sleep(rng.uniform(0.2, 2.0) * TTL_S)
         await stage.start("etcd")
 
@@ -216,13 +216,13 @@ async def _cut(stage: Stage, kind: str, name: str, pairs: list[tuple[str, str]],
     assert network is not None
     happened = stage.begins(kind, " ".join(f"{source}>{target}" for source, target in pairs))
     for pair in pairs:
-        network.cut(*pair)
+        await asyncio.to_thread(network.cut, *pair)
     source, target = pairs[0]
     port = stage.cluster.etcd.port if target == "etcd" else stage.node(target).port
     happened(await asyncio.to_thread(network.dropped, source, target, port))
     await asyncio.sleep(for_s)
     for pair in pairs:
-        network.mend(*pair)
+        await asyncio.to_thread(network.mend, *pair)
 
 
 def _both_ways(name: str, others: list[str]) -> list[tuple[str, str]]:
@@ -326,7 +326,7 @@ async def wipe_disk(stage: Stage, rng: Random) -> None:
     name = await stage.leader(rng) if rng.random() < 0.5 else stage.any(rng)
     async with stage.turns[name]:
         happened = stage.begins("wipe_disk", name)
-        killed = stage.node(name).kill()
+        killed = await asyncio.to_thread(stage.node(name).kill)
         stage.node(name).wipe()
         happened(killed == -9 and not any(stage.node(name).data.iterdir()))
         await asyncio.sleep(rng.uniform(0.0, 1.5) * TTL_S)

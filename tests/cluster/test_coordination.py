@@ -214,9 +214,10 @@ def test_a_group_is_taken_for_a_new_one_only_if_all_partitions_say_so_or_it_was_
 @pytest.mark.parametrize("unheard", ["leaderless", "mute"])
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_an_old_group_that_is_new_to_a_topic_begins_at_its_end_once_all_partitions_have_said_so(
-    unheard: str, is_begun: bool
+    unheard: str, is_begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as an election takes, those that do not say are waited for."""
+    monkeypatch.setattr("penstock.cluster.beginnings.BRIEF_S", 20.0)
 
     async def work(cluster: Cluster) -> None:
         cluster.record.created_us -= 2_000_000

@@ -340,6 +340,9 @@ def grpc_call(method: str, made: Callable[[Doors], Any]) -> Ask:
                 if method == "PublishStream" and reply.HasField("failure"):
                     return str(reply.failure.code)
         except grpc.aio.AioRpcError as error:
+            if "execute_batch" in (error.debug_error_string() or ""):
+                # Refused while its first message was being sent: the library says that this failed, and not why.
+                return await ask(doors, key)
             return str(dict(error.trailing_metadata() or ())["penstock-code"])
         return "ok"
 

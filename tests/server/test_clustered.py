@@ -131,10 +131,10 @@ def test_a_file_to_trust_by_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_min_isr_can_be_changed_and_holds_for_every_partition_at_once(tmp_path: Path, etcd: str) -> None:
     with local_cluster(tmp_path, etcd, "a", "b") as cluster, penstock.connect(cluster.address) as q:
         q.create_topic("orders", 3, replicas=2)
-        assert {each.min_isr for each in cluster.report().partitions} == {1}
+        cluster.until(lambda report: {each.min_isr for each in report.partitions} == {1})
         info = q.change_topic("orders", min_isr=2)
         assert (info.settings["replicas"], info.settings["min_isr"]) == (2, 2)
-        assert {each.min_isr for each in cluster.report().partitions} == {2}
+        cluster.until(lambda report: {each.min_isr for each in report.partitions} == {2})
         q.publish("orders", b"paid")
 
 

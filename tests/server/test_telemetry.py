@@ -27,7 +27,7 @@ from penstock.client.client import Client
 from penstock.clock import SystemClock
 from penstock.errors import InvalidSetting
 from penstock.local.transport import LocalTransport
-from penstock.server import telemetry, telemetry_spans
+from penstock.server import telemetry, telemetry_otlp, telemetry_spans
 from penstock.server.config import Address, Config, load
 from penstock.server.metrics import Counts
 from penstock.server.server import Ready, Server
@@ -506,6 +506,13 @@ async def one_message(ready: Ready) -> None:
             await message.ack()
 
 
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is offered is sent before the end, however long that takes."""
+    monkeypatch.setattr(telemetry_otlp, "_CLOSE_S", 30.0)
+
+
+@pytest.mark.usefixtures("_patient")
 def test_a_server_tells_a_collector_over_otlp(tmp_path: Path) -> None:
     with collector() as there:
         run_server(config(tmp_path, there.url), one_message)
@@ -587,6 +594,7 @@ class Failing(InMemorySpanExporter):
         return SpanExportResult.FAILURE
 
 
+@pytest.mark.usefixtures("_patient")
 def test_what_a_slow_collector_does_not_take_is_dropped_and_counted() -> None:
     stuck, counts = Stuck(), Counts()
     sink = OtlpSink(stuck, "s", counts, queue_max=10)
@@ -599,6 +607,7 @@ def test_what_a_slow_collector_does_not_take_is_dropped_and_counted() -> None:
     assert stuck.taken == counts.spans["exported"] == 11
 
 
+@pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize("how", [None, OSError("no route")])
 def test_what_a_collector_refuses_is_counted_as_failed(how: Exception | None) -> None:
     counts = Counts()

@@ -9,7 +9,7 @@ import pytest
 
 from cluster_doors import Door
 from cluster_nodes import LocalCluster
-from penstock.client.cluster_requests import DrainNode
+from penstock.client.cluster_requests import ClusterReport, DrainNode
 from penstock.server.config import Address
 
 ANY_PORT = Address("127.0.0.1", 0)
@@ -21,9 +21,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, etcd: str) -> Iterator[Loc
     try:
         cluster.start("a", "b", "c", http=ANY_PORT, grpc=ANY_PORT)
         cluster.call(DrainNode("c"))
+        for each in cluster.nodes.values():
+            # Whoever places partitions knows of it.
+            cluster.until(is_drained, "penstock://" + each.native)
         yield cluster
     finally:
         cluster.close()
+
+
+def is_drained(report: ClusterReport) -> bool:
+    return any(node.id == "c" and node.is_draining for node in report.nodes)
 
 
 @pytest.fixture(scope="module")

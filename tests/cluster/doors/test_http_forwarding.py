@@ -104,7 +104,7 @@ def test_a_poll_waits_until_something_comes(door: Door, topic: str) -> None:
 
 def test_a_poll_says_for_how_long_it_has_its_messages(door: Door, topic: str) -> None:
     door.published(topic, "x")
-    (first,) = door.polled_all(topic, 1, group="short", visibility="50ms")
+    (first,) = door.polled_all(topic, 1, group="short", visibility="1s")
     (again,) = door.polled_all(topic, 1, group="short", visibility="5m")
     assert again["id"] == first["id"]
     assert (first["attempt"], again["attempt"]) == (1, 2)

@@ -103,7 +103,7 @@ def test_the_client_goes_on_when_the_member_it_talks_to_and_which_leads_is_gone(
         async with opened(addresses, connect_s=1.0, request_s=1.0) as store:
             view = View(store, prefix, BootTime(), reconcile_us=500_000)
             await patiently(view.start)
-            session = await patiently(lambda: store.session(20))
+            session = await patiently(lambda: store.session(60))
             await put(store, prefix + "before", b"1")
             if how == "killed":
                 await asyncio.to_thread(leader.kill)

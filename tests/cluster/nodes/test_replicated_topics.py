@@ -168,6 +168,8 @@ def test_a_topic_that_is_deleted_leaves_nothing_on_any_node(cluster: LocalCluste
             (message,) = consumer.poll(max=1, wait="10s")
             assert message.value == b"new"
     cluster.until(lambda report: len(report.partitions) == 1)
+    copies = [tmp_path / node / "partitions" for node in ("a", "b", "c")]
+    cluster.until(lambda report: all(len(list(each.iterdir())) == 1 for each in copies))
     for node in ("a", "b", "c"):
         cluster.stop(node)
         assert len(list((tmp_path / node / "partitions").iterdir())) == 1

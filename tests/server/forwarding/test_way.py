@@ -72,7 +72,7 @@ def test_everything_that_a_door_asks_for_goes_through(tmp_path: Path) -> None:
 
 def test_a_consumer_that_joins_for_a_session_is_not_kept_by_the_connection(tmp_path: Path) -> None:
     async def work(here: Served) -> None:
-        way, settings = Way(lines_to(here.place)), {"session_us": 2_000_000}
+        way, settings = Way(lines_to(here.place)), {"session_us": 5_000_000}
         await way.call(CreateTopic("t", 1, {}))
         await way.join("g", "silent", ["t"], settings)
         assert list((await way.call(DescribeGroup("g"))).members) == ["silent"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 _SECOND_US = 1_000_000
+# Who follows, and has nothing to copy, is heard of every second; and that is looked at every second.
+_LAG_US_MIN = 3 * _SECOND_US
 
 
 class Timing(Struct, frozen=True):
@@ -23,4 +25,4 @@ class Timing(Struct, frozen=True):
     @classmethod
     def of_session(cls, ttl_us: int) -> Timing:
         """The two that go with how soon a node is taken for dead."""
-        return cls(lag_us=ttl_us * 2 // 3, trust_us=ttl_us * 5 // 6)
+        return cls(lag_us=max(ttl_us * 2 // 3, _LAG_US_MIN), trust_us=ttl_us * 5 // 6)
