@@ -21,7 +21,7 @@ def work(path: str) -> None:
     """Publishes, consumes, and says what it has been told. Never ends by itself."""
     with penstock.open(path) as q:
         q.create_topic("jobs", partitions=2)
-        consumer = q.consumer("workers", "jobs", visibility="2s")
+        consumer = q.consumer("workers", "jobs", visibility="5s")
         number = 0
         while True:
             for _ in range(10):
@@ -49,7 +49,7 @@ def main(path: str) -> None:
         print("published and told so:", "all there" if published <= stored else published - stored)
         # What was leased when the process died comes again when its leases have run out.
         again = []
-        for message in q.consumer("workers", "jobs", until_idle="6s"):
+        for message in q.consumer("workers", "jobs", until_idle="10s"):
             again.append(message.id)
             message.ack()
         twice = acknowledged & set(again)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.cluster.etcd import process as etcd_process
+
 # How long an example takes is no test: the machine may have other work, and a clean checkout has tables to make first.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -16,6 +18,10 @@ settings.load_profile("patient")
 # it needs. A worker of Spark's has to answer within 10 s, whatever else the machine does.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ |= {"SPARK_SUBMIT_OPTS": SHORT_LIVED, "SPARK_LAUNCHER_OPTS": SHORT_LIVED}
+
+# One of four workers has its own: nobody takes a port while its process is started anew.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+etcd_process._PORTS = range(20_000 + 3_000 * _WORKER, 23_000 + 3_000 * _WORKER)
 
 TESTS = Path(__file__).parent
 # Begun first, so that no worker is left with one of them when the others have nothing more to do.

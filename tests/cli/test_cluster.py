@@ -119,6 +119,7 @@ def test_a_move_that_leaves_no_node_to_spare_is_warned_of(run: Run, own: LocalCl
 def test_a_node_that_is_gone_is_bad_news(run: Run, own: LocalCluster) -> None:
     own.create("orders", 2)
     own.stop("c")
+    own.until(lambda report: [node.id for node in report.nodes if not node.is_alive] == ["c"])
     told = run("cluster", "status", "--server", own.address, "-o", "json")
     assert told.code == 1
     assert told.json["gone"] == ["c"]
@@ -204,9 +205,9 @@ def test_a_leader_is_elected_by_name_and_by_preference(run: Run, nodes: LocalClu
         "elected": [{"topic": "orders", "partition": 0, "from": row["leader"], "to": other}],
         "is_done": True,
     }
-    assert nodes.partition("orders", 0).leader == other
+    nodes.until(lambda report: found(report, "orders", 0).leader == other)
     assert f"{other}" in run.ok("cluster", "elect").out
-    assert nodes.partition("orders", 0).leader == row["replicas"][0]
+    nodes.until(lambda report: found(report, "orders", 0).leader == row["replicas"][0])
     assert "lead already" in run.ok("cluster", "elect", "orders").out
 
 
@@ -269,14 +270,13 @@ def test_partitions_are_moved_and_the_new_node_gets_its_share(run: Run, own: Loc
     assert len(plan["moves"]) >= 2
     done = run.ok("cluster", "rebalance", "-o", "json").json
     assert (done["moves"], done["is_done"]) == (plan["moves"], True)
-    report = own.report()
-    assert [node.replicas for node in report.nodes] == [2, 2, 2, 2]
-    assert all(each.leader == each.replicas[0] for each in report.partitions)
+    own.until(lambda report: [node.replicas for node in report.nodes] == [2, 2, 2, 2])
+    own.until(lambda report: all(each.leader == each.replicas[0] for each in report.partitions))
     (old, _) = own.partition("orders", 0).replicas
     (new, *_) = set("abcd") - set(own.partition("orders", 0).replicas)
     told = run.ok("cluster", "reassign", "orders:0", f"{new},{old}", "--wait")
     assert told.lines[1].split()[-1] == f"{new},{old}"
-    assert own.partition("orders", 0).replicas == (new, old)
+    own.until(lambda report: found(report, "orders", 0).replicas == (new, old))
     assert "nothing to move" in run.ok("cluster", "reassign", "orders:0", f"{new},{old}").out
 
 
@@ -296,14 +296,13 @@ def test_a_move_that_takes_long_is_shown_and_can_be_called_off(run: Run, own: Lo
     (moving,) = run.ok("cluster", "status", "-o", "json").json["moving"]
     assert moving["progress"] < 1
     assert run.ok("cluster", "reassign", "orders:0", "--cancel", "--wait").code == 0
-    assert own.partition("orders", 0).replicas == (only,)
+    own.until(lambda report: found(report, "orders", 0).replicas == (only,))
 
 
 def test_a_node_is_drained_and_taken_back(run: Run, own: LocalCluster) -> None:
     own.create("orders", 3)
     assert "b leads nothing" in run.ok("cluster", "drain", "b").out
-    report = own.report()
-    assert not any(each.leader == "b" for each in report.partitions)
+    own.until(lambda report: not any(each.leader == "b" for each in report.partitions))
     assert "draining: b" in run.ok("cluster", "status").out
     assert "alive, draining" in run.ok("cluster", "nodes").out
     run.ok("cluster", "drain", "c")
@@ -316,7 +315,7 @@ def test_a_node_is_drained_and_taken_back(run: Run, own: LocalCluster) -> None:
     answer = run.ok("cluster", "drain", "c", "--move", "-o", "json").json
     assert answer["is_done"]
     assert [move["partition"] for move in answer["moves"]] == [0, 1, 2]
-    assert all(sorted(each.replicas) == ["a", "b", "d"] for each in own.report().partitions)
+    own.until(lambda report: all(sorted(each.replicas) == ["a", "b", "d"] for each in report.partitions))
 
 
 @pytest.mark.parametrize("where", ["orders:0", "orders", None])

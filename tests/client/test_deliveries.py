@@ -223,8 +223,12 @@ def test_partitions_are_read_one_after_the_other_and_read_on_later(tmp_path: Pat
             assert [row["partition"] for row in rows] == sorted(row["partition"] for row in rows)
             assert {row["consumer"] for row in rows if row["offset"] is not None} == {"me"}
             chosen = q.deliveries("t", partitions=[2, 0], from_offset={2: 1}, to_offset={0: 1})
-            assert await chosen.offsets() == {2: (1, ends[2][1]), 0: (0, 1)}
-            assert await chosen.ends() == {2: ends[2], 0: ends[0]}
+            # The broker may have written something of its own since.
+            offsets, last = await chosen.offsets(), await chosen.ends()
+            assert list(offsets) == list(last) == [2, 0]
+            assert (offsets[0], offsets[2][0]) == ((0, 1), 1)
+            assert ends[2][1] <= offsets[2][1] <= last[2][1]
+            assert [last[number][0] for number in (2, 0)] == [ends[number][0] for number in (2, 0)]
         # What has happened since, and nothing else.
         later = q.deliveries("t", from_offset={number: end for number, (_, end) in ends.items()})
         since = [row for batch in [batch async for batch in later.batches()] for row in batch.to_pylist()]

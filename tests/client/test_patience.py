@@ -20,7 +20,7 @@ from penstock.errors import (
 UNSENT = ConnectionLost("refused", was_sent=False)
 
 
-def raised_by(*errors: PenstockError, retry_s: float = 0.05) -> PenstockError:
+def raised_by(*errors: PenstockError, retry_s: float = 0.5) -> PenstockError:
     """The last of them without end."""
     left = list(errors)
 

@@ -408,13 +408,13 @@ def test_a_session_whose_lease_was_taken_away_hears_of_it(etcd: Real | Fake) -> 
     key, other = etcd.prefix + "a", etcd.prefix + "b"
 
     async def work(store: Store) -> None:
-        session = await store.session(2)
+        session = await store.session(10)
         await store.commit({}, [Put(key, b"1", session)])
         etcd.expire(session.lease)
         assert not session.lost.is_set()
         with pytest.raises(SessionLost, match="nothing was changed"):
             await store.commit({}, [Put(other, b"1"), Put(key, b"1", session)])
-        await etcd.pass_s(1)
+        await etcd.pass_s(5)
         await session.lost.wait()
         assert isinstance(session.failure, SessionLost)
         assert not session.is_valid()
@@ -432,7 +432,7 @@ def test_a_session_lives_for_longer_than_its_time_to_live_and_its_keys_go_when_n
     kept, left = etcd.prefix + "kept", etcd.prefix + "left"
 
     async def work(store: Store) -> None:
-        keeping, leaving = await store.session(3), await store.session(3)
+        keeping, leaving = await store.session(5), await store.session(7)
         begin = won(await store.commit({}, [Put(kept, b"1", keeping), Put(left, b"1", leaving)])) + 1
         leaving._keeping.cancel()
         waiting = asyncio.create_task(changes(store, etcd.prefix, begin, 1))

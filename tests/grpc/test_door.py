@@ -293,7 +293,7 @@ def test_no_more_calls_are_taken_than_may_be_under_way(tmp_path: Path, monkeypat
     monkeypatch.setattr(door, "CALLS_MAX", 2)
 
     async def work(here: Served, q: Any) -> None:
-        await topic(q)
+        await here.site.broker.create_topic("t", 1)
         polls = [q.Poll(polled(consumer=name, wait_us=20_000_000)) for name in ("one", "two")]
         while not all(here.door._desk.members.has("g", name) for name in ("one", "two")):
             await asyncio.sleep(0)

@@ -190,8 +190,8 @@ def test_a_long_poll_whose_client_goes_has_leased_nothing(serve: Any) -> None:
 
 def test_a_consumer_that_waits_is_alive(serve: Any) -> None:
     async def work(here: Any) -> None:
-        await here.ok("POST", "/v1/groups", {"name": "g", "session": "1500ms"})
-        waits = [asyncio.create_task(here.polled(consumer=name, wait="3s")) for name in ("a", "b")]
+        await here.ok("POST", "/v1/groups", {"name": "g", "session": "3s"})
+        waits = [asyncio.create_task(here.polled(consumer=name, wait="5s")) for name in ("a", "b")]
         assert await asyncio.gather(*waits) == [[], []]
         members = here.site.broker.consumers.of("g")
         assert not any("ran out" in change.reason for change in members.history)

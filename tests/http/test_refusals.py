@@ -269,7 +269,7 @@ def test_who_is_too_slow_is_let_go(serve: Any, head: bytes) -> None:
             assert b'"code":"too_slow"' in answer
         assert len(here.door.connections) <= 1
 
-    serve(work, limits=Limits(http_head_us=100_000))
+    serve(work, limits=Limits(http_head_us=1_000_000))
 
 
 def _has_come(only: connection.Connection, size: int) -> bool:

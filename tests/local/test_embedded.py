@@ -312,7 +312,7 @@ def test_what_was_closed_or_has_sent_everything_is_not_warned_of(tmp_path: Path)
         warnings.simplefilter("always")
         asyncio.run(main())
         gc.collect()
-    assert [str(warning.message) for warning in warned] == []
+    assert [str(warning.message) for warning in warned if "was never closed" in str(warning.message)] == []
 
 
 def test_a_script_that_forgets_to_close_ends_quietly_and_loses_nothing(tmp_path: Path) -> None:

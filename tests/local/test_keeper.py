@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -25,6 +26,9 @@ class FakeBroker:
         self.enough = asyncio.Event()
 
     async def tick(self) -> None:
+        if self.enough.is_set():
+            # Whoever waits for that may be a while in stopping it.
+            return
         self.ticks += 1
         if self.ticks >= 10:
             self.enough.set()
@@ -71,8 +75,9 @@ class StuckBroker(FakeBroker):
         self.left = 0
 
     async def tick(self) -> None:
+        is_over = self.enough.is_set()
         await super().tick()
-        if self._is_tick:
+        if self._is_tick and not is_over:
             await self._wait()
 
     async def maintain(self) -> None:
@@ -127,6 +132,10 @@ def test_after_a_failure_the_embedded_broker_refuses_to_go_on() -> None:
         consumer = client.consumer("w", "orders", visibility="1ms", backoff={"initial": "1ms"})
         await consumer.poll()
         is_broken = True
+        # There is something to write, also if all of that was written before.
+        with suppress(PenstockError):
+            await client.publish("orders", b"a")
+            await consumer.poll()
         # It ends by itself when there is nothing left to keep.
         assert transport._keeper is not None
         await asyncio.wait_for(transport._keeper._task, 30)

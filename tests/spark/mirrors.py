@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from broker_process import BrokerProcess
 from penstock.broker.settings import TopicSettings
@@ -21,6 +22,7 @@ from penstock.spark.connecting import Connecting
 from penstock.spark.pipeline.progress import Meter, Progress
 from penstock.spark.pipeline.running import _report
 from penstock.spark.pipeline.spec import Trigger
+from spark.pipeline_runs import until_in_time
 
 Fields = tuple[Any, ...]
 
@@ -43,8 +45,13 @@ def mirror_of(source: BrokerProcess, target: BrokerProcess, *topics: str, **more
 
 def run(spark: SparkSession, mirror: Mirror, checkpoint: Path) -> Progress:
     """Until everything that is there is mirrored."""
-    (query,) = start(spark, mirror, str(checkpoint), "mirror")
-    query.awaitTermination()
+
+    def once() -> StreamingQuery:
+        (query,) = start(spark, mirror, str(checkpoint), "mirror")
+        query.awaitTermination()
+        return query
+
+    query = until_in_time(once)
     meter = Meter()
     for progress in query.recentProgress:
         meter.take(_report(progress))

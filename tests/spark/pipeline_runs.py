@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.spec import Pipeline
+
+T = TypeVar("T")
+# Spark gives a worker ten seconds to begin, on a busy machine, too.
+LATE = "Python worker failed to connect back."
 
 
 class Ran(NamedTuple):
@@ -16,3 +21,13 @@ class Ran(NamedTuple):
 
 Parse = Callable[[str], Pipeline]
 Run = Callable[[str], Ran]
+
+
+def until_in_time(work: Callable[[], T]) -> T:
+    """Again, if a worker of Spark's was late."""
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if cause_of(error) != LATE:
+                raise

@@ -8,7 +8,7 @@ import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
-from time import monotonic
+from time import process_time
 from typing import Any
 
 import pyarrow as pa
@@ -173,24 +173,24 @@ def test_an_array_in_blocks_with_their_sizes_is_one_array() -> None:
     ],
 )
 def test_what_is_not_of_the_schema_is_a_bad_row_and_no_other_is(type: Any, value: bytes) -> None:
-    begun = monotonic()
+    begun = process_time()
     good = {"int": b"\2", "string": b"\2a", "boolean": b"\1"}.get(str(type))
     if good is not None:
         rows = decoded(type, *[good] * 50, value, *[good] * 50)
         assert rows == [*[rows[0]] * 50, ..., *[rows[0]] * 50]
         assert rows[0] is not ...
     assert decoded(type, None, value) == [None, ...]
-    assert monotonic() - begun < 5
+    assert process_time() - begun < 5
 
 
 def test_rows_that_fit_are_kept_beside_those_that_do_not_and_looking_for_them_takes_no_longer_the_more_they_are() -> (
     None
 ):
     good, bad = b"\2a", b"\2\xff"
-    begun = monotonic()
+    begun = process_time()
     assert decoded("string", *[bad, good, None, bad] * 5_000) == [..., "a", None, ...] * 5_000
     assert decoded("string", *[bad] * 3) == [...] * 3
-    assert monotonic() - begun < 5
+    assert process_time() - begun < 5
 
 
 def test_a_mistake_of_ours_makes_no_row_bad(monkeypatch: pytest.MonkeyPatch) -> None:

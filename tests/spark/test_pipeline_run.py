@@ -33,6 +33,7 @@ from penstock.spark.pipeline.running import Job, Stop, _advised, run
 from penstock.spark.pipeline.session import _defaults, stop_query
 from penstock.spark.pipeline.spec import Source, Trigger
 from penstock.spark.pipeline.state import State, Store
+from spark.pipeline_runs import LATE
 
 MESSAGES = 12
 # More than there are batches until somebody notices.
@@ -217,8 +218,8 @@ class Disturbing(Told):
             self._broker.kill()
 
     def retrying(self, reason: str) -> None:
-        assert reason.endswith("[connection_lost]")
-        if "retrying" not in self.events:
+        assert reason.endswith("[connection_lost]") or reason == LATE
+        if "retrying" not in self.events and reason != LATE:
             self.events.append("retrying")
             self._broker.start()
             publish_words(self._broker, 1, WORDS)
