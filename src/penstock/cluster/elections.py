@@ -88,7 +88,9 @@ class Elections:
         return found
 
     async def _lead_unclean(self, identity: str, record: PartitionRecord, node: str, loses: str) -> bool:
-        """False if it has changed meanwhile: somebody in sync may have come back."""
+        """False if that has changed meanwhile: somebody in sync may have come back, or who was to lead may be gone."""
+        if node not in self._node.members.live:
+            return False
         elected = election.elect_unclean(record, node, self._node.members.live)
         is_done = await self._records.change(identity, lambda now: elected if now == record else None)
         if is_done:
