@@ -40,26 +40,37 @@ def test_on_which_nodes_it_was_is_told_as_it_was_then() -> None:
     assert commits.last == 30_000
 
 
-def test_what_is_cut_off_is_forgotten_and_others_come_to_its_offsets() -> None:
+def test_what_was_committed_nobody_knows_when_is_not_said_to_have_been_later() -> None:
+    commits = Commits()
+    commits.add(1, 10, ("a",))
+    commits.skip(5)
+    commits.skip(4)
+    commits.skip(9)
+    commits.add(12, 120, ("a", "b"))
+    assert commits.of(1) is commits.of(4) is commits.of(5) is commits.of(8) is None
+    assert commits.of(9) == commits.of(11) == Commit(12, 120, ("a", "b"))
+    commits.skip(20)
+    assert commits.of(12) is None
+    assert commits.last == 20
+
+
+def test_others_come_to_the_same_offsets() -> None:
     commits = Commits()
     for offset in (1, 5, 9):
-        commits.add(offset, offset * 10, ("a", "b") if offset < 9 else ("a",))
-    commits.cut(7)
-    assert commits.of(4) == Commit(5, 50, ("a", "b"))
-    assert commits.of(5) is None
-    commits.add(8, 99, ("c",))
-    assert commits.of(5) == commits.of(7) == Commit(8, 99, ("c",))
-    commits.cut(0)
-    assert commits.last == 0
-    assert commits.of(4) is None
-
-
-def test_after_a_gap_nothing_is_said_of_what_was_before() -> None:
-    commits = Commits()
-    for offset in (1, 5):
         commits.add(offset, offset, ("a",))
     commits.clear()
-    commits.add(9, 90, ("a",))
-    commits.add(12, 120, ("a",))
-    assert commits.of(4) is commits.of(8) is None
-    assert commits.of(9) == Commit(12, 120, ("a",))
+    assert commits.last == 0
+    commits.add(6, 90, ("b",))
+    commits.add(8, 120, ("b",))
+    assert commits.of(4) is commits.of(5) is None
+    assert commits.of(6) == commits.of(7) == Commit(8, 120, ("b",))
+
+
+def test_skipped_steps_do_not_keep_old_ones() -> None:
+    commits = Commits()
+    for offset in range(1, 60_001, 2):
+        commits.skip(offset)
+        commits.add(offset + 1, offset, ("a",))
+    assert commits.of(59_999) == Commit(60_000, 59_999, ("a",))
+    assert commits.of(1_000) is None
+    assert len(commits._offsets) <= 20_000

@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 
 _NETWORKS = range(1, 250)
 # Four addresses for each link: one of the host, one of the router.
@@ -52,6 +53,8 @@ class Network:
         self._router = f"{self._name}-r"
         self.hosts = ["test", *hosts]
         assert len(self.hosts) <= _LINKS_MAX
+        # Faults come and go by several threads.
+        self._lock = Lock()
         self._cuts: set[tuple[str, str]] = set()
 
     def address(self, host: str) -> str:
@@ -113,14 +116,16 @@ class Network:
 
     def cut(self, source: str, target: str) -> None:
         """Nothing that the one sends reaches the other any more."""
-        if (source, target) not in self._cuts:
-            self._rule("add", source, target)
-            self._cuts.add((source, target))
+        with self._lock:
+            if (source, target) not in self._cuts:
+                self._rule("add", source, target)
+                self._cuts.add((source, target))
 
     def mend(self, source: str, target: str) -> None:
-        if (source, target) in self._cuts:
-            self._rule("del", source, target)
-            self._cuts.discard((source, target))
+        with self._lock:
+            if (source, target) in self._cuts:
+                self._rule("del", source, target)
+                self._cuts.discard((source, target))
 
     def mend_all(self) -> None:
         for source, target in list(self._cuts):

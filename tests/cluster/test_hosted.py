@@ -40,10 +40,11 @@ class Host:
         self.on_the_way: list[Callable[[PenstockError | None], None]] | None = None
         self.failures: list[PenstockError] | None = None
         self.woken: list[Hosted] = []
+        self.passed_us = 0
         self.proposed: list[PartitionRecord] = []
 
     def now_us(self) -> int:
-        return 100 * SECOND_US
+        return 100 * SECOND_US + self.passed_us
 
     def wall_us(self) -> int:
         return 100 * SECOND_US
@@ -478,25 +479,26 @@ def test_little_copies_of_both_logs_are_under_way_at_once_and_asked_behind_when_
     run(main())
 
 
-@pytest.mark.parametrize("is_in_sync", [True, False])
-def test_only_a_copy_that_is_in_sync_knows_when_something_was_committed(is_in_sync: bool) -> None:
+@pytest.mark.parametrize("how", ["in time", "late", "after it was out of sync"])
+def test_when_something_was_committed_is_known_to_a_copy_that_is_in_sync_and_hears_of_it_in_time(how: str) -> None:
     async def main() -> None:
         leader, deliveries = leader_of(b"x", b"y"), leader_of()
         host, hosted = await follower_with(leader, deliveries)
         told = both_of(host, None, None)
         hosted.replied(replace(told, committed=(1, 0)), (None, None))
-        isr = tuple(member for member in record().isr if is_in_sync or member.node != "b")
-        hosted.step(RecordSeen(8, replace(record(), isr=isr)))
+        if how == "after it was out of sync":
+            others = tuple(member for member in record().isr if member.node != "b")
+            hosted.step(RecordSeen(8, replace(record(), isr=others)))
+            hosted.step(RecordSeen(9, record()))
         part, frames = more_of(leader)
         hosted.replied(both_of(host, part, None), (frames, None))
         (done,) = host.on_the_way or []
         done(None)
+        host.passed_us += 2 * SECOND_US if how == "late" else 0
         hosted.replied(replace(both_of(host, None, None), committed=(3, 0)), (None, None))
+        assert hosted._commits.last == 3
         commit = hosted._commits.of(2)
-        if is_in_sync:
-            assert commit == Commit(3, host.wall_us(), ("a", "b", "c"))
-        else:
-            assert commit is None
+        assert commit == (Commit(3, host.wall_us(), ("a", "b", "c")) if how == "in time" else None)
         await hosted.close()
 
     run(main())

@@ -22,13 +22,18 @@ from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
 from penstock.cluster.partitions import Partitions
 from penstock.cluster.records import Records
-from penstock.errors import OutcomeUnknown, StaleMetadata
+from penstock.errors import NotEnoughReplicas, OutcomeUnknown, StaleMetadata
 from penstock.testing import FakeEtcd, ManualTime
 
 KEYS = Keys()
 LIVE = {node: Registered(f"disk-{node}", f"process-{node}") for node in ("a", "b")}
 # What was in sync is dead.
-RECORD = replace(first("t", 0, ("a", "b"), 1, LIVE), isr=(Member("dead", "disk-dead"),), leader="dead")
+RECORD = replace(
+    first("t", 0, ("a", "b"), 1, LIVE),
+    replicas=("dead", "a", "b"),
+    isr=(Member("dead", "disk-dead"),),
+    leader="dead",
+)
 
 
 class Here:
@@ -37,18 +42,28 @@ class Here:
         self.etcd = FakeEtcd(self.time)
         self.view = View(self.etcd.store(), KEYS.prefix, self.time)
         self.partitions = Partitions(self.view, KEYS)
+        self.live = dict(LIVE)
         topic = SimpleNamespace(name="t", partitions=("p",))
         node: Any = SimpleNamespace(
             view=self.view,
             partitions=self.partitions,
             keys=KEYS,
-            members=SimpleNamespace(live=LIVE),
+            members=SimpleNamespace(live=self.live),
             catalog=SimpleNamespace(topics=[topic]),
         )
         self.records = Records(node, self.etcd.store())
 
+        # By node: of what epoch its copy's last message is, and where it ends.
+        self.copies = {"a": (1, 4), "b": (1, 5)}
+        self.while_asked: Callable[[], None] = lambda: None
+
         async def replicas(identities: object) -> Any:
-            return {("b", "p"): SimpleNamespace(ends=(5, 5))}, None
+            self.while_asked()
+            heard = {
+                (node, "p"): SimpleNamespace(last_epoch=epoch, ends=(end, 0))
+                for node, (epoch, end) in self.copies.items()
+            }
+            return heard, None
 
         survey: Any = SimpleNamespace(replicas=replicas)
         self.elections = Elections(node, self.records, survey)
@@ -130,6 +145,63 @@ def test_an_unclean_election_is_told_of_also_if_its_answer_was_lost_and_the_new_
         assert told.leader == "b"
         assert len(here.record().isr) == 2
         assert "unclean election: b's copy of partition 0 of t ends at offset 5" in caplog.text
+
+    on_records(work)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_nothing_is_given_up_if_somebody_in_sync_comes_back_meanwhile(is_known: bool) -> None:
+    """Also if only etcd knows of it."""
+
+    async def work(here: Here) -> None:
+        def come_back() -> None:
+            here.etcd.commit({}, [Put(KEYS.broker("dead"), b"{}")], [])
+            if is_known:
+                here.live["dead"] = Registered("disk-dead", "another process")
+
+        here.while_asked = come_back
+        with pytest.raises(StaleMetadata):
+            await here.elections.elect(ElectLeaders("t", 0, "b", is_unclean=True))
+        assert here.record() == RECORD
+
+    on_records(work)
+
+
+def test_who_is_to_lead_and_is_gone_meanwhile_is_not_elected() -> None:
+    async def work(here: Here) -> None:
+        refresh = here.view.refresh
+
+        async def read() -> None:
+            await refresh()
+            here.live.pop("b", None)
+
+        # The record was changed by somebody else first: it is looked at once more.
+        here.while_asked = lambda: (here.put(RECORD), setattr(here.view, "refresh", read))[0]
+        with pytest.raises(StaleMetadata):
+            await here.elections.elect(ElectLeaders("t", 0, is_unclean=True))
+        assert here.record() == RECORD
+
+    on_records(work)
+
+
+def test_a_copy_that_nobody_has_heard_of_is_not_taken_for_none() -> None:
+    async def work(here: Here) -> None:
+        del here.copies["b"]
+        for is_dry in (True, False):
+            with pytest.raises(NotEnoughReplicas, match="b has not said how far its copy of partition 0 of t goes"):
+                await here.elections.elect(ElectLeaders("t", 0, is_unclean=True, is_dry=is_dry))
+        (told,) = await here.elections.elect(ElectLeaders("t", 0, "a", is_unclean=True))
+        assert told.leader == here.record().leader == "a"
+
+    on_records(work)
+
+
+def test_a_copy_of_a_later_epoch_has_more_though_it_is_shorter() -> None:
+    async def work(here: Here) -> None:
+        here.copies = {"a": (6, 108), "b": (5, 120)}
+        (told,) = await here.elections.elect(ElectLeaders("t", 0, is_unclean=True))
+        assert told.leader == "a"
+        assert "a's copy of partition 0 of t ends at offset 108" in told.loses
 
     on_records(work)
 

@@ -323,7 +323,7 @@ GRPC: dict[str, tuple[list[Right], Callable[[Doors], Any]]] = {
 
 
 def grpc_call(method: str, made: Callable[[Doors], Any]) -> Ask:
-    async def ask(doors: Doors, key: str | None) -> str:
+    async def ask(doors: Doors, key: str | None, tries: int = 5) -> str:
         metadata = () if key is None else (("authorization", f"Bearer {key}"),)
         try:
             call = getattr(doors.stub, method)
@@ -340,9 +340,9 @@ def grpc_call(method: str, made: Callable[[Doors], Any]) -> Ask:
                 if method == "PublishStream" and reply.HasField("failure"):
                     return str(reply.failure.code)
         except grpc.aio.AioRpcError as error:
-            if "execute_batch" in (error.debug_error_string() or ""):
+            if tries > 1 and "execute_batch" in (error.debug_error_string() or ""):
                 # Refused while its first message was being sent: the library says that this failed, and not why.
-                return await ask(doors, key)
+                return await ask(doors, key, tries - 1)
             return str(dict(error.trailing_metadata() or ())["penstock-code"])
         return "ok"
 

@@ -71,8 +71,8 @@ def test_a_door_for_others_needs_keys_or_a_word(address: str) -> None:
         ({"cluster": "http://etcd:2379"}, "a node of a cluster has a name of its own: --node-id"),
         ({"cluster": "http://etcd:2379", "node_id": "a", "native": "none"}, "reach each other at their native doors"),
         ({"cluster": "http://root:SECRET@etcd:2379", "node_id": "a"}, "no user and password in it"),
-        ({"session_ttl": "1500ms"}, "session_ttl is 1s to 600s, in whole seconds"),
-        ({"session_ttl": "0s"}, "session_ttl is 1s to 600s, in whole seconds"),
+        ({"session_ttl": "1500ms"}, "session_ttl is 2s to 600s, in whole seconds"),
+        ({"session_ttl": "1s"}, "session_ttl is 2s to 600s, in whole seconds"),
         ({"session_ttl": "soon"}, "session_ttl: a duration is written as"),
     ],
 )

@@ -12,6 +12,7 @@ from penstock.spark.pipeline.spec import Pipeline
 T = TypeVar("T")
 # Spark gives a worker ten seconds to begin, on a busy machine, too.
 LATE = "Python worker failed to connect back."
+_TRIES = 3
 
 
 class Ran(NamedTuple):
@@ -25,9 +26,10 @@ Run = Callable[[str], Ran]
 
 def until_in_time(work: Callable[[], T]) -> T:
     """Again, if a worker of Spark's was late."""
-    while True:
+    for _ in range(_TRIES - 1):
         try:
             return work()
         except Exception as error:
             if cause_of(error) != LATE:
                 raise
+    return work()

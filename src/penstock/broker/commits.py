@@ -12,6 +12,7 @@ from threading import Lock
 from typing import NamedTuple
 
 _STEPS_MAX = 10_000
+_UNKNOWN = 0
 
 
 class Commit(NamedTuple):
@@ -42,41 +43,42 @@ class Commits:
         if self._offsets and offset <= self._offsets[-1]:
             return
         with self._lock:
-            self._offsets.append(offset)
-            self._times.append(time_us)
+            self._append(offset, time_us)
             if not self._nodes or self._nodes[-1] != nodes:
                 self._since.append(offset)
                 self._nodes.append(nodes)
-            if len(self._offsets) >= 2 * _STEPS_MAX:
-                self._forget_first(len(self._offsets) - _STEPS_MAX)
+
+    def skip(self, offset: int) -> None:
+        """It was committed so far, and nobody here knows when."""
+        if self._offsets and offset <= self._offsets[-1]:
+            return
+        with self._lock:
+            if self._times and self._times[-1] == _UNKNOWN:
+                self._offsets[-1] = offset
+            else:
+                self._append(offset, _UNKNOWN)
 
     def of(self, offset: int) -> Commit | None:
-        """The step with which this message was committed; None if that was before, or is forgotten, or is to come."""
+        """The step with which this message was committed; None if that is not known, or is to come."""
         with self._lock:
             at = bisect_right(self._offsets, offset)
-            if not 0 < at < len(self._offsets):
+            if not 0 < at < len(self._offsets) or self._times[at] == _UNKNOWN:
                 return None
             step = self._offsets[at]
             nodes = self._nodes[bisect_right(self._since, step) - 1]
             return Commit(step, self._times[at], nodes)
 
-    def cut(self, offset: int) -> None:
-        """The log ends there: others may come to the offsets beyond."""
-        with self._lock:
-            self._keep(bisect_right(self._offsets, offset))
-
     def clear(self) -> None:
-        """What is added next says nothing of what was before."""
+        """Others may come to the same offsets. What is added first then says nothing of what was before."""
         with self._lock:
-            self._keep(0)
+            for each in (self._offsets, self._times, self._since, self._nodes):
+                del each[:]
 
-    def _keep(self, count: int) -> None:
-        del self._offsets[count:], self._times[count:]
-        kept = bisect_right(self._since, self.last) if count else 0
-        del self._since[kept:], self._nodes[kept:]
-
-    def _forget_first(self, count: int) -> None:
-        del self._offsets[:count], self._times[:count]
-        # The last of those that were before the first step that is left is what it was then.
-        count = bisect_right(self._since, self._offsets[0]) - 1
-        del self._since[:count], self._nodes[:count]
+    def _append(self, offset: int, time_us: int) -> None:
+        self._offsets.append(offset)
+        self._times.append(time_us)
+        if len(self._offsets) >= 2 * _STEPS_MAX:
+            del self._offsets[:_STEPS_MAX], self._times[:_STEPS_MAX]
+            # The last of those before the first step that is left is what it was then.
+            over = max(0, bisect_right(self._since, self._offsets[0]) - 1)
+            del self._since[:over], self._nodes[:over]

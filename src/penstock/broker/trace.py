@@ -88,7 +88,7 @@ def _replicated(partition: Partition, append_time: int, offset: int) -> Step:
     """On which nodes it was when others could see it first."""
     commit = partition.commits.of(offset)
     if commit is None:
-        return Step(append_time, "REPLICATED", reason="before this node was in sync, or too long ago to say when")
+        return Step(append_time, "REPLICATED", reason="when is not known by this node, or not any more")
     return Step(max(commit.time_us, append_time), "REPLICATED", place=", ".join(commit.nodes))
 
 

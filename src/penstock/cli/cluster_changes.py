@@ -11,13 +11,13 @@ import typer
 
 from penstock.cli.bundles import bundled
 from penstock.cli.cluster_site import Call, Site
-from penstock.cli.cluster_view import names, place
+from penstock.cli.cluster_view import names, place, some
 from penstock.cli.cluster_waiting import Step, emptied, led, moved, wait_for
 from penstock.cli.given import duration_given, names_given, size_given
 from penstock.cli.options import OutputOption, Yes
 from penstock.cli.output import EXIT_BAD_NEWS, Column, Output, console, note, print_json, print_table
 from penstock.cli.shown import counted
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.cluster_requests import ClusterReport, Elected, ElectLeaders, Move
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ELECTED_WITHIN_S, _ASKED_AGAIN_S = 15.0, 2.0
 
 _UNDRAINED = (
-    "may lead again, and does what it is preferred for when no leader has changed for ten seconds (`penstock cluster "
+    "may lead again, and leads what it is preferred for once no leader has changed for ten seconds (`penstock cluster "
     "elect`: at once); what was moved stays (`penstock cluster rebalance` spreads replicas)"
 )
 
@@ -128,13 +128,14 @@ def elect(
             if not yes:
                 raise InvalidInput(f"{loses}. If that is meant, say --yes as well", argument="--yes")
             note(f"{loses}.")
-        elected = call(ElectLeaders(topic, number, node, is_unclean=unclean))
-        left = _led(call, None if unclean else ElectLeaders(topic, number, node), elected)
-        if unclean:
-            _warn_of_nobody(call, topic, number)
+            elected = _elected_unclean(call, would)
+            left = _led(call, None, elected) or _leaderless(call, topic, number)
+        else:
+            elected = call(ElectLeaders(topic, number, node))
+            left = _led(call, ElectLeaders(topic, number, node), elected)
     if output is Output.JSON:
         print_json(console(), {"elected": [_elected_json(each) for each in elected], "is_done": not left})
-    elif not elected:
+    elif not elected and not unclean:
         console().print("nothing to do: they lead already")
     else:
         columns = [Column("topic"), Column("partition", is_number=True), Column("from"), Column("to")]
@@ -174,6 +175,30 @@ def drain(
     what = "is being drained" if left is None or left else "leads nothing" + (" and has no replicas" if move else "")
     _print_drained(output, node, left == "", moves, f"{node} {what}")
     _end(left)
+
+
+def _elected_unclean(call: Call, would: list[Elected]) -> list[Elected]:
+    """Those that were told, by whom was told. What is different by now is left alone."""
+    from penstock.client.cluster_requests import ElectLeaders
+
+    elected = []
+    for each in would:
+        try:
+            elected += call(ElectLeaders(each.topic, each.number, each.leader, is_unclean=True))
+        except PenstockError as error:
+            if len(would) == 1:
+                raise
+            note(f"{each.topic}:{each.number} is left alone: {error.message}")
+    return elected
+
+
+def _leaderless(call: Call, topic: str | None, number: int | None) -> str:
+    """Which still are. Empty if none is."""
+    from penstock.client.cluster_requests import SurveyCluster
+
+    report = call(SurveyCluster(() if topic is None else (topic,)))
+    left = [place(each) for each in report.partitions if not each.leader and number in (None, each.number)]
+    return f"nobody leads {some(left)}" if left else ""
 
 
 # --- waiting ------------------------------------------------------------------------------------------------
@@ -252,16 +277,6 @@ def _warn_of_no_spare(call: Call, moves: Sequence[Move]) -> None:
             note(
                 f"{each.topic}:{each.number} will have {count} replicas, and its min_isr is {each.min_isr}: while one "
                 "of those nodes is away, nothing can be published there with acks=all"
-            )
-
-
-def _warn_of_nobody(call: Call, topic: str | None, number: int | None) -> None:
-    from penstock.client.cluster_requests import SurveyCluster
-
-    for each in call(SurveyCluster(() if topic is None else (topic,))).partitions:
-        if not each.leader and number in (None, each.number):
-            note(
-                f"nobody leads {place(each)}: no node with a copy is alive; those that have one: {names(each.replicas)}"
             )
 
 

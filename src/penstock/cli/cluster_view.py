@@ -52,7 +52,7 @@ def place(partition: PartitionReport) -> str:
 
 
 def waits_for(partition: PartitionReport) -> str:
-    """Of one that nobody leads: who must come back for that."""
+    """Of one that nobody leads: who must come back for that, with the disk it had."""
     return f"waits for {' or '.join(partition.last_in_sync)}" if partition.last_in_sync else "-"
 
 
@@ -231,7 +231,7 @@ def _print_status(
         ("nodes", nodes + (f"; draining: {', '.join(draining)}" if draining else "")),
         ("controller", report.controller or "none"),
         ("topics", f"{report.topics}, with {counted(len(report.partitions), 'partition')}"),
-        *((name, _some(shown.get(what, []))) for what, name in _WRONG.items()),
+        *((name, some(shown.get(what, []))) for what, name in _WRONG.items()),
         ("moving", str(len(moving)) + (f", at {shown_size(report.throttle)}/s at most" if report.throttle else "")),
     ]
     out = console()
@@ -253,7 +253,7 @@ def _state(report: ClusterReport, wrong: dict[str, list[str]]) -> str:
     return "something is wrong" if wrong else "all is well"
 
 
-def _some(whom: list[str]) -> str:
+def some(whom: list[str]) -> str:
     if not whom:
         return "0"
     shown = ", ".join(whom[:_ROWS_MAX])

@@ -149,7 +149,7 @@ class ElectLeaders(Request[list[Elected]], frozen=True):
     """The preferred leaders, or `node`, of one partition or of all of a topic; without a topic, of all there are.
 
     `is_unclean`: only where nobody leads and nobody in sync is alive, and somebody who may lack what was acknowledged.
-    `is_dry` changes nothing, and says what would be.
+    `is_dry` changes nothing, and says what would be: of an unclean election also for several partitions.
     """
 
     topic: str | None
@@ -177,7 +177,8 @@ class UndrainNode(Request[None], frozen=True):
 
 class ReplicaReport(msgspec.Struct, frozen=True):
     """A copy on the node that answers: of both logs, where they start and end. If it leads: how far each of the
-    `followers` has come, if it has been heard of, and which of those in sync do not keep up."""
+    `followers` has come, if it has been heard of, and which of those in sync do not keep up. `last_epoch` is that of
+    the last message in it."""
 
     id: str
     epoch: int
@@ -186,6 +187,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     ends: tuple[int, int]
     followers: dict[str, tuple[int, int]] = {}
     lagging: tuple[str, ...] = ()
+    last_epoch: int = 0
 
 
 class DescribeReplicas(Request[list[ReplicaReport]], frozen=True):

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.client.cluster_requests import Elected, ElectLeaders
 from penstock.cluster.core import election
 from penstock.cluster.core.record import PartitionRecord
+from penstock.cluster.etcd.store import ABSENT
 from penstock.cluster.node import Node
 from penstock.cluster.records import Records, listed, name_of
 from penstock.cluster.survey import Survey
 from penstock.errors import InvalidInput, NodeNotFound, NotEnoughReplicas, PenstockError, StaleMetadata
 
 log = logging.getLogger("penstock.cluster")
+
+
+class _Copy(NamedTuple):
+    """Of a log. One of a later epoch has more of what is committed, also if it is shorter."""
+
+    last_epoch: int
+    end: int
+    node: str
 
 
 class Elections:
@@ -58,7 +68,8 @@ class Elections:
         return election.elect(record, {leader: live[leader]}) if leader in live else None
 
     async def _elect_unclean(self, request: ElectLeaders) -> list[Elected]:
-        """One that is named is refused if there is no need, or nobody to elect. Of several, such are left alone."""
+        """Of several it is only told what would be, where there is need and somebody to elect. To give something up is
+        said of one partition, for what was told to be lost is what is lost then."""
         if request.topic is None:
             partitions = self._records.all()
         else:
@@ -66,45 +77,77 @@ class Elections:
         if request.partition is not None:
             for record in partitions.values():
                 self._check_lost(record)
+        elif not request.is_dry:
+            raise InvalidInput("an unclean election is of one partition: TOPIC:PARTITION", argument="partition")
         lost = {identity: record for identity, record in partitions.items() if self._is_lost(record)}
         if not lost:
             raise InvalidInput(
                 f"each partition of {request.topic or 'every topic'} has somebody alive with all of it that is "
                 "committed: there is no need to give anything up"
             )
-        ends = await self._copies_of(lost)
-        chosen = {identity: node for identity in lost if (node := _longest(ends[identity], request.node))}
-        if not chosen:
-            raise _nobody(request.node, lost, ends)
-        found = []
-        for identity, node in chosen.items():
-            record = lost[identity]
-            loses = _loses(record, node, ends[identity][node])
-            elected_as = msgspec.structs.replace(self._elected(record, node), loses=loses)
-            if request.is_dry or await self._lead_unclean(identity, record, node, loses):
-                found.append(elected_as)
-            elif request.partition is not None:
-                raise StaleMetadata(f"{name_of(record)} has changed meanwhile; look again", partition=identity)
+        copies = await self._copies_of(lost)
+        found, failure = [], None
+        for identity, record in lost.items():
+            try:
+                chosen = self._chosen(record, copies[identity], request.node)
+            except PenstockError as error:
+                failure = failure or error
+                continue
+            loses = _loses(record, chosen.node, chosen.end)
+            if not request.is_dry:
+                await self._lead_unclean(identity, record, chosen.node, loses)
+            found.append(msgspec.structs.replace(self._elected(record, chosen.node), loses=loses))
+        if not found and failure is not None:
+            raise failure
         return found
 
-    async def _lead_unclean(self, identity: str, record: PartitionRecord, node: str, loses: str) -> bool:
-        """False if that has changed meanwhile: somebody in sync may have come back, or who was to lead may be gone."""
-        if node not in self._node.members.live:
-            return False
-        elected = election.elect_unclean(record, node, self._node.members.live)
-        is_done = await self._records.change(identity, lambda now: elected if now == record else None)
-        if is_done:
-            log.warning("unclean election: %s", loses)
-        return is_done
+    async def _lead_unclean(self, identity: str, record: PartitionRecord, node: str, loses: str) -> None:
+        live = self._node.members.live
+        elected = election.elect_unclean(record, node, live)
 
-    async def _copies_of(self, lost: dict[str, PartitionRecord]) -> dict[str, dict[str, int]]:
-        """By partition, where the copies end of those who answer."""
+        def decide(now: PartitionRecord) -> PartitionRecord | None:
+            is_as_told = now == record and node in self._node.members.live
+            return elected if is_as_told and self._is_lost(now) else None
+
+        # Somebody in sync may come back at any moment.
+        keys = self._node.keys
+        gone = {keys.broker(member.node): ABSENT for member in record.isr if member.node not in live}
+        if not await self._records.change(identity, decide, guards=gone):
+            raise StaleMetadata(f"{name_of(record)} has changed meanwhile; look again", partition=identity)
+        log.warning("unclean election: %s", loses)
+
+    async def _copies_of(self, lost: dict[str, PartitionRecord]) -> dict[str, dict[str, _Copy]]:
+        """By partition and node, of those who answer."""
         heard, _ = await self._survey.replicas(tuple(lost))
-        ends: dict[str, dict[str, int]] = {identity: {} for identity in lost}
+        copies: dict[str, dict[str, _Copy]] = {identity: {} for identity in lost}
         for (node, identity), told in heard.items():
             if lost[identity].hosts(node) and node in self._node.members.live:
-                ends[identity][node] = told.ends[0]
-        return ends
+                copies[identity][node] = _Copy(told.last_epoch, told.ends[0], node)
+        return copies
+
+    def _chosen(self, record: PartitionRecord, copies: dict[str, _Copy], wanted: str | None) -> _Copy:
+        """Who is wanted, or who has most of it."""
+        if wanted is not None:
+            if wanted not in copies:
+                raise NodeNotFound(
+                    f"{wanted} is not alive, or has no copy of {name_of(record)}; those that have one: "
+                    f"{listed(sorted(copies))}",
+                    nodes=sorted(copies),
+                )
+            return copies[wanted]
+        mute = [node for node in record.hosting if node in self._node.members.live and node not in copies]
+        if mute:
+            raise NotEnoughReplicas(
+                f"{listed(mute)} has not said how far its copy of {name_of(record)} goes: try again, or name who is to "
+                "lead (--node)",
+                nodes=mute,
+            )
+        if not copies:
+            raise NotEnoughReplicas(
+                f"no node with a copy of {name_of(record)} is alive: {listed(record.hosting)}",
+                nodes=list(record.hosting),
+            )
+        return max(copies.values())
 
     def _is_lost(self, record: PartitionRecord) -> bool:
         """Nobody leads it, and nobody will who is alive."""
@@ -133,8 +176,8 @@ class Elections:
         if node not in self._node.members.live:
             if is_preferred:
                 raise NodeNotFound(
-                    f"{node}, the preferred leader of {name_of(record)}, is not alive; alive and in sync are "
-                    f"{listed(self._in_sync(record))}: name one of them (--node)",
+                    f"{node}, the preferred leader of {name_of(record)}, is not alive; others that are, and in sync "
+                    f"(--node): {listed(self._in_sync(record))}",
                     node=node,
                 )
             raise self._records.unknown(node)
@@ -158,27 +201,6 @@ class Elections:
     def _elected(self, record: PartitionRecord, leader: str) -> Elected:
         before = record.leader if election.is_led(record, self._node.members.live) else None
         return Elected(record.topic, record.number, before or "", leader)
-
-
-# --- giving up what only lost disks have ---------------------------------------------------------------------
-
-
-def _longest(ends: dict[str, int], wanted: str | None) -> str | None:
-    """Who has most of it, or who is wanted; None if there is no such copy."""
-    if wanted is not None:
-        return wanted if wanted in ends else None
-    return max(ends, key=lambda name: (ends[name], name), default=None)
-
-
-def _nobody(wanted: str | None, lost: dict[str, PartitionRecord], ends: dict[str, dict[str, int]]) -> PenstockError:
-    what = name_of(next(iter(lost.values()))) if len(lost) == 1 else f"any of {len(lost)} partitions without a leader"
-    having = sorted({node for each in ends.values() for node in each})
-    if wanted is not None:
-        return NodeNotFound(
-            f"{wanted} is not alive, or has no copy of {what}; those that have one: {listed(having)}", nodes=having
-        )
-    hosting = sorted({node for record in lost.values() for node in record.hosting})
-    return NotEnoughReplicas(f"no node with a copy of {what} is alive: {listed(hosting)}", nodes=hosting)
 
 
 def _loses(record: PartitionRecord, node: str, end: int) -> str:

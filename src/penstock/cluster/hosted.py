@@ -66,6 +66,8 @@ Logs = tuple[Log, Log]
 SENT_BYTES_MAX = 2 * MIB
 # Of one log, kept for the next follower that asks for the same.
 _KEPT_BYTES_MAX = 16 * KIB
+# What a copy hears later than this after the reply before may have been so for a while.
+_TOLD_WITHIN_US = 1_000_000
 # After something that passes.
 _AGAIN_S = 0.5
 
@@ -157,7 +159,10 @@ class Hosted:
         self._is_closed = False
         # For when this node leads.
         self.recollection: Recollection = Recollection(logs[0])
+        # When messages were committed, and what that is known by: the last reply, and that none was missed.
         self._commits = Commits()
+        self._replied_us = 0
+        self._was_out_of_sync = True
         for each in logs:
             each.hold_back(each.start_offset, anew=True)
 
@@ -200,6 +205,7 @@ class Hosted:
                 event = self._events.popleft()
                 for effect in self.replica.step(self._host.now_us(), event):
                     _DO[type(effect)](self, effect)
+                self._was_out_of_sync |= isinstance(event, RecordSeen) and not self._is_in_sync()
                 partition = self.partition
                 if partition is not None and (isinstance(event, RecordSeen | Tick) or partition.too_few is not None):
                     self._count(partition)
@@ -262,20 +268,25 @@ class Hosted:
         self._arrived = arrived
         self.step(reply)
         self._arrived = (None, None)
+        before_us, self._replied_us = self._replied_us, self._host.now_us()
         if self.partition is None:
-            self._note_commit()
+            self._note_commit(self._replied_us - before_us)
 
-    def _note_commit(self) -> None:
-        """Of a copy that is in sync, as soon as it is told: others may see everything so far. One that is not in sync
-        copies what was committed long ago, nobody knows when."""
+    def _note_commit(self, since_us: int) -> None:
+        """A copy is told with what comes next how far others may see. If that comes late, or the copy was not in sync,
+        nobody here knows since when they do."""
         committed = min(self.replica.committed[MESSAGES], self.logs[MESSAGES].end_offset)
         if committed <= self._commits.last:
             return
-        site = self.replica.site
-        if self.record is not None and self.record.is_in_sync(site.node, site.disk):
-            self._commits.add(committed, self._host.wall_us(), self._in_sync())
+        if self._was_out_of_sync or since_us > _TOLD_WITHIN_US:
+            self._commits.skip(committed)
+            self._was_out_of_sync = not self._is_in_sync()
         else:
-            self._commits.clear()
+            self._commits.add(committed, self._host.wall_us(), self._in_sync())
+
+    def _is_in_sync(self) -> bool:
+        site = self.replica.site
+        return self.record is not None and self.record.is_in_sync(site.node, site.disk)
 
     def data(self, part: Data, number: int, bytes_max: int = SENT_BYTES_MAX) -> tuple[Data, FrameRun]:
         """What is sent of it, and of what was appended since."""
@@ -406,6 +417,8 @@ class Hosted:
         self.partition, partition.commits = partition, self._commits
         self._tell_epoch(partition)
         self._count(partition)
+        # Of what it was not told while it followed.
+        self._commits.skip(self.replica.committed[MESSAGES])
         for number in LOGS:
             partition.committed(number, self.replica.committed[number], self._in_sync())
         if self.serves_until_us > self._host.now_us():
@@ -430,7 +443,7 @@ class Hosted:
 
     def _cut(self, effect: Cut) -> None:
         if effect.log == MESSAGES:
-            self._commits.cut(effect.offset)
+            self._commits.clear()
         self._change(effect.log, partial(self.logs[effect.log].truncate, effect.offset))
 
     def _reset(self, effect: Reset) -> None:

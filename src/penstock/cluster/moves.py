@@ -225,7 +225,7 @@ class Moves:
 def _check_any(brokers: Mapping[str, Broker]) -> None:
     if not brokers:
         raise NotEnoughReplicas(
-            "no node would be left that is alive and not being drained: start another, or undo a drain "
+            "there is no other node that is alive and not being drained: start one, or undo a drain "
             "(`penstock cluster drain NODE --undo`)"
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from penstock.broker.names import DEAD_LETTERS
 from penstock.cluster.core.record import PartitionRecord, encode
@@ -79,8 +80,14 @@ class Records:
 
     # --- changes -----------------------------------------------------------------------------------------
 
-    async def change(self, identity: str, decide: Decide, also: Iterable[Put] = ()) -> bool:
-        """False if there was nothing to change. In the view, when this returns."""
+    async def change(
+        self,
+        identity: str,
+        decide: Decide,
+        also: Iterable[Put] = (),
+        guards: Mapping[str, int] = MappingProxyType({}),
+    ) -> bool:
+        """False if there was nothing to change. In the view, when this returns. `guards` are as those of `commit`."""
         key = self._node.keys.partition(identity)
         for _ in range(_TRIES):
             placed = self._node.partitions.get(identity)
@@ -90,7 +97,7 @@ class Records:
             if wanted is None:
                 return False
             try:
-                outcome = await self._store.commit({key: placed.revision}, [Put(key, encode(wanted)), *also])
+                outcome = await self._store.commit({**guards, key: placed.revision}, [Put(key, encode(wanted)), *also])
             except OutcomeUnknown:
                 await self._node.view.refresh()
                 now = self._node.partitions.get(identity)

@@ -151,4 +151,5 @@ def replica_report(hosted: Hosted) -> ReplicaReport:
         (messages.end_offset, deliveries.end_offset),
         followers,
         hosted.lagging(),
+        messages.last_epoch,
     )

@@ -22,7 +22,7 @@ from penstock.limits import DEFAULT_LIMITS, Limits
 
 PREFIX = "PENSTOCK_"
 # ZooKeeper gives Kafka's brokers 18 s, and its raft 9 s. A leader that dies is replaced a little later than this.
-SESSION_TTL_S, SESSION_TTL_S_MAX = 6, 600
+SESSION_TTL_S, SESSION_TTL_S_MIN, SESSION_TTL_S_MAX = 6, 2, 600
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -301,14 +301,16 @@ def _ratio(name: str, given: Any) -> float:
 
 
 def _session_ttl(given: Any) -> Seconds:
-    """In whole seconds, as etcd has it; it makes less than 2 of them into 2, unless it was told to hurry itself."""
+    """In whole seconds, as etcd has it. It makes less than 2 of them into 2; and nodes hear of each other once a
+    second."""
     try:
         us = duration_us(given)
     except InvalidInput as error:
         raise InvalidSetting(f"session_ttl: {error.message}", setting="session_ttl") from error
-    if us % 1_000_000 or not 1 <= us // 1_000_000 <= SESSION_TTL_S_MAX:
+    if us % 1_000_000 or not SESSION_TTL_S_MIN <= us // 1_000_000 <= SESSION_TTL_S_MAX:
         raise InvalidSetting(
-            f"session_ttl is 1s to {SESSION_TTL_S_MAX}s, in whole seconds, not {given!r}", setting="session_ttl"
+            f"session_ttl is {SESSION_TTL_S_MIN}s to {SESSION_TTL_S_MAX}s, in whole seconds, not {given!r}",
+            setting="session_ttl",
         )
     return Seconds(us // 1_000_000)
 

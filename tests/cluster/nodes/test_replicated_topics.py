@@ -12,6 +12,7 @@ import penstock
 from cluster_nodes import LocalCluster
 from penstock.client.blocking import Received
 from penstock.clock import SystemClock
+from penstock.cluster import hosted
 from penstock.errors import AlreadyExists, InvalidSetting, LogCorrupt
 from penstock.storage.log import Log
 
@@ -142,7 +143,9 @@ def test_a_trace_tells_on_which_nodes_a_message_was(cluster: LocalCluster) -> No
     assert steps["PUBLISHED"].time_us <= steps["REPLICATED"].time_us
 
 
-def test_a_trace_tells_so_whoever_leads(cluster: LocalCluster) -> None:
+def test_a_trace_tells_so_whoever_leads(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if it was at once, however busy this machine is.
+    monkeypatch.setattr(hosted, "_TOLD_WITHIN_US", 60_000_000)
     cluster.create("t", 1)
     with penstock.connect(cluster.address) as q:
         q.publish("t", b"first")
@@ -155,6 +158,19 @@ def test_a_trace_tells_so_whoever_leads(cluster: LocalCluster) -> None:
         after = {step.what: step for step in q.trace(traced).steps}["REPLICATED"]
     assert after.place == before.place
     assert before.time_us <= after.time_us <= now_us
+
+
+def test_nothing_is_said_to_be_replicated_only_when_another_leads(cluster: LocalCluster) -> None:
+    cluster.create("t", 1)
+    with penstock.connect(cluster.address) as q:
+        last = [q.publish("t", b"%d" % number).id for number in range(3)][-1]
+        now_us = SystemClock().now_us()
+        cluster.stop(leader_of(cluster, "t"))
+        q.publish("t", b"more")
+        step = {step.what: step for step in q.trace(last).steps}["REPLICATED"]
+        # Whoever follows may not have been told. Then it is not known when.
+        assert step.time_us <= now_us
+        assert (step.place is None) == (step.reason == "when is not known by this node, or not any more")
 
 
 def test_a_topic_that_is_deleted_leaves_nothing_on_any_node(cluster: LocalCluster, tmp_path: Path) -> None:

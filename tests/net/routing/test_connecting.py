@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -155,8 +156,10 @@ def test_a_blocking_client_publishes_on_its_own_thread_to_each_leader_and_takes_
         try:
             transport, sent = routed(client), 0
             ways: list[Any] = []
+            until = time.monotonic() + 30
             # A connection that was slow to open is tried again.
             while not sent or sum(way._express.is_open for way in ways) < 3:
+                assert time.monotonic() < until
                 for partition in range(3):
                     await asyncio.to_thread(publish, client, range(sent, sent + 10), partition)
                 sent += 10

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 _SECOND_US = 1_000_000
 # Who follows, and has nothing to copy, is heard of every second; and that is looked at every second.
-_LAG_US_MIN = 3 * _SECOND_US
+_LAG_US_MIN = _SECOND_US * 12 // 5
 
 
 class Timing(Struct, frozen=True):

@@ -128,12 +128,13 @@ class EtcdProcess:
         try:
             with (self._directory / "data" / "member" / "snap" / "db").open("rb") as database:
                 fcntl.flock(database, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return
         except BlockingIOError as error:
             raise DirectoryLocked(
                 f"{self._directory} is in use by another etcd that is running", directory=str(self._directory)
             ) from error
+        except OSError:
+            # It is not there yet, or etcd itself says what is wrong with it.
+            return
 
     def _start(self, ports: tuple[int, int], until: float) -> None:
         client, peer = f"{self._scheme}://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
