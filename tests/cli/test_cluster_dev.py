@@ -64,9 +64,11 @@ def test_a_cluster_is_started_and_ended_and_its_data_stays(tmp_path: Path, run: 
         for pid in re.findall(r"^node .* pid (\d+) ", started.said, re.M):
             assert b"--node-id" in Path(f"/proc/{pid}/cmdline").read_bytes()
         assert len(re.findall(r"^node .* pid \d+ ", started.said, re.M)) == 2
+        handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
         told = run("cluster", "dev", "--dir", tmp_path / "dev")
         assert told.code == 2
         assert "[directory_locked]" in told.err
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
         assert "is in use by another etcd" in told.err
         assert started.stop() == 0
     with dev(tmp_path / "dev", 2) as started, penstock.connect(started.address) as q:

@@ -136,8 +136,7 @@ def dev(
     _check_home(home)
     etcd = EtcdProcess(home / "etcd")
     home.mkdir(parents=True, exist_ok=True)
-    for each in _ENDINGS:
-        signal.signal(each, _stop)
+    before = {each: signal.signal(each, _stop) for each in _ENDINGS}
     brokers: list[Node] = []
     try:
         etcd.start()
@@ -158,6 +157,8 @@ def dev(
         for broker in brokers:
             broker.stop()
         etcd.stop()
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
