@@ -61,7 +61,13 @@ def new_session(master: str, warehouse: Path, **conf: str) -> SparkSession:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = new_session("local[2]", tmp_path_factory.mktemp("warehouse"))
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    try:
+        session = new_session("local[2]", warehouse)
+    except Exception as error:
+        # On a busy machine it did not start, once in many times. Why is told here, in the test that needs it.
+        print(f"Spark did not start, and is started again: {cause_of(error)}", file=sys.stderr)
+        session = new_session("local[2]", warehouse)
     try:
         yield session
     finally:
