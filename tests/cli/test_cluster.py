@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 import penstock
-from cli.support import Run
+from cli.support import PENSTOCK, Run
 from cluster_nodes import LocalCluster, found, local_cluster
 from etcd_support import etcd_process
 from penstock.cli import cluster as cluster_commands
 from penstock.cli.cluster_view import hot_partitions, progress_of
-from penstock.client.cluster_requests import ClusterReport, FollowerReport, PartitionReport
+from penstock.client.cluster_requests import ClusterReport, ElectLeaders, FollowerReport, PartitionReport
 
 
 @pytest.fixture(scope="module")
@@ -343,6 +345,35 @@ def test_an_unclean_election_needs_both_flags_and_says_what_is_lost(
     told = run.ok(*asked, "--yes")
     assert "is lost for good" in told.err
     own.until(lambda report: found(report, "orders", 0).leader == follower)
+
+
+def test_who_follows_a_topic_is_told_what_an_unclean_election_gave_up(own: LocalCluster) -> None:
+    own.create("orders", 1, replicas=2, min_isr=1)
+    leader, follower = own.partition("orders", 0).replicas
+    with penstock.connect(own.address) as q:
+        q.publish("orders", "both have it")
+        own.until(lambda report: all(not each.messages_behind for each in found(report, "orders", 0).followers))
+        command = [str(PENSTOCK), "read", "orders", "--follow", "--server", own.address]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "both have it\n"
+            own.stop(follower)
+            q.publish("orders", "only the leader has it")
+            assert process.stdout.readline() == "only the leader has it\n"
+            process.send_signal(signal.SIGSTOP)
+            own.stop(leader)
+            own.start(follower)
+            own.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
+            own.call(ElectLeaders("orders", 0, follower, is_unclean=True))
+            own.until(lambda report: found(report, "orders", 0).leader == follower)
+            with penstock.connect(own.address) as another:
+                for number in range(5):
+                    another.publish("orders", str(number))
+            process.send_signal(signal.SIGCONT)
+            assert process.stdout.read() == ""
+            assert "[log_truncated]" in process.stderr.read()
+            assert process.wait(60) == 2
 
 
 # --- how it looks -------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 import penstock
 from cli.support import PENSTOCK, Run
 from etcd_support import needs_etcd
+from penstock.cli.cluster_dev import Node, Ports
 
 
 class Dev:
@@ -94,3 +95,18 @@ def test_a_directory_with_other_things_in_it_is_not_taken(tmp_path: Path, run: R
     assert "[invalid_input]" in told.err
     assert "[invalid_input]" in run("cluster", "dev", "--dir", tmp_path / "thesis.txt").err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_the_command_that_starts_a_node_again_has_the_ports_that_it_had(tmp_path: Path) -> None:
+    node = Node("a", tmp_path, "http://127.0.0.1:2379", Ports(0, 0, 0).of(0))
+    node.where = {"native": "127.0.0.1:4001", "http": "127.0.0.1:4002", "grpc": "none"}
+    assert " ".join(node.again).endswith("--native 127.0.0.1:4001 --http 127.0.0.1:4002 --grpc none")
+    assert "127.0.0.1:0" not in node.again
+
+
+@needs_etcd
+def test_a_directory_that_can_not_be_made_is_told(run: Run) -> None:
+    told = run("cluster", "dev", "--dir", "/proc/nowhere")
+    assert told.code == 2
+    assert "/proc/nowhere can't be made" in told.err
+    assert "[invalid_input]" in told.err

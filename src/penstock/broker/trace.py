@@ -75,21 +75,25 @@ def trace(topic: Topic, identity: MessageId) -> Trace:
     steps = [Step(stored.append_time, "PUBLISHED")]
     if message.deliver_at > stored.append_time:
         steps.append(Step(stored.append_time, "SCHEDULED", until_us=message.deliver_at))
+    story = list(_story(partition, identity, stored.append_time))
     if partition.groups.is_replicated:
-        steps.append(_replicated(partition, stored.append_time, identity.offset))
-    steps += _story(partition, identity, stored.append_time)
+        next_us = story[0].time_us if story else None
+        steps.append(_replicated(partition, stored.append_time, identity.offset, next_us))
+    steps += story
     if topic.settings.retention_age_us is not None and topic.settings.cleanup == "delete":
         until_us = stored.append_time + topic.settings.retention_age_us
         steps.append(Step(steps[-1].time_us, "RETAINED", until_us=until_us))
     return Trace(identity, steps)
 
 
-def _replicated(partition: Partition, append_time: int, offset: int) -> Step:
-    """On which nodes it was when others could see it first."""
+def _replicated(partition: Partition, append_time: int, offset: int, next_us: int | None) -> Step:
+    """On which nodes it was when others could see it first. Whoever followed then was told a moment later, and what
+    happened to it next may have come before that."""
     commit = partition.commits.of(offset)
     if commit is None:
-        return Step(append_time, "REPLICATED", reason="when is not known by this node, or not any more")
-    return Step(max(commit.time_us, append_time), "REPLICATED", place=", ".join(commit.nodes))
+        return Step(append_time, "REPLICATED", reason="time not known")
+    time_us = commit.time_us if next_us is None else min(commit.time_us, next_us)
+    return Step(max(time_us, append_time), "REPLICATED", place=", ".join(commit.nodes))
 
 
 def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator[Step]:

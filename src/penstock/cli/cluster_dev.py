@@ -53,19 +53,24 @@ class Node:
     def __init__(self, name: str, directory: Path, etcd: str, doors: list[str]) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
-        self.command = [*_penstock(), "serve", "--cluster", etcd, "--node-id", name]
-        self.command += ["--data", str(directory / name), *doors]
+        self._command = [*_penstock(), "serve", "--cluster", etcd, "--node-id", name, "--data", str(directory / name)]
+        self._doors = doors
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0
         self.told_of_end = False
         self.where: dict[str, str] = {}
+
+    @property
+    def again(self) -> list[str]:
+        """At the ports that it had: those are what clients know."""
+        return [*self._command, *(part for door, place in self.where.items() for part in (f"--{door}", place))]
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._began = log.tell()
             # A group of its own: Ctrl-C in the terminal is for us, and we end it in order.
             self._process = subprocess.Popen(
-                [*self.command, "--log-format", "json"],
+                [*self._command, *self._doors, "--log-format", "json"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -135,7 +140,10 @@ def dev(
     home = Path(directory)
     _check_home(home)
     etcd = EtcdProcess(home / "etcd")
-    home.mkdir(parents=True, exist_ok=True)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{home} can't be made: {error.strerror}", argument="--dir") from error
     before = {each: signal.signal(each, _stop) for each in _ENDINGS}
     brokers: list[Node] = []
     try:
@@ -213,7 +221,7 @@ def _watch(etcd: EtcdProcess, brokers: list[Node]) -> None:
             if broker.code is not None and not broker.told_of_end:
                 broker.told_of_end = True
                 note(f"node {broker.name} has ended ({_why(broker.code)}); to start it again:")
-                note(f"  {shlex.join(broker.command)}")
+                note(f"  {shlex.join(broker.again)}")
         if is_etcd_there and not etcd.is_running:
             is_etcd_there = False
             note(f"etcd has ended; see {etcd.log}. Nodes go on with what they lead, and nothing else can be changed.")

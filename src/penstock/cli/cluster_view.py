@@ -53,6 +53,8 @@ def place(partition: PartitionReport) -> str:
 
 def waits_for(partition: PartitionReport) -> str:
     """Of one that nobody leads: who must come back for that, with the disk it had."""
+    if partition.in_sync:
+        return f"is about to be led by {' or '.join(partition.in_sync)}"
     return f"waits for {' or '.join(partition.last_in_sync)}" if partition.last_in_sync else "-"
 
 

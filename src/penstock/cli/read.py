@@ -100,7 +100,12 @@ def _follow(q: Client, topic: str, stretch: dict[str, Any], shape: Format, limit
         flush()
         # One that is open is looked at for what is new; where it is would be opened, and read, every time.
         archive = reader.archive or stretch["archive"]
-        stretch = {"from_offset": reached, "partitions": stretch["partitions"], "archive": archive}
+        stretch = {
+            "from_offset": reached,
+            "partitions": stretch["partitions"],
+            "archive": archive,
+            "epochs": reader.epochs,
+        }
         time.sleep(FOLLOW_S)
 
 

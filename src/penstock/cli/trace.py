@@ -73,7 +73,7 @@ def _as_json(step: Step, start_us: int) -> dict[str, Any]:
 def _cells(step: Step, start_us: int) -> list[str]:
     details = [shown_text(step.reason)] if step.reason else []
     details += [f"until {rfc3339(step.until_us)[:19]}Z"] if step.until_us else []
-    details += [f"as {step.place}"] if step.place else []
+    details += [f"{'on' if step.what == 'REPLICATED' else 'as'} {step.place}"] if step.place else []
     return [
         rfc3339(step.time_us),
         "+" + shown_span(step.time_us - start_us),

@@ -6,7 +6,7 @@ import os
 import secrets
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -200,6 +200,7 @@ class Client(Admin):
         columns: Iterable[str] | None = None,
         archive: str | os.PathLike[str] | bool = False,
         whole: bool = False,
+        epochs: Mapping[int, int] | None = None,
     ) -> Reader:
         """The log as it was written: all that is there now, or [from, to) by time or offset.
 
@@ -209,6 +210,9 @@ class Client(Admin):
         With an archive, what was deleted is read from there and the rest from the log, without a gap or a duplicate: a
         directory, a URI, or True for the one that the broker names. MessagesMissing if neither has all of it. With
         `whole` that is said without an archive, too, where a reader would otherwise start with what is left.
+
+        Whoever reads on later, from an offset that was kept, keeps the `epochs` of the reader with it: then it hears of
+        an unclean election in a cluster that gave up what had been read, though others came to the same offsets.
         """
         self._check_open()
         bounds: dict[str, Any] = {
@@ -218,6 +222,7 @@ class Client(Admin):
             "to_offset": to_offset,
             "partitions": partitions,
             "columns": columns,
+            "epochs": epochs,
         }
         if archive is False and not flag_of("whole", whole):
             return Reader(self._transport, name_of("topic", topic), **bounds)

@@ -5,7 +5,9 @@ No group is involved: nothing is leased or acknowledged, and delayed messages ar
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -14,10 +16,10 @@ import pyarrow as pa
 from penstock.client.bounds import Bound, End, Offsets, chosen, numbers_of, stretches_of, within
 from penstock.client.requests import FindOffsets
 from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, between, log_schema
-from penstock.client.transport import Transport
+from penstock.client.transport import Page, Transport
 from penstock.client.words import Time
 from penstock.columns import SCHEMA
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, LogTruncated, OffsetOutOfRange
 from penstock.frame import Frame
 from penstock.limits import MIB
 
@@ -74,9 +76,13 @@ class Reader:
         to_offset: Offsets | None = None,
         partitions: Iterable[int] | None = None,
         columns: Iterable[str] | None = None,
+        epochs: Mapping[int, int] | None = None,
         bytes_max: int = MIB,
     ) -> None:
         self.topic = topic
+        # Of an earlier reader, and of this one.
+        self._kept = _epochs(epochs)
+        self._epochs = dict(self._kept)
         self._transport = transport
         self._start = Bound("from", from_time, from_offset, "earliest")
         self._end = Bound("to", to_time, to_offset, "latest")
@@ -107,6 +113,11 @@ class Reader:
         """The one that it reads from, once it has opened it."""
         return None
 
+    @property
+    def epochs(self) -> dict[int, int]:
+        """Of each partition that was read from, the leader's. For the next reader, which goes on where this one was."""
+        return dict(self._epochs)
+
     def check_whole(self) -> None:
         """A message without some of what it has would look as if it had none."""
         if self._columns is not None:
@@ -117,7 +128,15 @@ class Reader:
         ends = await self._log_ends()
         numbers = self._numbers(len(ends))
         starts, stops = [await self._found(bound, ends) for bound in (self._start, self._end)]
+        for number in numbers:
+            await self._check_not_cut(number, starts[number], ends[number][1])
         return stretches_of(numbers, ends, starts, stops)
+
+    async def _check_not_cut(self, number: int, start: int, end: int) -> None:
+        """LogTruncated if what was there, where this is to start, was given up."""
+        if start > end:
+            with suppress(OffsetOutOfRange):
+                await self._transport.read(self.topic, number, start, start + 1, 1, [], self._kept.get(number, 0))
 
     def _numbers(self, count: int) -> Sequence[int]:
         """Of the partitions that are wanted, of so many that there are."""
@@ -151,14 +170,37 @@ class Reader:
         for partition, (offset, until) in (await self.offsets()).items():
             epoch = 0
             while offset < until:
-                page = await self._transport.read(
-                    self.topic, partition, offset, until, self._bytes_max, self._columns, epoch
-                )
+                page = await self._page(partition, offset, until, epoch)
                 yield Stretch(self.topic, partition, page.frames, offset, until, self._schema)
                 if not page.frames:
                     break
                 assert page.next_offset > offset, "a read must get on"
                 offset, epoch = page.next_offset, page.epoch
+
+    async def _page(self, partition: int, offset: int, until: int, epoch: int) -> Page:
+        """`epoch` is that of the page before; 0 of the first, which is behind what an earlier reader had."""
+        kept = 0 if epoch else self._kept.get(partition, 0)
+        read = partial(self._transport.read, self.topic, partition, offset, until, self._bytes_max, self._columns)
+        try:
+            page = await read(epoch or kept)
+        except LogTruncated as error:
+            if not kept or error.details["end"] < offset:
+                raise
+            # All that the earlier one had is there.
+            page = await read(0)
+        self._epochs[partition] = page.epoch
+        return page
+
+
+def _epochs(given: Mapping[int, int] | None) -> dict[int, int]:
+    found = {} if given is None else given
+    if not isinstance(found, Mapping) or not all(
+        type(number) is type(epoch) is int and epoch >= 0 for number, epoch in found.items()
+    ):
+        raise InvalidInput(
+            f"epochs are by partition, as an earlier reader tells them, not {given!r}", argument="epochs"
+        )
+    return dict(found)
 
 
 def _names(columns: Iterable[str]) -> list[str]:

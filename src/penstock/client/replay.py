@@ -84,6 +84,7 @@ class Replay(Reader):
         for number, start, stop in zip(numbers, starts, stops, strict=True):
             first, last = ends[number]
             if start > last:
+                await self._check_not_cut(number, start, last)
                 raise OffsetOutOfRange(
                     f"partition {number} has offsets up to {last}, not {start}", start=edges[number][0], end=last
                 )
@@ -219,9 +220,7 @@ class Replay(Reader):
                 behind = ledger.next_first(topic_id, partition, offset)
                 bound = until if behind is None else min(until, behind)
                 try:
-                    page = await self._transport.read(
-                        self.topic, partition, offset, bound, self._bytes_max, self._columns, epoch
-                    )
+                    page = await self._page(partition, offset, bound, epoch)
                 except OffsetOutOfRange:
                     await self._look_again(topic_id, partition, offset)
                     continue

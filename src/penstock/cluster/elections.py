@@ -98,6 +98,10 @@ class Elections:
                 await self._lead_unclean(identity, record, chosen.node, loses)
             found.append(msgspec.structs.replace(self._elected(record, chosen.node), loses=loses))
         if not found and failure is not None:
+            if len(lost) > 1:
+                names = ", ".join(f"{record.topic}:{record.number}" for record in lost.values())
+                told = f"{failure.message}. None of these can be led: {names}"
+                raise type(failure)(told, **failure.details)
             raise failure
         return found
 
@@ -144,7 +148,7 @@ class Elections:
             )
         if not copies:
             raise NotEnoughReplicas(
-                f"no node with a copy of {name_of(record)} is alive: {listed(record.hosting)}",
+                f"no node with a copy of {name_of(record)} is alive; those that have one: {listed(record.hosting)}",
                 nodes=list(record.hosting),
             )
         return max(copies.values())

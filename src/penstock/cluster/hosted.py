@@ -442,9 +442,21 @@ class Hosted:
         return () if record is None else tuple(member.node for member in record.isr)
 
     def _cut(self, effect: Cut) -> None:
+        own = self.logs[effect.log]
         if effect.log == MESSAGES:
             self._commits.clear()
-        self._change(effect.log, partial(self.logs[effect.log].truncate, effect.offset))
+            self._tell_cut(effect.offset, own)
+        self._change(effect.log, partial(own.truncate, effect.offset))
+
+    def _tell_cut(self, offset: int, own: Log) -> None:
+        unclean = () if self.record is None else self.record.unclean
+        if own.end_offset > offset and any(epoch > own.last_epoch for epoch in unclean):
+            log.warning(
+                "%s is cut off at offset %d, and ended at %d: an unclean election has given up what was behind",
+                self.shown,
+                offset,
+                own.end_offset,
+            )
 
     def _reset(self, effect: Reset) -> None:
         if effect.log == MESSAGES:

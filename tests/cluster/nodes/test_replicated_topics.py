@@ -160,6 +160,25 @@ def test_a_trace_tells_so_whoever_leads(cluster: LocalCluster, monkeypatch: pyte
     assert before.time_us <= after.time_us <= now_us
 
 
+def test_the_steps_of_a_trace_are_in_their_order_whoever_leads(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted, "_TOLD_WITHIN_US", 60_000_000)
+    cluster.create("t", 1)
+    with penstock.connect(cluster.address) as q, q.consumer("g", "t") as consumer:
+        consumer.poll(max=1, wait="1ms")
+        sent = []
+        for number in range(5):
+            sent.append(q.publish("t", b"%d" % number).id)
+            (message,) = consumer.poll(max=1, wait="30s")
+            message.ack()
+        cluster.stop(leader_of(cluster, "t"))
+        traces = [q.trace(each).steps for each in sent]
+    for steps in traces:
+        assert [step.what for step in steps[:3]] == ["PUBLISHED", "REPLICATED", "DELIVERED"]
+        assert [step.time_us for step in steps] == sorted(step.time_us for step in steps)
+
+
 def test_nothing_is_said_to_be_replicated_only_when_another_leads(cluster: LocalCluster) -> None:
     cluster.create("t", 1)
     with penstock.connect(cluster.address) as q:
@@ -170,7 +189,7 @@ def test_nothing_is_said_to_be_replicated_only_when_another_leads(cluster: Local
         step = {step.what: step for step in q.trace(last).steps}["REPLICATED"]
         # Whoever follows may not have been told. Then it is not known when.
         assert step.time_us <= now_us
-        assert (step.place is None) == (step.reason == "when is not known by this node, or not any more")
+        assert (step.place is None) == (step.reason == "time not known")
 
 
 def test_a_topic_that_is_deleted_leaves_nothing_on_any_node(cluster: LocalCluster, tmp_path: Path) -> None:

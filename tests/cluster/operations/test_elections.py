@@ -110,7 +110,7 @@ def test_what_an_unclean_election_would_be_is_told_of_all_that_nobody_in_sync_is
     assert {(each.leader, each.in_sync, each.last_in_sync) for each in lost} == {("", (), ("a",))}
     with pytest.raises(InvalidInput, match="no need"):
         cluster.call(ElectLeaders("well", is_unclean=True, is_dry=True))
-    with pytest.raises(NotEnoughReplicas, match="no node with a copy of partition 0 of bills is alive: a"):
+    with pytest.raises(NotEnoughReplicas, match="copy of partition 0 of bills is alive; those that have one: a"):
         cluster.call(ElectLeaders("bills", is_unclean=True, is_dry=True))
     with pytest.raises(NodeNotFound, match="c is not alive, or has no copy of partition 0 of orders"):
         cluster.call(ElectLeaders("orders", node="c", is_unclean=True, is_dry=True))
@@ -168,6 +168,48 @@ def test_who_reads_what_an_unclean_election_gave_up_is_told_so(cluster: LocalClu
         assert told.value.details["end"] == end
         values = [message.value for message in q.reader("orders")]
         assert values == [b"both have it", *(str(number).encode() for number in range(since))]
+
+
+@pytest.mark.parametrize("since", [0, 20])
+def test_who_reads_on_later_with_the_epochs_of_before_is_told_if_what_it_had_was_given_up(
+    cluster: LocalCluster, since: int
+) -> None:
+    cluster.create("orders", 1, replicas=2, min_isr=1)
+    leader, follower = cluster.partition("orders", 0).replicas
+    with penstock.connect(cluster.address) as q:
+        q.publish("orders", "both have it")
+        cluster.until(lambda report: all(not each.messages_behind for each in found(report, "orders", 0).followers))
+        end = cluster.partition("orders", 0).end_offset
+        early = q.reader("orders")
+        assert len(list(early)) == 1
+        cluster.stop(follower)
+        for number in range(5):
+            q.publish("orders", f"lost {number}")
+        late = q.reader("orders")
+        *_, last = late
+        assert last.value == b"lost 4"
+        cluster.stop(leader)
+        cluster.start(follower)
+        cluster.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
+        cluster.call(ElectLeaders("orders", 0, follower, is_unclean=True))
+        cluster.until(lambda report: found(report, "orders", 0).leader == follower)
+        with penstock.connect(cluster.address) as another:
+            for number in range(since):
+                another.publish("orders", str(number))
+        with pytest.raises(LogTruncated, match="that did not have everything: what was at offset") as told:
+            list(q.reader("orders", from_offset={0: last.offset + 1}, epochs=late.epochs))
+        assert told.value.details["end"] == end
+        # Nothing of what this one had is lost.
+        after = [message.value for message in q.reader("orders", from_offset={0: end}, epochs=early.epochs)]
+        assert after == [str(number).encode() for number in range(since)]
+        # Without them it is not known, unless nothing has come that far.
+        if not since:
+            with pytest.raises(LogTruncated):
+                list(q.reader("orders", from_offset={0: last.offset + 1}))
+        # Whoever begins anew gets what is there.
+        assert len(list(late)) == 1 + since
+        with pytest.raises(InvalidInput, match="epochs are by partition"):
+            q.reader("orders", epochs={"0": 1})  # type: ignore[dict-item]
 
 
 def test_a_node_without_a_copy_is_no_candidate_for_an_unclean_election(cluster: LocalCluster) -> None:
