@@ -60,7 +60,7 @@ class Here:
         async def replicas(identities: object) -> Any:
             self.while_asked()
             heard = {
-                (node, "p"): SimpleNamespace(last_epoch=epoch, ends=(end, 0))
+                (node, "p"): SimpleNamespace(last_epoch=epoch, starts=(0, 0), ends=(end, 0))
                 for node, (epoch, end) in self.copies.items()
             }
             return heard, None
@@ -163,6 +163,39 @@ def test_nothing_is_given_up_if_somebody_in_sync_comes_back_meanwhile(is_known: 
         with pytest.raises(StaleMetadata):
             await here.elections.elect(ElectLeaders("t", 0, "b", is_unclean=True))
         assert here.record() == RECORD
+
+    on_records(work)
+
+
+@pytest.mark.parametrize("who", ["dead", "b"])
+def test_nothing_is_given_up_if_who_it_rests_on_was_started_again_meanwhile(who: str) -> None:
+    """With another disk, maybe: the one that had everything, or the one that is to lead."""
+
+    async def work(here: Here) -> None:
+        for node in ("dead", "b"):
+            here.etcd.commit({}, [Put(KEYS.broker(node), b"{}")], [])
+        here.live["dead"] = Registered("an empty disk", "process-dead")
+        await here.view.refresh()
+        here.while_asked = lambda: here.etcd.commit({}, [Put(KEYS.broker(who), b"{}")], []) and None
+        with pytest.raises(StaleMetadata):
+            await here.elections.elect(ElectLeaders("t", 0, "b", is_unclean=True))
+        assert here.record() == RECORD
+        here.while_asked = lambda: None
+        (told,) = await here.elections.elect(ElectLeaders("t", 0, "b", is_unclean=True))
+        assert told.leader == here.record().leader == "b"
+
+    on_records(work)
+
+
+def test_a_copy_of_an_older_version_that_does_not_tell_its_epoch_is_not_overlooked() -> None:
+    async def work(here: Here) -> None:
+        here.copies["a"] = (0, 120)
+        with pytest.raises(NotEnoughReplicas, match="a has not said how far its copy of partition 0 of t goes"):
+            await here.elections.elect(ElectLeaders("t", 0, is_unclean=True))
+        # One without anything has none.
+        here.copies["a"] = (0, 0)
+        (told,) = await here.elections.elect(ElectLeaders("t", 0, is_unclean=True))
+        assert told.leader == "b"
 
     on_records(work)
 

@@ -17,7 +17,7 @@ from penstock.cli.given import duration_given, names_given, size_given
 from penstock.cli.options import OutputOption, Yes
 from penstock.cli.output import EXIT_BAD_NEWS, Column, Output, console, note, print_json, print_table
 from penstock.cli.shown import counted
-from penstock.errors import InvalidInput, PenstockError
+from penstock.errors import ClusterError, ConnectionLost, InvalidInput, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.cluster_requests import ClusterReport, Elected, ElectLeaders, Move
@@ -137,7 +137,7 @@ def elect(
         print_json(console(), {"elected": [_elected_json(each) for each in elected], "is_done": not left})
     elif not elected and not unclean:
         console().print("nothing to do: they lead already")
-    else:
+    elif elected:
         columns = [Column("topic"), Column("partition", is_number=True), Column("from"), Column("to")]
         rows = [[each.topic, str(each.number), each.before or "-", each.leader] for each in elected]
         print_table(console(), columns, rows)
@@ -186,7 +186,7 @@ def _elected_unclean(call: Call, would: list[Elected]) -> list[Elected]:
         try:
             elected += call(ElectLeaders(each.topic, each.number, each.leader, is_unclean=True))
         except PenstockError as error:
-            if len(would) == 1:
+            if len(would) == 1 or error.in_doubt:
                 raise
             note(f"{each.topic}:{each.number} is left alone: {error.message}")
     return elected
@@ -196,7 +196,10 @@ def _leaderless(call: Call, topic: str | None, number: int | None) -> str:
     """Which still are. Empty if none is."""
     from penstock.client.cluster_requests import SurveyCluster
 
-    report = call(SurveyCluster(() if topic is None else (topic,)))
+    try:
+        report = call(SurveyCluster(() if topic is None else (topic,)))
+    except (ConnectionLost, ClusterError) as error:
+        return f"who leads is not known: {error.message}"
     left = [place(each) for each in report.partitions if not each.leader and number in (None, each.number)]
     return f"nobody leads {some(left)}" if left else ""
 

@@ -166,7 +166,8 @@ def dev(
             broker.stop()
         etcd.stop()
         for each, handler in before.items():
-            signal.signal(each, handler)
+            # None: of somebody who is not Python.
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

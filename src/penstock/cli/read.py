@@ -104,7 +104,7 @@ def _follow(q: Client, topic: str, stretch: dict[str, Any], shape: Format, limit
             "from_offset": reached,
             "partitions": stretch["partitions"],
             "archive": archive,
-            "epochs": reader.epochs,
+            "epochs": reader.epochs(),
         }
         time.sleep(FOLLOW_S)
 

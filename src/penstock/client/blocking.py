@@ -302,10 +302,9 @@ class Reader:
         """The one that it reads from, once it has opened it."""
         return self._inner.archive
 
-    @property
     def epochs(self) -> dict[int, int]:
-        """Of each partition that was read from, the leader's. For the next reader, which goes on where this one was."""
-        return self._inner.epochs
+        """Of each partition, the epoch of whoever led it when it was read. For the next reader, which goes on there."""
+        return self._portal.run(self._inner.epochs())
 
     def __iter__(self) -> Iterator[StoredMessage]:
         self._inner.check_whole()

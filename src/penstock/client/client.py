@@ -211,8 +211,8 @@ class Client(Admin):
         directory, a URI, or True for the one that the broker names. MessagesMissing if neither has all of it. With
         `whole` that is said without an archive, too, where a reader would otherwise start with what is left.
 
-        Whoever reads on later, from an offset that was kept, keeps the `epochs` of the reader with it: then it hears of
-        an unclean election in a cluster that gave up what had been read, though others came to the same offsets.
+        Whoever reads on later, from an offset that was kept, keeps the `epochs()` of the reader with it: then it hears
+        of an unclean election in a cluster that gave up what had been read, though others came to the same offsets.
         """
         self._check_open()
         bounds: dict[str, Any] = {

@@ -178,7 +178,7 @@ class UndrainNode(Request[None], frozen=True):
 class ReplicaReport(msgspec.Struct, frozen=True):
     """A copy on the node that answers: of both logs, where they start and end. If it leads: how far each of the
     `followers` has come, if it has been heard of, and which of those in sync do not keep up. `last_epoch` is that of
-    the last message in it."""
+    what it ends with; 0 if it is empty, or of an older version."""
 
     id: str
     epoch: int

@@ -6,7 +6,6 @@ No group is involved: nothing is leased or acknowledged, and delayed messages ar
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -80,9 +79,10 @@ class Reader:
         bytes_max: int = MIB,
     ) -> None:
         self.topic = topic
-        # Of an earlier reader, and of this one.
-        self._kept = _epochs(epochs)
+        # By partition: of an earlier reader and of this one, and where this one ends.
+        self._kept = _kept_of(epochs)
         self._epochs = dict(self._kept)
+        self._ends: dict[int, int] = {}
         self._transport = transport
         self._start = Bound("from", from_time, from_offset, "earliest")
         self._end = Bound("to", to_time, to_offset, "latest")
@@ -113,9 +113,13 @@ class Reader:
         """The one that it reads from, once it has opened it."""
         return None
 
-    @property
-    def epochs(self) -> dict[int, int]:
-        """Of each partition that was read from, the leader's. For the next reader, which goes on where this one was."""
+    async def epochs(self) -> dict[int, int]:
+        """Of each partition, the epoch of whoever led it when it was read. For the next reader, which goes on there."""
+        for number, end in self._ends.items():
+            if number not in self._epochs:
+                # Of which nothing came, or nothing from the log.
+                page = await self._transport.read(self.topic, number, end, end, 1, [])
+                self._epochs[number] = page.epoch
         return dict(self._epochs)
 
     def check_whole(self) -> None:
@@ -129,14 +133,23 @@ class Reader:
         numbers = self._numbers(len(ends))
         starts, stops = [await self._found(bound, ends) for bound in (self._start, self._end)]
         for number in numbers:
-            await self._check_not_cut(number, starts[number], ends[number][1])
-        return stretches_of(numbers, ends, starts, stops)
+            if starts[number] > ends[number][1]:
+                await self._check_not_cut(number, starts[number])
+        found = stretches_of(numbers, ends, starts, stops)
+        self._ends = {number: stop for number, (_, stop) in found.items()}
+        return found
 
-    async def _check_not_cut(self, number: int, start: int, end: int) -> None:
-        """LogTruncated if what was there, where this is to start, was given up."""
-        if start > end:
-            with suppress(OffsetOutOfRange):
-                await self._transport.read(self.topic, number, start, start + 1, 1, [], self._kept.get(number, 0))
+    async def _check_not_cut(self, number: int, start: int) -> None:
+        """LogTruncated if something was given up that an earlier reader had, whose epoch was kept."""
+        kept = self._kept.get(number, 0)
+        try:
+            if kept:
+                await self._transport.read(self.topic, number, start, start + 1, 1, [], kept)
+        except OffsetOutOfRange:
+            pass
+        except LogTruncated as error:
+            if error.details["end"] < start:
+                raise
 
     def _numbers(self, count: int) -> Sequence[int]:
         """Of the partitions that are wanted, of so many that there are."""
@@ -168,18 +181,18 @@ class Reader:
     async def stretches(self) -> AsyncIterator[Some]:
         """Some messages of one partition at a time, as they come from the broker."""
         for partition, (offset, until) in (await self.offsets()).items():
-            epoch = 0
+            epoch, kept = 0, self._kept.get(partition, 0)
             while offset < until:
-                page = await self._page(partition, offset, until, epoch)
+                page = await self._page(partition, offset, until, epoch, kept)
+                kept = 0
                 yield Stretch(self.topic, partition, page.frames, offset, until, self._schema)
                 if not page.frames:
                     break
                 assert page.next_offset > offset, "a read must get on"
                 offset, epoch = page.next_offset, page.epoch
 
-    async def _page(self, partition: int, offset: int, until: int, epoch: int) -> Page:
-        """`epoch` is that of the page before; 0 of the first, which is behind what an earlier reader had."""
-        kept = 0 if epoch else self._kept.get(partition, 0)
+    async def _page(self, partition: int, offset: int, until: int, epoch: int, kept: int = 0) -> Page:
+        """`epoch` is that of the page before, `kept` that of an earlier reader, which had what is in front of it."""
         read = partial(self._transport.read, self.topic, partition, offset, until, self._bytes_max, self._columns)
         try:
             page = await read(epoch or kept)
@@ -192,7 +205,7 @@ class Reader:
         return page
 
 
-def _epochs(given: Mapping[int, int] | None) -> dict[int, int]:
+def _kept_of(given: Mapping[int, int] | None) -> dict[int, int]:
     found = {} if given is None else given
     if not isinstance(found, Mapping) or not all(
         type(number) is type(epoch) is int and epoch >= 0 for number, epoch in found.items()

@@ -84,7 +84,7 @@ class Replay(Reader):
         for number, start, stop in zip(numbers, starts, stops, strict=True):
             first, last = ends[number]
             if start > last:
-                await self._check_not_cut(number, start, last)
+                await self._check_not_cut(number, start)
                 raise OffsetOutOfRange(
                     f"partition {number} has offsets up to {last}, not {start}", start=edges[number][0], end=last
                 )
@@ -92,6 +92,7 @@ class Replay(Reader):
             self._check_gaps(ledger, number, (start, stop), first)
             found[number] = (start, stop)
         await self._asked_again(self._topic_id)
+        self._ends = {number: stop for number, (_, stop) in found.items()}
         return found
 
     def _check_gaps(self, ledger: Ledger, number: int, wanted: tuple[int, int], log_start: int) -> None:
@@ -208,6 +209,9 @@ class Replay(Reader):
         topic_id = self._topic_id
         for partition, (offset, until) in found.items():
             epoch = 0
+            if offset < until:
+                # The archive does not know.
+                await self._check_not_cut(partition, offset)
             while offset < until:
                 ledger = self._archive.ledger if self._archive is not None else Ledger()
                 end = min(until, ledger.covered_until(topic_id, partition, offset))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,8 @@ from penstock.cluster.survey import Survey
 from penstock.errors import InvalidInput, NodeNotFound, NotEnoughReplicas, PenstockError, StaleMetadata
 
 log = logging.getLogger("penstock.cluster")
+
+_TOLD_MAX = 20
 
 
 class _Copy(NamedTuple):
@@ -99,8 +102,9 @@ class Elections:
             found.append(msgspec.structs.replace(self._elected(record, chosen.node), loses=loses))
         if not found and failure is not None:
             if len(lost) > 1:
-                names = ", ".join(f"{record.topic}:{record.number}" for record in lost.values())
-                told = f"{failure.message}. None of these can be led: {names}"
+                names = ", ".join(f"{record.topic}:{record.number}" for record in islice(lost.values(), _TOLD_MAX))
+                more = ", …" if len(lost) > _TOLD_MAX else ""
+                told = f"{failure.message}. None of these {len(lost)} can be led: {names}{more}"
                 raise type(failure)(told, **failure.details)
             raise failure
         return found
@@ -113,10 +117,11 @@ class Elections:
             is_as_told = now == record and node in self._node.members.live
             return elected if is_as_told and self._is_lost(now) else None
 
-        # Somebody in sync may come back at any moment.
-        keys = self._node.keys
-        gone = {keys.broker(member.node): ABSENT for member in record.isr if member.node not in live}
-        if not await self._records.change(identity, decide, guards=gone):
+        # Somebody in sync may come back at any moment, and who is to lead may go.
+        keys = {self._node.keys.broker(name) for name in (node, *(member.node for member in record.isr))}
+        items = {key: self._node.view.get(key) for key in keys}
+        known = {key: ABSENT if item is None else item.revision for key, item in items.items()}
+        if not await self._records.change(identity, decide, guards=known):
             raise StaleMetadata(f"{name_of(record)} has changed meanwhile; look again", partition=identity)
         log.warning("unclean election: %s", loses)
 
@@ -125,7 +130,9 @@ class Elections:
         heard, _ = await self._survey.replicas(tuple(lost))
         copies: dict[str, dict[str, _Copy]] = {identity: {} for identity in lost}
         for (node, identity), told in heard.items():
-            if lost[identity].hosts(node) and node in self._node.members.live:
+            # An older version does not say of which epoch its copy is.
+            is_said = told.last_epoch > 0 or told.ends[0] == told.starts[0]
+            if is_said and lost[identity].hosts(node) and node in self._node.members.live:
                 copies[identity][node] = _Copy(told.last_epoch, told.ends[0], node)
         return copies
 

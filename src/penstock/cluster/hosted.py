@@ -461,6 +461,7 @@ class Hosted:
     def _reset(self, effect: Reset) -> None:
         if effect.log == MESSAGES:
             self._commits.clear()
+            self._tell_cut(effect.start, self.logs[MESSAGES])
         self._change(effect.log, partial(self.logs[effect.log].reset, effect.start))
 
     def _change(self, number: int, change: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ from penstock.errors import (
     LogTruncated,
     NodeNotFound,
     NotEnoughReplicas,
+    OffsetOutOfRange,
     PartitionNotFound,
     TopicNotFound,
 )
@@ -60,7 +61,9 @@ def test_a_preferred_leader_that_is_not_there_is_told_with_who_could_lead(cluste
     assert told.value.message.endswith(f"(--node): {', '.join(others)}")
 
 
-def test_an_unclean_election_gives_up_what_only_the_lost_node_had_and_says_so(cluster: LocalCluster) -> None:
+def test_an_unclean_election_gives_up_what_only_the_lost_node_had_and_says_so(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.create("orders", 1, replicas=2, min_isr=1)
     partition = cluster.partition("orders", 0)
     leader, follower = partition.replicas
@@ -91,6 +94,7 @@ def test_an_unclean_election_gives_up_what_only_the_lost_node_had_and_says_so(cl
     report = cluster.until(lambda report: len(found(report, "orders", 0).in_sync) == 2)
     assert found(report, "orders", 0).leader == follower
     assert found(report, "orders", 0).end_offset <= end + 2
+    assert f"orders:0 is cut off at offset {end - 1}, and ended at {end}: an unclean election" in caplog.text
     with pytest.raises(InvalidInput, match="no need"):
         cluster.call(ElectLeaders("orders", 0, is_unclean=True))
 
@@ -188,6 +192,9 @@ def test_who_reads_on_later_with_the_epochs_of_before_is_told_if_what_it_had_was
         late = q.reader("orders")
         *_, last = late
         assert last.value == b"lost 4"
+        quiet = q.reader("orders", from_offset="latest")
+        assert list(quiet) == []
+        had = {"late": late.epochs(), "quiet": quiet.epochs()}
         cluster.stop(leader)
         cluster.start(follower)
         cluster.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
@@ -196,15 +203,19 @@ def test_who_reads_on_later_with_the_epochs_of_before_is_told_if_what_it_had_was
         with penstock.connect(cluster.address) as another:
             for number in range(since):
                 another.publish("orders", str(number))
-        with pytest.raises(LogTruncated, match="that did not have everything: what was at offset") as told:
-            list(q.reader("orders", from_offset={0: last.offset + 1}, epochs=late.epochs))
-        assert told.value.details["end"] == end
+        for epochs in had.values():
+            for whole in (False, True):
+                again = q.reader("orders", from_offset={0: last.offset + 1}, epochs=epochs, whole=whole)
+                with pytest.raises(LogTruncated, match="that did not have everything: what was at offset") as told:
+                    list(again)
+                assert told.value.details["end"] == end
         # Nothing of what this one had is lost.
-        after = [message.value for message in q.reader("orders", from_offset={0: end}, epochs=early.epochs)]
-        assert after == [str(number).encode() for number in range(since)]
-        # Without them it is not known, unless nothing has come that far.
+        for whole in (False, True):
+            after = q.reader("orders", from_offset={0: end}, epochs=early.epochs(), whole=whole)
+            assert [message.value for message in after] == [str(number).encode() for number in range(since)]
+        # Without them it is not known.
         if not since:
-            with pytest.raises(LogTruncated):
+            with pytest.raises(OffsetOutOfRange):
                 list(q.reader("orders", from_offset={0: last.offset + 1}))
         # Whoever begins anew gets what is there.
         assert len(list(late)) == 1 + since
