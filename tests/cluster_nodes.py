@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.client.cluster_requests import ClusterReport, PartitionReport, SurveyCluster
+from penstock.client.cluster_requests import ClusterReport, ElectLeaders, PartitionReport, SurveyCluster
 from penstock.client.requests import CreateTopic, Request
 from penstock.net.connecting import transport_to
 from penstock.server.config import Address, Config
@@ -138,6 +138,14 @@ class LocalCluster:
         # Whichever node is asked next knows of it.
         for running in list(self.nodes.values()):
             self.until(lambda report: is_led(report, topic), "penstock://" + running.native)
+
+    def lead_without_all(self, topic: str, leader: str, follower: str) -> None:
+        """Of its first partition: the only one that has everything is gone, and an operator has another lead it."""
+        self.stop(leader)
+        self.start(follower)
+        self.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
+        self.call(ElectLeaders(topic, 0, follower, is_unclean=True))
+        self.until(lambda report: found(report, topic, 0).leader == follower)
 
     def report(self) -> ClusterReport:
         return self.call(SurveyCluster())

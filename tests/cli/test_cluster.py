@@ -19,7 +19,7 @@ from cluster_nodes import LocalCluster, found, local_cluster
 from etcd_support import etcd_process
 from penstock.cli import cluster as cluster_commands
 from penstock.cli.cluster_view import hot_partitions, progress_of
-from penstock.client.cluster_requests import ClusterReport, ElectLeaders, FollowerReport, PartitionReport
+from penstock.client.cluster_requests import ClusterReport, FollowerReport, PartitionReport
 
 
 @pytest.fixture(scope="module")
@@ -347,6 +347,30 @@ def test_an_unclean_election_needs_both_flags_and_says_what_is_lost(
     own.until(lambda report: found(report, "orders", 0).leader == follower)
 
 
+def test_of_all_that_nobody_leads_those_are_left_of_which_nobody_has_a_copy(run: Run, own: LocalCluster) -> None:
+    own.create("orders", 1, replicas=2, min_isr=1)
+    own.create("bills", 3, replicas=1)
+    leader, follower = own.partition("orders", 0).replicas
+    (gone,) = [each.number for each in own.report().partitions if each.replicas == (leader,)]
+    own.stop(follower)
+    with penstock.connect(own.address) as q:
+        q.publish("orders", "only the leader has it")
+    own.stop(leader)
+    own.start(follower)
+    own.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
+    asked = "cluster", "elect", "--unclean", "--yes", "--server", own.address
+    told = run(*asked, "-o", "json")
+    assert told.code == 1
+    assert told.json == {
+        "elected": [{"topic": "orders", "partition": 0, "from": None, "to": follower}],
+        "is_done": False,
+    }
+    assert f"not done yet: nobody leads 1: bills:{gone}" in told.err
+    told = run(*asked)
+    assert told.code == 2
+    assert f"no node with a copy of partition {gone} of bills is alive; those that have one: {leader}" in told.err
+
+
 def test_who_follows_a_topic_is_told_what_an_unclean_election_gave_up(own: LocalCluster) -> None:
     own.create("orders", 1, replicas=2, min_isr=1)
     leader, follower = own.partition("orders", 0).replicas
@@ -362,11 +386,7 @@ def test_who_follows_a_topic_is_told_what_an_unclean_election_gave_up(own: Local
             q.publish("orders", "only the leader has it")
             assert process.stdout.readline() == "only the leader has it\n"
             process.send_signal(signal.SIGSTOP)
-            own.stop(leader)
-            own.start(follower)
-            own.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
-            own.call(ElectLeaders("orders", 0, follower, is_unclean=True))
-            own.until(lambda report: found(report, "orders", 0).leader == follower)
+            own.lead_without_all("orders", leader, follower)
             with penstock.connect(own.address) as another:
                 for number in range(5):
                     another.publish("orders", str(number))

@@ -158,11 +158,7 @@ def test_who_reads_what_an_unclean_election_gave_up_is_told_so(cluster: LocalClu
         reading = iter(q.reader("orders"))
         for _ in range(had):
             next(reading)
-        cluster.stop(leader)
-        cluster.start(follower)
-        cluster.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
-        cluster.call(ElectLeaders("orders", 0, follower, is_unclean=True))
-        cluster.until(lambda report: found(report, "orders", 0).leader == follower)
+        cluster.lead_without_all("orders", leader, follower)
         # A producer whose messages are lost hears so, once.
         with penstock.connect(cluster.address) as another:
             for number in range(since):
@@ -195,11 +191,7 @@ def test_who_reads_on_later_with_the_epochs_of_before_is_told_if_what_it_had_was
         quiet = q.reader("orders", from_offset="latest")
         assert list(quiet) == []
         had = {"late": late.epochs(), "quiet": quiet.epochs()}
-        cluster.stop(leader)
-        cluster.start(follower)
-        cluster.until(lambda report: any(node.id == follower and node.is_alive for node in report.nodes))
-        cluster.call(ElectLeaders("orders", 0, follower, is_unclean=True))
-        cluster.until(lambda report: found(report, "orders", 0).leader == follower)
+        cluster.lead_without_all("orders", leader, follower)
         with penstock.connect(cluster.address) as another:
             for number in range(since):
                 another.publish("orders", str(number))
