@@ -1,0 +1,31 @@
+"""The real program in simulation: three nodes and their clients, with mixed faults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SEEDS, SECONDS = 30, 5
+
+
+def simulate(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.simulation.world", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_same_seed_gives_the_same_run_wherever_objects_lie_in_memory() -> None:
+    first, second = (simulate(1, 4, "--seconds", SECONDS, "--digests", "--salt", salt) for salt in (1, 2))
+    digests = [[line for line in ended.stdout.splitlines() if "digest" in line] for ended in (first, second)]
+    assert len(digests[0]) == 3, first.stdout + first.stderr
+    assert digests[0] == digests[1]
+
+
+def test_no_promise_is_broken_by_mixed_faults(scale: float, request: pytest.FixtureRequest) -> None:
+    seed = request.config.getoption("--seed")
+    seeds = (seed, seed + 1) if seed is not None else (0, int(SEEDS * scale))
+    ended = simulate(*seeds, "--seconds", SECONDS, "--jobs", 2)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
