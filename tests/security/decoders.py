@@ -15,6 +15,7 @@ from crc32c import crc32c
 from penstock.batch import Batch
 from penstock.client import requests as r
 from penstock.client.answers import Ack, Nack
+from penstock.clock import Instant
 from penstock.codec import LZ4, NONE, ZSTD
 from penstock.errors import InvalidInput, PenstockError, ProtocolError
 from penstock.frame import HEADER_BYTES, Frame, Producer
@@ -100,9 +101,9 @@ def told(data: bytes) -> None:
             if packet.kind is Kind.FAILURE:
                 failure_in(packet)
             elif packet.kind is Kind.DELIVER:
-                deliveries_in(packet, LIMITS)
+                deliveries_in(packet, 0, Instant(0, 0))
             elif packet.kind is Kind.REPLY:
-                frames_in(packet.payload, LIMITS)
+                frames_in(packet.payload)
                 for request in _REQUESTS:
                     words.reply_of(request, packet.header)
             elif packet.kind is Kind.GOODBYE:

@@ -26,10 +26,14 @@ class Serving(NamedTuple):
 
 
 @contextmanager
-def serving(data: Path, *arguments: str, doors: tuple[str, ...] = DOORS) -> Iterator[Serving]:
-    """It must end well."""
+def serving(
+    data: Path, *arguments: str, doors: tuple[str, ...] = DOORS, descriptors: int | None = None
+) -> Iterator[Serving]:
+    """It must end well. `descriptors`: it may not have more, whatever it does."""
     where = [part for door in DOORS for part in (f"--{door}", "127.0.0.1:0" if door in doors else "none")]
     command = [str(PENSTOCK), "serve", "--data", str(data), *where, *arguments]
+    if descriptors is not None:
+        command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$0" "$@"', *command]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     log: list[str] = []

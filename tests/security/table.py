@@ -93,6 +93,7 @@ SAMPLES: dict[type[Request[Any]], Request[Any]] = {
         c.ElectLeaders(TOPIC, 0),
         c.DrainNode("a"),
         c.UndrainNode("a"),
+        c.DiscardCopy("a", "p"),
     )
 }
 
@@ -201,7 +202,7 @@ HTTP: dict[str, tuple[list[Right], Any]] = {
     "POST /v1/topics/{topic}/publish/batch": (PUBLISHING, {"messages": [{"text": "x"}]}),
     "GET /v1/topics/{topic}/messages": ([*READING, *needed(r.FindOffsets)], None),
     "POST /v1/groups/{group}/poll": (CONSUMING, {"topics": TOPIC}),
-    "GET /v1/groups/{group}/stream": (CONSUMING, {"topics": TOPIC}),
+    "POST /v1/groups/{group}/stream": (CONSUMING, {"topics": TOPIC}),
     "DELETE /v1/groups/{group}/members/{consumer}": (OF_GROUP, None),
     "POST /v1/groups/{group}/ack": (CONSUMING, ANSWER),
     "POST /v1/groups/{group}/nack": (CONSUMING, ANSWER),
@@ -245,7 +246,8 @@ def http(route: str, given: Any) -> Ask:
 
     async def ask(doors: Doors, key: str | None) -> str:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        told: dict[str, Any] = {"params": given} if method == "GET" else {"json": given}
+        has_query = method == "GET" or path.endswith("/stream")
+        told: dict[str, Any] = {"params": given} if has_query else {"json": given}
         async with doors.web.stream(method, path, headers=headers, **told) as reply:
             if reply.status_code < 300:
                 return "ok"

@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 import gzip
 import resource
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import numpy as np
 import pytest
 import yaml
 
 from grpc_served import failure
 from penstock.batch import Batch
+from penstock.client.placement import FindPlacement
 from penstock.codec import LZ4, ZSTD
 from penstock.errors import InvalidInput, PenstockError
 from penstock.frame import Frame
 from penstock.limits import KIB, MIB, Limits
 from penstock.message import Message
 from penstock.net.connection import Connection
+from penstock.server import guard
+from penstock.server.access import Operation, Right
+from penstock.server.access_file import add_key
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.http.table import ROUTES
 from penstock.server.keys import make
@@ -148,7 +154,7 @@ def test_how_deep_json_is_nested_can_be_set(tmp_path: Path) -> None:
 def test_what_is_nested_in_a_packet_fails_that_request_only(tmp_path: Path) -> None:
     async def work(doors: Doors) -> None:
         async with doors.connection() as connection:
-            for header in (b"\x91" * 100_000 + b"\x90", b"\x81\xa1x" * 100_000 + b"\xc0", b"\xdd\xff\xff\xff\xff"):
+            for header in (b"\x91" * 100_000 + b"\x90", b"\x81\xa1x" * 80_000 + b"\xc0", b"\xdd\xff\xff\xff\xff"):
                 for kind in (Kind.CALL, Kind.JOIN, Kind.POLL, Kind.ANSWER, Kind.READ, Kind.LEAVE):
                     number, head = connection._end.request(kind, None)
                     reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -352,3 +358,76 @@ def test_a_call_that_is_no_request_is_told_so(tmp_path: Path, caplog: pytest.Log
     knock(tmp_path, work)
     ours = [record for record in caplog.records if record.name.startswith("penstock")]
     assert not [record for record in ours if record.levelname == "ERROR"]
+
+
+def test_a_request_with_nested_lists_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    many = msgspec.msgpack.encode([[]] * 2_000_000)
+    bomb = b"\x84\xa4type\xabCreateTopic\xa4name\xa1t\xaapartitions\x01\xa8settings\x81\xa1x" + many
+
+    async def work(doors: Doors) -> None:
+        async with doors.connection() as connection:
+            tracemalloc.start()
+            try:
+                with pytest.raises(PenstockError) as failure:
+                    await connection.request(Kind.CALL, msgspec.Raw(bomb))
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+        assert failure.value.code == "protocol_error"
+        assert peak < 12 * len(bomb), "64 bytes for each list would be far more"
+
+    knock(tmp_path / "data", work)
+
+
+def test_a_header_is_held_to_a_bound_of_its_own(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        async with doors.connection() as connection:
+            with pytest.raises(PenstockError) as failure:
+                await connection.request(Kind.CALL, msgspec.Raw(msgspec.msgpack.encode(b"x" * (6 << 20))))
+        assert failure.value.code in ("packet_too_large", "connection_lost")
+
+    knock(tmp_path / "data", work)
+
+
+def _names(count: int) -> tuple[str, ...]:
+    return tuple(f"t{number}" for number in range(count))
+
+
+@pytest.mark.parametrize("count", [2_000, 30_000])
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_many_names_are_refused_before_rights_to_each_are_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_allowed: bool, count: int
+) -> None:
+    key, kept = make("consumer")
+    file, names = tmp_path / "access.yaml", _names(count)
+    add_key(file, kept)
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    rule = {"principals": ["consumer" if is_allowed else "other"], "operations": ["consume", "describe"]}
+    content["rules"] = [{**rule, "groups": ["*"], "topics": ["*"]}]
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    asked: list[str] = []
+    right = guard._topic
+
+    def counted(operation: Operation, name: str) -> Right:
+        asked.append(name)
+        return right(operation, name)
+
+    monkeypatch.setattr(guard, "_topic", counted)
+    requests = {
+        Kind.JOIN: words.Join("g", "c", names, {}),
+        Kind.POLL: words.Poll("g", "c", names, 1, 1_000, 0),
+        Kind.SUBSCRIBE: words.Subscribe("g", "c", names, 1, 1_000),
+        Kind.CALL: FindPlacement(names),
+        Kind.READ: words.Read("t", 0, 0, 1, 1_000, names),
+    }
+
+    async def work(doors: Doors) -> None:
+        async with doors.connection(key) as connection:
+            for kind, word in requests.items():
+                with pytest.raises(PenstockError) as failure:
+                    await connection.request(kind, word)
+                assert failure.value.code in ("invalid_input", "forbidden", "unsupported")
+                assert len(failure.value.message) < 300
+        assert len(asked) < 10
+
+    knock(tmp_path / "data", work, access=file)

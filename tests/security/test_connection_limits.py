@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import yaml
 
 from grpc_served import stub_of
 from penstock.batch import Batch
-from penstock.errors import InvalidInput, InvalidSetting, Overloaded
+from penstock.errors import InvalidInput, InvalidSetting, Overloaded, QuotaExceeded
 from penstock.frame import Frame
 from penstock.limits import KIB, MIB, Limits
 from penstock.message import Message
@@ -131,18 +133,37 @@ def test_a_native_door_has_room_for_so_many(tmp_path: Path) -> None:
     knock(tmp_path, work, limits=Limits(connections_max=2))
 
 
-def test_a_native_door_has_room_for_fewer_strangers(tmp_path: Path) -> None:
+def test_one_more_stranger_closes_the_oldest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At whichever listener: clients with a key get in, and those that are in stay."""
+
     async def work(doors: Doors) -> None:
         async with AsyncExitStack() as stack, doors.client() as inside:
-            await _enter(stack, 3, doors.native_port)
-            await until(lambda: len(doors.native.sessions) == 4)
-            assert _goodbye(await said(doors.native_port)) == "overloaded"
+            old, _ = await stack.enter_async_context(silent(doors.native_port))
+            await until(lambda: len(doors.gate.strangers) == 1)
+            await _enter(stack, 2, doors.http_port)
+            await until(lambda: len(doors.gate.strangers) == 3)
+            async with doors.client() as newcomer:
+                assert await newcomer.topics() == []
+            assert _goodbye(await old.read()) == "overloaded"
             assert await inside.topics() == []
+            assert (await doors.web.get("/v1/topics")).status_code == 200
         await until(lambda: not doors.native.sessions)
         async with doors.client(), doors.client(), doors.client(), doors.client():
             assert len(doors.native.sessions) == 4
+        # The silent ones and the broker's own clients made way for each other more than once.
+        assert len([record for record in caplog.records if "strangers_max" in record.message]) == 1
 
     knock(tmp_path, work, limits=Limits(strangers_max=3))
+
+
+def test_strangers_never_have_more_than_half_of_a_listener(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        async with AsyncExitStack() as stack:
+            await _enter(stack, 4, doors.native_port)
+            for _ in range(2):
+                await stack.enter_async_context(doors.client())
+
+    knock(tmp_path, work, limits=Limits(connections_max=4))
 
 
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -151,8 +172,9 @@ GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 def test_an_http_door_has_room_for_so_many(tmp_path: Path) -> None:
     async def work(doors: Doors) -> None:
         async with AsyncExitStack() as stack:
-            await _enter(stack, 3, doors.http_port)
-            await until(lambda: len(doors.http.connections) == 3)
+            for _ in range(3):
+                reader, _ = await stack.enter_async_context(silent(doors.http_port, GET % b"/v1/topics"))
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             answer = await said(doors.http_port, GET % b"/health")
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b'"code":"overloaded"' in answer
@@ -170,32 +192,125 @@ def _access(path: Path) -> tuple[Path, str]:
     return file, key
 
 
-def test_an_http_door_has_room_for_fewer_strangers(tmp_path: Path) -> None:
-    """Who has shown no key is one, whatever else it asked for."""
+def test_http_connections_without_a_key_make_way_for_one_with_it(tmp_path: Path) -> None:
+    """Whatever else they asked for, and although they are idle and kept alive."""
     access, key = _access(tmp_path)
 
     async def work(doors: Doors) -> None:
         doors.web.headers["authorization"] = f"Bearer {key}"
         assert (await doors.web.get("/v1/topics")).status_code == 200
         async with AsyncExitStack() as stack:
-            for first in (b"", GET % b"/health", GET % b"/v1/topics"):
+            strangers = []
+            for first in (GET % b"/health", GET % b"/v1/topics", b"GET /"):
                 reader, _ = await stack.enter_async_context(silent(doors.http_port, first))
-                if first:
+                strangers.append(reader)
+                if first != b"GET /":
                     await reader.readuntil(b"\r\n\r\n")
-            await until(lambda: len(doors.http.connections) == 4)
-            answer = await said(doors.http_port, GET % b"/v1/topics")
-            assert answer.startswith(b"HTTP/1.1 503 ")
-            assert b"have not said who they are" in answer
-            # The one that is in goes on.
-            assert (await doors.web.get("/v1/topics")).status_code == 200
-        await until(lambda: len(doors.http.connections) == 1)
-        known = b"GET /v1/topics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n" % key.encode()
-        async with AsyncExitStack() as stack:
+            await until(lambda: len(doors.gate.strangers) == 3)
+            known = b"GET /v1/topics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n" % key.encode()
             for _ in range(6):
                 reader, _ = await stack.enter_async_context(silent(doors.http_port, known))
                 assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            # Only the oldest had to go. Between two requests, it is given no reason.
+            assert b"overloaded" not in await strangers[0].read()
+            await until(lambda: len(doors.http.connections) == 9)
+            assert len(doors.gate.strangers) == 2
+            # The one that is in goes on.
+            assert (await doors.web.get("/v1/topics")).status_code == 200
 
     knock(tmp_path / "data", work, access=access, limits=Limits(strangers_max=3))
+
+
+def test_grpc_connections_without_a_key_make_way_for_one_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    access, key = _access(tmp_path)
+    asked, metadata = pb.ListTopicsRequest(), [("authorization", f"Bearer {key}")]
+
+    async def work(doors: Doors) -> None:
+        async with AsyncExitStack() as stack, doors.channel() as inside:
+            await stub_of(inside).ListTopics(asked, metadata=metadata)
+            readers = [(await stack.enter_async_context(silent(doors.grpc_port, HTTP2)))[0] for _ in range(6)]
+            # Idle, and with calls that no key came with.
+            for reader in readers[:3]:
+                while await reader.read(1 << 16):
+                    pass
+            await until(lambda: len(doors.gate.strangers) == 3)
+            async with doors.channel() as late:
+                await stub_of(late).ListTopics(asked, metadata=metadata)
+            await stub_of(inside).ListTopics(asked, metadata=metadata)
+        await until(lambda: not doors.gate.strangers)
+        assert "strangers_max" in caplog.text
+
+    knock(tmp_path / "data", work, access=access, limits=Limits(strangers_max=3))
+
+
+@pytest.mark.parametrize("door", ["native", "http"])
+def test_tls_handshakes_count_as_strangers(tmp_path: Path, door: str) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    async def work(doors: Doors) -> None:
+        kind: Any = {"native": NativeDoor, "http": HttpDoor}[door]
+        secure = kind(doors.site, doors.gate)
+        port = await secure.open("127.0.0.1", 0, context)
+        async with AsyncExitStack() as stack:
+            readers = [(await stack.enter_async_context(silent(port, b"\x16\x03\x01")))[0] for _ in range(4)]
+            assert await readers[0].read() == b""
+            await until(lambda: len(doors.gate.strangers) == 3)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+            # Both listeners answer at the first request, which may come along with the end of the handshake.
+            writer.write(ClientEnd().hello("x", None) if door == "native" else GET % b"/v1/topics")
+            assert await reader.read(1)
+            assert len(doors.gate.strangers) < 3
+            writer.close()
+        await secure.close()
+
+    knock(tmp_path, work, limits=Limits(strangers_max=3))
+
+
+@pytest.mark.parametrize("door", ["native", "http"])
+def test_a_stranger_that_does_not_answer_the_end_of_tls_is_gone_all_the_same(tmp_path: Path, door: str) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    def shaken(port: int) -> ssl.SSLSocket:
+        return trusting.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="127.0.0.1")
+
+    async def work(doors: Doors) -> None:
+        secure: Any = {"native": NativeDoor, "http": HttpDoor}[door](doors.site, doors.gate)
+        port = await secure.open("127.0.0.1", 0, context)
+        with ExitStack() as stack:
+            for _ in range(6):
+                stack.enter_context(await asyncio.to_thread(shaken, port))
+            await until(lambda: not 0 < len(secure.sessions if door == "native" else secure.connections) <= 3)
+            await until(lambda: 0 < len(secure.sessions if door == "native" else secure.connections) <= 3)
+        await secure.close()
+
+    knock(tmp_path, work, limits=Limits(strangers_max=3))
+
+
+def test_a_stranger_that_does_not_read_its_answers_is_gone_when_another_needs_its_place(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        def unsent() -> int:
+            return sum(one.transport.get_write_buffer_size() > 0 for one in doors.http.connections)
+
+        with ExitStack() as stack:
+            for least in (1, 2, 2, 2):
+                stranger = stack.enter_context(socket.socket())
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2 * KIB)
+                await asyncio.to_thread(stranger.connect, ("127.0.0.1", doors.http_port))
+                stranger.sendall(GET % b"/openapi.json" * 30)
+                await until(partial(lambda least: unsent() >= least, least))
+            await until(lambda: len(doors.http.connections) == 2)
+
+    knock(tmp_path, work, limits=Limits(strangers_max=2))
 
 
 def test_a_grpc_door_has_room_for_so_many(tmp_path: Path) -> None:
@@ -275,6 +390,98 @@ def test_a_body_has_to_come_as_fast_as_the_limit_says(tmp_path: Path) -> None:
     knock(tmp_path, work, limits=limits, round_s=3_600)
 
 
+def _partial_body(key: str, size: int) -> bytes:
+    """A publish of which `size` bytes have arrived, and more are announced."""
+    lines = (
+        "POST /v1/topics/t/publish HTTP/1.1",
+        "host: localhost",
+        f"authorization: Bearer {key}",
+        "content-type: application/json",
+        f"content-length: {MIB}",
+    )
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + b" " * size
+
+
+def _partial_size(doors: Doors, principal: str) -> int:
+    requests = doors.gate._partial.get(principal)
+    return 0 if requests is None else requests.size
+
+
+def test_partial_requests_of_one_principal_do_not_hold_up_another(tmp_path: Path) -> None:
+    keys = dict(make(name) for name in ("hostile", "client"))
+    hostile, client = keys
+    file = tmp_path / "access.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "keys": [{"id": one.id, "principal": one.principal, "hash": one.hash} for one in keys.values()],
+                "rules": [{"principals": ["*"], "operations": ["publish"], "topics": ["*"]}],
+            }
+        ),
+        encoding="utf-8",
+    )
+
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        doors.gate.partial_bytes_max = 256 * KIB
+        async with AsyncExitStack() as stack:
+            await _enter(stack, 8, doors.http_port, _partial_body(hostile, 100 * KIB))
+            await until(lambda: _partial_size(doors, "hostile") > 256 * KIB)
+            bearer = {"authorization": f"Bearer {client}"}
+            answer = await doors.web.post("/v1/topics/t/publish", json={"text": "x" * 200 * KIB}, headers=bearer)
+            assert answer.is_success, answer.text
+            assert _partial_size(doors, "hostile") > 256 * KIB
+        # Of a principal that has gone, nothing is kept.
+        await until(lambda: not doors.gate._partial)
+
+    knock(tmp_path / "data", work, access=file)
+
+
+def test_one_principal_leaves_connections_to_others(tmp_path: Path) -> None:
+    keys = dict(make(name) for name in ("hostile", "client"))
+    hostile, client = keys
+    file = tmp_path / "access.yaml"
+    kept = [{"id": one.id, "principal": one.principal, "hash": one.hash} for one in keys.values()]
+    rule = {"principals": ["client"], "operations": ["publish", "describe"], "topics": ["*"]}
+    file.write_text(yaml.safe_dump({"keys": kept, "rules": [rule]}), encoding="utf-8")
+
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        bearer = {"authorization": f"Bearer {client}"}
+        async with AsyncExitStack() as stack:
+            for _ in range(8):
+                await stack.enter_async_context(doors.connection(hostile))
+            with pytest.raises(QuotaExceeded, match="connections of 8"):
+                await stack.enter_async_context(doors.connection(hostile))
+            async with doors.client(client) as other:
+                await other.publish("t", b"x")
+        async with AsyncExitStack() as stack:
+            get = b"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %s\r\n\r\n" % hostile.encode()
+            for _ in range(40):
+                reader, _ = await stack.enter_async_context(silent(doors.http_port, get))
+                await reader.readline()
+            reply = await doors.web.post("/v1/topics/t/publish", json={"text": "x"}, headers=bearer)
+            assert reply.is_success, reply.text
+
+    knock(tmp_path / "data", work, access=file, limits=Limits(connections_max=20))
+
+
+def test_a_connection_goes_on_after_a_request_that_exceeded_the_budget(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        doors.gate.partial_bytes_max = 100 * KIB
+        async with silent(doors.http_port, _partial_body("", 90 * KIB)):
+            await until(lambda: _partial_size(doors, "anybody") > 64 * KIB)
+            for _ in range(3):
+                answer = await doors.web.post("/v1/topics/t/publish", json={"text": "x" * 70 * KIB})
+                assert answer.is_success, answer.text
+            async with doors.client() as client:
+                for _ in range(3):
+                    await client.publish("t", b"x" * 100 * KIB)
+
+    knock(tmp_path / "data", work)
+
+
 def test_who_takes_nothing_is_let_go_and_its_messages_come_to_others(tmp_path: Path) -> None:
     """A native consumer that has asked for more than it reads."""
 
@@ -300,6 +507,47 @@ def test_who_takes_nothing_is_let_go_and_its_messages_come_to_others(tmp_path: P
     knock(tmp_path, work, limits=SOON)
 
 
+def test_a_peer_that_asks_far_ahead_and_reads_nothing_is_not_kept_all_the_replies(tmp_path: Path) -> None:
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        await doors.site.broker.topic("t").publish_batch(Batch.from_columns([bytes(MIB - 100)] * 8, now_us=1))
+        end = ClientEnd()
+        hello = end.hello("stuck", None)
+        asked = [end.request(Kind.READ, words.Read("t", 0, 0, 1 << 40, 8 * MIB))[1] for _ in range(20)]
+        async with silent(doors.native_port, hello + b"".join(asked)) as (reader, writer):
+            writer.transport.pause_reading()
+            await until(lambda: bool(doors.native.sessions))
+            (only,) = doors.native.sessions
+            unsent: list[int] = []
+            send = only._send
+
+            def counted(*given: Any) -> None:
+                send(*given)
+                assert only._transport is not None
+                unsent.append(only._transport.get_write_buffer_size())
+
+            only._send = counted  # type: ignore[method-assign]
+            await until(lambda: not only.writable.is_set())
+            writer.transport.resume_reading()
+            pages = 0
+            async for packet in _packets(reader, end):
+                if packet.kind is Kind.WELCOME:
+                    end.welcomed(packet)
+                pages += packet.kind is Kind.REPLY
+                if pages == len(asked):
+                    break
+            # What may wait to be sent, and a page for each that is being read.
+            assert max(unsent) < (4 + 4 * 9) * MIB
+
+    knock(tmp_path, work)
+
+
+async def _packets(reader: asyncio.StreamReader, end: ClientEnd) -> AsyncIterator[Packet]:
+    while data := await reader.read(CHUNK):
+        for packet in end.receive(data):
+            yield packet
+
+
 # --- how much under way -------------------------------------------------------------------------------------
 
 
@@ -315,7 +563,7 @@ def test_a_native_connection_is_not_read_from_while_much_is_under_way(
 
         monkeypatch.setitem(session._ACTIONS, Kind.CALL, wait)
         async with doors.connection() as connection:
-            word = {"filling": bytes(100 * KIB)}
+            word = {"type": "ListTopics", "filling": bytes(100 * KIB)}
             asked = [asyncio.ensure_future(connection.request(Kind.CALL, word)) for _ in range(100)]
             (only,) = doors.native.sessions
             await until(lambda: only._is_paused)

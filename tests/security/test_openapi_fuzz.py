@@ -49,7 +49,7 @@ class Fuzz:
         self._url = url
         self._web = requests.Session()
         self._schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-        self._described = self._web.get(f"{url}/openapi.json", timeout=10).json()["paths"]
+        self._described = self._web.get(f"{url}/openapi.json", timeout=60).json()["paths"]
 
     @property
     def count(self) -> int:
@@ -67,7 +67,7 @@ class Fuzz:
 
     def _prepare(self) -> None:
         """A topic, with a message that waits, one that is leased and one that was given up; a group; a schedule."""
-        if self._web.get(f"{self._url}/v1/topics/fuzz", timeout=10).status_code == 200:
+        if self._web.get(f"{self._url}/v1/topics/fuzz", timeout=60).status_code == 200:
             return
         self._post("/v1/topics", {"name": "fuzz", "partitions": 1})
         self._post("/v1/topics/fuzz/publish", {"text": "one"})
@@ -79,7 +79,7 @@ class Fuzz:
         self._post("/v1/schedules", {"name": "hourly", "topic": "fuzz", "cron": "@hourly", "text": "x"})
 
     def _post(self, path: str, body: Any) -> Any:
-        return self._web.post(self._url + path, json=body, timeout=10)
+        return self._web.post(self._url + path, json=body, timeout=60)
 
     def _knock(self, operation: Any, mode: Any, seed: int) -> None:
         @hypothesis.seed(seed)
@@ -104,7 +104,7 @@ class Fuzz:
 
     def _ask(self, case: Any) -> None:
         given = case.as_transport_kwargs(base_url=self._url)
-        with self._web.request(**given, stream=True, timeout=20) as reply:
+        with self._web.request(**given, stream=True, timeout=60) as reply:
             self.statuses[reply.status_code] += 1
             is_stream = reply.headers.get("content-type") == "text/event-stream"
             body = b"" if is_stream else reply.content

@@ -2,6 +2,9 @@
 
 Without any rules, everybody who was let in may do everything. With rules, nothing is allowed but what a rule allows,
 and a rule that denies wins over all that allow.
+
+The topic `__audit` is the broker's own: no client may publish to it, and only a rule that names it allows anything
+else. `*` does not include it.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from penstock.broker.names import AUDIT
 from penstock.errors import Forbidden
 
 
@@ -61,10 +65,11 @@ class Rule(NamedTuple):
     allows: bool
 
     def is_about(self, principal: str, right: Right) -> bool:
+        is_own = self.allows and right.name == AUDIT
         return (
             right.operation in self.operations
             and right.kind is self.kind
-            and any(pattern.fits(right.name) for pattern in self.names)
+            and any(pattern.fits(right.name) for pattern in self.names if not is_own or pattern.text)
             and any(pattern.fits(principal) for pattern in self.principals)
         )
 
@@ -75,14 +80,37 @@ class Rules:
     def __init__(self, rules: Sequence[Rule] | None) -> None:
         self._rules = rules
 
+    @property
+    def allow_all(self) -> bool:
+        """To everybody."""
+        return self._rules is None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rules) and other._rules == self._rules
+
+    __hash__ = None  # type: ignore[assignment]
+
     def allow(self, principal: str, right: Right) -> bool:
+        if right.name == AUDIT and right.operation is Operation.PUBLISH:
+            return False
         if self._rules is None:
             return True
         about = [rule.allows for rule in self._rules if rule.is_about(principal, right)]
         return bool(about) and all(about)
 
+    def may(self, principal: str, operation: Operation) -> bool:
+        """Whether a rule allows it on anything. Another one may deny all of that."""
+        if self._rules is None:
+            return True
+        of_operation = [rule for rule in self._rules if rule.allows and operation in rule.operations]
+        return any(pattern.fits(principal) for rule in of_operation for pattern in rule.principals)
+
     def check(self, principal: str, rights: Iterable[Right]) -> None:
         for right in rights:
             if not self.allow(principal, right):
                 what = f"{right.operation} on {right.kind} {right.name}" if right.name else str(right.operation)
-                raise Forbidden(f"{principal} may not {what}", operation=right.operation, name=right.name)
+                raise Forbidden(
+                    f"{principal} may not {what}. Add a rule that allows it to the broker's access file",
+                    operation=right.operation,
+                    name=right.name,
+                )

@@ -1,10 +1,13 @@
-"""The file with keys and rules, and reading it again when it has changed.
+"""The file with keys, rules and quotas, and reading it again when it has changed.
 
     keys:
       - {id: 3f9a1c2b4d5e, principal: billing, hash: 9f86d0…, expires: 2027-01-01T00:00:00Z}
     rules:
       - {principals: [billing], operations: [consume, read], topics: [orders, "payments.*"], groups: ["billing*"]}
       - {principals: ["*"], operations: [publish], topics: [audit], effect: deny}
+    quotas:
+      - {principals: ["*"], requests_per_s: 1000}
+      - {principals: [billing], publish_bytes_per_s: 1048576, storage_bytes: 1073741824}
 
 `*` alone fits everything. A file that makes no sense is refused; if that happens while the server runs, it goes on with
 what it had.
@@ -12,7 +15,9 @@ what it had.
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,17 +26,26 @@ import yaml
 
 from penstock.clock import rfc3339
 from penstock.durations import time_us
-from penstock.errors import InvalidSetting, NotFound, PenstockError
+from penstock.errors import InvalidInput, InvalidSetting, NotFound, PenstockError
+from penstock.limits import NAME_LENGTH_MAX
 from penstock.server.access import Kind, Operation, Pattern, Rule, Rules
-from penstock.server.keys import Key, Keys
+from penstock.server.keys import Key, Keys, id_of
+from penstock.server.quotas import NAMES as QUOTAS
+from penstock.server.quotas import Quota, QuotaRule
+
+log = logging.getLogger("penstock.access")
 
 _RULE_FIELDS = {"principals", "operations", "topics", "groups", "broker", "effect"}
 _KEY_FIELDS = {"id", "principal", "hash", "expires"}
+_SECTIONS = {"keys", "rules", "quotas"}
+# So that sums of them stay whole numbers in a float.
+_QUOTA_MAX = 1 << 53
 
 
 class Access(NamedTuple):
     keys: Keys
     rules: Rules
+    quotas: Sequence[QuotaRule] = ()
 
 
 def read(file: str | os.PathLike[str]) -> Access:
@@ -40,9 +54,12 @@ def read(file: str | os.PathLike[str]) -> Access:
     keys = [_key(number, one) for number, one in enumerate(_list(content, "keys"))]
     if len({key.id for key in keys}) < len(keys):
         raise InvalidSetting("keys: two have the same id")
-    has_rules = content.get("rules") is not None
+    has_rules = "rules" in content
+    if has_rules and not content["rules"]:
+        log.warning("the access file %s has an empty list of rules: nothing is allowed", os.fspath(file))
     rules = [rule for number, one in enumerate(_list(content, "rules")) for rule in _rules(number, one)]
-    return Access(Keys(keys), Rules(rules if has_rules else None))
+    quotas = [_quota(number, one) for number, one in enumerate(_list(content, "quotas"))]
+    return Access(Keys(keys), Rules(rules if has_rules else None), quotas)
 
 
 def _content(file: str | os.PathLike[str]) -> dict[str, Any]:
@@ -50,15 +67,23 @@ def _content(file: str | os.PathLike[str]) -> dict[str, Any]:
         content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidSetting(f"the access file {os.fspath(file)} can't be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidSetting(f"the access file {os.fspath(file)} is not YAML: {error}") from error
-    if not isinstance(content, dict) or not content.keys() <= {"keys", "rules"}:
-        raise InvalidSetting(f"the access file {os.fspath(file)} has keys and rules, and nothing else")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidSetting(
+            f"the access file {os.fspath(file)} is not YAML: {' '.join(str(error).split())}"
+        ) from error
+    if not isinstance(content, dict) or not content.keys() <= _SECTIONS:
+        raise InvalidSetting(f"the access file {os.fspath(file)} has keys, rules and quotas, and nothing else")
     return content
 
 
 def add_key(file: str | os.PathLike[str], key: Key) -> None:
     """At the end of the keys. Comments do not survive it."""
+    name = key.principal
+    # It is shown in logs, tables and errors.
+    if not (1 <= len(name) <= NAME_LENGTH_MAX and name.isprintable() and name == name.strip()):
+        raise InvalidInput(
+            f"a principal has 1 to {NAME_LENGTH_MAX} printable characters and no space at either end, not {name[:50]!r}"
+        )
     content: dict[str, Any] = _content(file) if Path(file).exists() else {}
     told = {"id": key.id, "principal": key.principal, "hash": key.hash}
     if key.expires_us is not None:
@@ -67,12 +92,34 @@ def add_key(file: str | os.PathLike[str], key: Key) -> None:
 
 
 def remove_key(file: str | os.PathLike[str], identity: str) -> None:
+    known = id_of(identity)
+    if known is not None:
+        # The message must not repeat the secret.
+        raise InvalidInput(f"this is a whole key, and a key is revoked by its id: penstock key revoke {known}")
     content = _content(file)
     keys = _list(content, "keys")
     kept = [key for key in keys if not (isinstance(key, dict) and key.get("id") == identity)]
     if len(kept) == len(keys):
-        raise NotFound(f"there is no key {identity} in {os.fspath(file)}", id=identity)
+        raise NotFound(
+            f'{os.fspath(file)} has no key with the id "{identity}". List its keys: penstock key list --file '
+            f"{os.fspath(file)}",
+            id=identity,
+        )
     _write(file, {**content, "keys": kept})
+
+
+def set_quota(file: str | os.PathLike[str], principal: str, changes: Mapping[str, int | None]) -> None:
+    """Change some quotas of a principal, or of the principals of a pattern; None takes one away. Comments in the file
+    do not survive it."""
+    content: dict[str, Any] = _content(file) if Path(file).exists() else {}
+    rules = _list(content, "quotas")
+    found = [one for one in rules if isinstance(one, dict) and one.get("principals") == [principal]]
+    known = {name: value for one in found for name, value in one.items()} | dict(changes)
+    changed = {name: known[name] for name in QUOTAS if known.get(name) is not None}
+    kept = [one for one in rules if one not in found]
+    if changed:
+        kept.append({"principals": [principal], **changed})
+    _write(file, {**{name: value for name, value in content.items() if name != "quotas"}, "quotas": kept})
 
 
 def _write(file: str | os.PathLike[str], content: dict[str, Any]) -> None:
@@ -137,6 +184,18 @@ def _rules(number: int, given: Any) -> list[Rule]:
     if not found:
         raise InvalidSetting(f"{where} must name topics, groups or broker: true")
     return found
+
+
+def _quota(number: int, given: Any) -> QuotaRule:
+    where = f"quotas[{number}]"
+    if not isinstance(given, dict) or not given.keys() <= {"principals", *QUOTAS}:
+        raise InvalidSetting(f"{where} has principals, and {', '.join(QUOTAS)}")
+    for name in given.keys() - {"principals"}:
+        value = given[name]
+        if type(value) is not int or not 1 <= value <= _QUOTA_MAX:
+            raise InvalidSetting(f"{where}.{name} is a whole number from 1 to {_QUOTA_MAX}, not {value!r}")
+    quota = Quota(**{name: given.get(name) for name in QUOTAS})
+    return QuotaRule(_patterns(where, given, "principals"), quota)
 
 
 def _operation(where: str, given: str) -> Operation:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from socket import gethostname
 
+from msgspec.structs import replace
+
 import penstock
 from penstock.broker.broker import Broker
 from penstock.broker.names import check_name
+from penstock.broker.settings import partitions_with
 from penstock.client.cluster_requests import FindGroups, GroupsIn
 from penstock.client.placement import (
     AssignPartition,
@@ -27,18 +29,19 @@ from penstock.client.placement import (
     TopicPlacement,
 )
 from penstock.client.transport import Transport
-from penstock.clock import SystemClock
 from penstock.cluster.catalog import ClusterCatalog
 from penstock.cluster.consumers import ClusterConsumers
 from penstock.cluster.coordination import Coordination
 from penstock.cluster.core.election import is_led
 from penstock.cluster.core.record import PartitionRecord
-from penstock.cluster.etcd.client import EtcdStore
+from penstock.cluster.etcd.session import BootTime
 from penstock.cluster.etcd.settings import EtcdSettings, endpoints_of
+from penstock.cluster.etcd.store import Store
 from penstock.cluster.etcd.view import Known
 from penstock.cluster.node import Node
 from penstock.cluster.operations import Operations
-from penstock.errors import ConnectionLost, EtcdUnavailable, InvalidName, PenstockError, TopicNotFound
+from penstock.errors import ConnectionLost, EtcdUnavailable, InvalidName, PenstockError, StaleMetadata, TopicNotFound
+from penstock.local.handlers import Walk
 from penstock.local.keeper import Keeper
 from penstock.local.transport import READERS, THREADS, LocalTransport
 from penstock.net.connection import Place
@@ -46,12 +49,10 @@ from penstock.net.remote import RemoteTransport
 from penstock.net.routing.pace import Pace
 from penstock.server.config import Address, Config
 from penstock.server.forwarding.forwarding import Forwarding
+from penstock.server.host import Host
 from penstock.server.metrics import Counts
 from penstock.server.metrics_cluster import of_cluster
 from penstock.server.server import Ready
-from penstock.server.tls import trusting
-from penstock.storage.files import DiskFiles
-from penstock.storage.kernel_syncs import KernelSyncs
 
 log = logging.getLogger("penstock.cluster")
 
@@ -60,14 +61,17 @@ log = logging.getLogger("penstock.cluster")
 _UNKNOWN_MAX, _LOOKED_FOR_MAX, _LOOKS_MAX = 4, 64, 2
 # Whoever asks by HTTP or gRPC is told soon that etcd is away, and tries again if it likes to.
 _ETCD_S = 2.0
+# A node that lags behind waits this long for changes from etcd; then the request fails and is retried.
+_BEHIND_S = 1.0
 
 
 class Clustered:
-    def __init__(self, node: Node, store: EtcdStore, config: Config) -> None:
+    def __init__(self, node: Node, store: Store, config: Config, host: Host) -> None:
         self.node = node
         self.site: LocalTransport
         self._store = store
         self._config = config
+        self._host = host
         self._others: dict[str, tuple[Place, RemoteTransport]] = {}
         self._closing: list[RemoteTransport] = []
         self.operations = Operations(node, store, self.transport)
@@ -105,22 +109,29 @@ class Clustered:
     def describe(self) -> ClusterInfo:
         node = self.node
         return ClusterInfo(
-            node.id, node.name, node.view.revision, node.controller.node, node.members.infos(), node.is_cut_off
+            node.id, node.name, self._version(), node.controller.node, node.members.infos(), node.is_cut_off
         )
 
-    async def placement(self, topics: Sequence[str]) -> Placement:
-        node = self.node
-        names = {record.name for record in node.catalog.topics}
-        unknown = [topic for topic in topics if topic not in names]
+    async def placement(self, topics: Collection[str], walk: Walk) -> Placement:
+        node, topics = self.node, frozenset(topics)
+        unknown = [topic for topic in topics if not node.catalog.has_topic(topic)]
         if unknown and not node.is_cut_off:
             # Made at another node, maybe, a moment ago.
             await asyncio.gather(*[self._look_for(topic) for topic in unknown[:_UNKNOWN_MAX]])
             # At the next turn of the loop the catalog has them, too.
             await asyncio.sleep(0)
-        records = [record for record in node.catalog.topics if not topics or record.name in topics]
-        placed = []
-        for record in records:
-            partitions = []
+        # Before the walk: what changes meanwhile is of a later version.
+        version = self._version()
+        placed = await walk(self._placed(sorted(topics) or [record.name for record in node.catalog.topics]))
+        return Placement(version, node.members.infos(), tuple(placed))
+
+    def _placed(self, topics: Sequence[str]) -> Iterator[TopicPlacement | None]:
+        node = self.node
+        for topic in topics:
+            if not node.catalog.has_topic(topic):
+                yield None
+                continue
+            record, partitions = node.catalog.topic(topic), []
             for number, identity in enumerate(record.partitions):
                 known = node.partitions.get(identity)
                 if known is None:
@@ -130,8 +141,10 @@ class Clustered:
                     in_sync = tuple(member.node for member in found.isr)
                     leader = self._led_by(found) or ""
                     partitions.append(Placed(number, leader, found.epoch, found.replicas, in_sync, found.min_isr))
-            placed.append(TopicPlacement(record.name, record.id, tuple(partitions)))
-        return Placement(node.view.revision, node.members.infos(), tuple(placed))
+            yield TopicPlacement(record.name, record.id, tuple(partitions))
+
+    def _version(self) -> int:
+        return self.node.restored.version(self.node.view.revision)
 
     async def _look_for(self, topic: str) -> None:
         """One look for all who ask for the same. Of a name that no topic has, or if there are too many, none."""
@@ -152,7 +165,7 @@ class Clustered:
                 await self.node.view.knows(self.node.keys.topics + topic)
 
     def coordinator(self, group: str) -> Coordinator:
-        return self.coordination.of(group)
+        return replace(self.coordination.of(group), is_cut_off=self.node.is_cut_off)
 
     # --- what doors need of it, which forward ------------------------------------------------------------
 
@@ -200,6 +213,9 @@ class Clustered:
     def term(self) -> int:
         return self.node.members.term
 
+    def version(self) -> int:
+        return self.node.restored.version(self.node.members.term)
+
     def candidates(self) -> list[str]:
         """One that is being drained looks after groups only if there is nobody else."""
         members = self.node.members
@@ -225,8 +241,11 @@ class Clustered:
         if known is None or known[0] != place:
             if known is not None:
                 self._closing.append(known[1])
-            known = self._others[node] = (place, RemoteTransport(place, SystemClock(), patience_s=0))
+            known = self._others[node] = (place, self._remote(place))
         return known[1]
+
+    def _remote(self, place: Place) -> RemoteTransport:
+        return RemoteTransport(place, self._host.clock, patience_s=0, new_id=self._host.new_id)
 
     async def refresh(self) -> None:
         await self.refreshed()
@@ -237,6 +256,35 @@ class Clustered:
         except EtcdUnavailable:
             return False
         return True
+
+    async def caught_up(self, revision: int) -> None:
+        view = self.node.view
+        if self._version() >= revision or self.node.is_cut_off:
+            # Without etcd this node learns nothing new, and it can still answer for the partitions that it leads.
+            return
+        try:
+            async with asyncio.timeout(_BEHIND_S):
+                while self._version() < revision:
+                    await view.reached(view.revision + 1)
+        except TimeoutError:
+            raise StaleMetadata(
+                f"node {self.name} is at revision {self._version()} of the cluster's metadata, not at {revision} yet",
+                node=self.name,
+            ) from None
+        # What is in the view is taken up at the next turn of the loop.
+        await asyncio.sleep(0)
+
+    def unready(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for record in self.node.catalog.topics:
+            topic = self.node.queue.replicated.get(record.name)
+            for number, identity in enumerate(record.partitions):
+                placed = self.node.partitions.get(identity)
+                if placed is None or placed.record.leader != self.name or (topic is not None and number in topic.here):
+                    continue
+                if self._led_by(placed.record) is not None:
+                    found.setdefault(record.name, []).append(number)
+        return found
 
     def broke(self, error: PenstockError) -> None:
         self.node.broke(error)
@@ -269,6 +317,8 @@ async def open_clustered(
     counts: Counts,
     broke: Callable[[PenstockError], None],
     unreachable: Callable[[PenstockError], Awaitable[None]],
+    descriptors_max: int,
+    host: Host,
 ) -> Clustered:
     assert config.cluster is not None
     assert config.node_id is not None
@@ -280,14 +330,15 @@ async def open_clustered(
         user=config.etcd_user,
         password=config.etcd_password,
     )
-    tls = trusting(config.tls_ca)
-    store, clock = EtcdStore(settings), SystemClock()
-    executor = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-disk")
-    readers = ThreadPoolExecutor(READERS, thread_name_prefix="penstock-read")
+    tls = host.trust(config.tls_ca)
+    store, clock = host.metadata(settings), host.clock
+    executor = host.executor(THREADS, "penstock-disk")
+    readers = host.executor(READERS, "penstock-read")
     loop = asyncio.get_running_loop()
     files = None
     try:
-        files = await loop.run_in_executor(executor, lambda: DiskFiles(config.data, synced=counts.synced))
+        opening = partial(host.files, config.data, counts.synced, descriptors_max)
+        files = await loop.run_in_executor(executor, opening)
         await loop.run_in_executor(executor, files.lock)
 
         async def open_queue(catalog: ClusterCatalog) -> Broker:
@@ -298,7 +349,8 @@ async def open_clustered(
                 executor=executor,
                 readers=readers,
                 limits=config.limits,
-                syncs=KernelSyncs(),
+                new_id=host.new_id,
+                syncs=host.syncs(),
                 catalog=catalog,
                 consumers=partial(ClusterConsumers, catalog=catalog),
             )
@@ -309,11 +361,14 @@ async def open_clustered(
             files,
             open_queue,
             clock=clock,
+            time=BootTime(clock),
+            new_id=host.new_id,
             cluster=config.cluster_name,
             ttl_s=int(config.session_ttl),
             broke=broke,
             tls=tls,
             unreachable=unreachable,
+            partitions_max=partitions_with(descriptors_max),
         )
     except BaseException:
         if files is not None:
@@ -322,7 +377,7 @@ async def open_clustered(
         executor.shutdown(wait=False)
         readers.shutdown(wait=False)
         raise
-    clustered = Clustered(node, store, config)
+    clustered = Clustered(node, store, config, host)
     clustered.site = LocalTransport(
         node.queue,
         clock,
@@ -332,12 +387,13 @@ async def open_clustered(
         Keeper(node.queue),
         config.archive_dir,
         cluster=clustered,
+        new_id=host.new_id,
     )
     assert isinstance(node.queue.consumers, ClusterConsumers)
     clustered.coordination = Coordination(clustered, node.queue, node.queue.consumers)
     node.queue.coordination = clustered.coordination
     node.nodes_changed = clustered.coordination.nodes_changed
-    clustered.forwarding = Forwarding(clustered, Pace(etcd_s=_ETCD_S))
+    clustered.forwarding = Forwarding(clustered, Pace(etcd_s=_ETCD_S, dice=host.dice), new_id=host.new_id)
     node.queue.dead_letters.copies = clustered.forwarding.copies
     counts.of_cluster = partial(of_cluster, node)
     return clustered

@@ -78,8 +78,9 @@ _OF_A_NODE = (
 @dataclass(frozen=True)
 class Config:
     """Doors are host:port, or none for one that is shut. `access` is the file with keys and rules, `tls_cert` and
-    `tls_key` are those with a certificate and its key. What starts with `telemetry_` or `archive_` may be a section in
-    the file. `archive_dir` is where the archive is that readers of deleted messages are led to.
+    `tls_key` are those with a certificate and its key. `audit_topic` stores the audit log in a topic, too. What starts
+    with `telemetry_` or `archive_` may be a section in the file. `archive_dir` is where the archive is that readers of
+    deleted messages are led to.
     `cluster` are the addresses of etcd's members: then this is the node `node_id` of the cluster `cluster_name`, which
     others reach at the host `advertise`; those of them that have TLS at their doors are known by a certificate of
     `tls_ca`. `session_ttl` is for how many seconds it is taken for alive without a sign of
@@ -97,6 +98,7 @@ class Config:
     tls_ca: str | None = None
     log_format: str = "text"
     log_level: str = "info"
+    audit_topic: bool = False
     insecure: bool = False
     limits: Limits = DEFAULT_LIMITS
     telemetry_endpoint: str | None = None
@@ -184,7 +186,9 @@ def _read(file: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise InvalidSetting(f"the configuration {os.fspath(file)} can't be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidSetting(f"the configuration {os.fspath(file)} is not YAML: {error}") from error
+        raise InvalidSetting(
+            f"the configuration {os.fspath(file)} is not YAML: {' '.join(str(error).split())}"
+        ) from error
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -223,7 +227,7 @@ def _value(name: str, given: Any) -> Any:
             return _address(name, given)
         case "session_ttl":
             return _session_ttl(given)
-        case "insecure":
+        case "insecure" | "audit_topic":
             return _flag(name, given)
         case "limits":
             return _limits(given)
@@ -271,7 +275,7 @@ def _address(name: str, given: Any) -> Address | None:
         return None
     host, colon, port = str(given).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    is_port = port.isascii() and port.isdigit() and int(port) < 65536
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65536
     if not colon or not host or not is_port or (":" in host and not str(given).startswith("[")):
         raise InvalidSetting(f"{name} is host:port or none, not {given!r}", setting=name)
     return Address(host, int(port))

@@ -1,35 +1,46 @@
 """The broker as one principal sees it: what it may not do is refused before anything happens.
 
-One table says which rights each request needs; every door goes through here.
+One table says which rights each request needs; every door goes through here. So this is also where quotas are applied,
+and where what was refused, and what needs the right `admin`, is written to the audit log.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.acks import ALL
+from penstock.broker.polling import TOPICS_MAX
 from penstock.client import cluster_requests as c
 from penstock.client import placement as p
 from penstock.client import requests as r
 from penstock.client.answers import Answer
 from penstock.client.requests import Request
 from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored
-from penstock.errors import Forbidden, LeaseError
-from penstock.frame import Frame
-from penstock.limits import Limits
+from penstock.errors import Forbidden, InvalidInput, LeaseError, PenstockError, ProtocolError, Unauthenticated
+from penstock.frame import Frame, bound_id, identified
+from penstock.limits import KIB, Limits
+from penstock.local.paging import check_limit, check_unpaged
 from penstock.local.transport import LocalTransport
 from penstock.message import Message
 from penstock.server.access import Kind, Operation, Right, Rules
+from penstock.server.audit import Audit, Peer, action_of, is_dry, object_of
+from penstock.server.quotas import GROUPS, SCHEDULES, TOPICS, Allowance, Meter, size_of
 from penstock.server.site import Site
 from penstock.storage.commit import Committed
+from penstock.wire.words import Head
 
 R = TypeVar("R")
 # Of what a principal is known to be allowed: a topic to publish to, or a group and its topics to consume.
 _ALLOWED_MAX = 64
+# Of a request that needs no rights.
+_ANYBODYS_BYTES_MAX = 256 * KIB
 _Known = str | tuple[str, ...]
 _Needs = Callable[[Any], list[Right]]
 
@@ -111,14 +122,42 @@ NEEDS: Mapping[type[Request[Any]], _Needs] = {
     c.ElectLeaders: _on_broker(_ADMIN),
     c.DrainNode: _on_broker(_ADMIN),
     c.UndrainNode: _on_broker(_ADMIN),
+    c.DiscardCopy: _on_broker(_ADMIN),
 }
+# What they create, as its quota is called.
+_CREATES: Mapping[type[Request[Any]], str] = {
+    r.CreateTopic: TOPICS,
+    r.CreateGroup: GROUPS,
+    r.Replay: GROUPS,
+    r.CreateSchedule: SCHEDULES,
+}
+_BY_NAME = {kind.__name__: needs for kind, needs in NEEDS.items()}
 
 
 class Guarded:
     """The client's port, as far as the rules allow. `rules` is asked each time: they may change."""
 
-    def __init__(self, site: Site, principal: str, rules: Callable[[], Rules], *, is_node: bool = False) -> None:
-        """`is_node`: another node of the same cluster."""
+    def __init__(
+        self,
+        site: Site,
+        principal: str,
+        rules: Callable[[], Rules],
+        *,
+        is_node: bool = False,
+        binds_producers: bool = False,
+        audit: Audit | None = None,
+        peer: Peer = None,
+        meter: Meter | None = None,
+        is_single: bool = False,
+    ) -> None:
+        """`is_node`: another node of the same cluster. `peer` is the client's address, `meter` counts what its
+        principal uses. For `is_single` see `Allowance`."""
+        self._audit = audit
+        self._peer = peer
+        self._meter = meter
+        self._is_single = is_single
+        self.apply_quotas()
+        self.binds_producers = binds_producers
         self._site = site
         # Where something is stored right here: for the native door, whose clients know who leads what.
         self._here = site if isinstance(site, LocalTransport) else None
@@ -128,46 +167,170 @@ class Guarded:
         # By which rules the others are allowed.
         self._asked: Rules | None = None
         self._allowed: set[_Known] = set()
+        # Polls that wait for messages, and what each of them needs to be allowed.
+        self._polls: dict[asyncio.Timeout, Callable[[], None]] = {}
+        # Called when the client's key is no longer valid; and when it still is, and rules have changed.
+        self.revoked: Callable[[Unauthenticated], None] | None = None
+        self.changed: Callable[[], None] | None = None
+
+    def check_again(self) -> None:
+        """Keys or rules have changed: what is not allowed any more ends now."""
+        try:
+            self._rules()
+        except Unauthenticated as error:
+            if self.revoked is not None:
+                self.revoked(error)
+        else:
+            if self.changed is not None:
+                self.changed()
+        for poll, check in list(self._polls.items()):
+            try:
+                check()
+            except PenstockError:
+                if not poll.expired():
+                    poll.reschedule(0)
+
+    def apply_quotas(self) -> None:
+        """None without a rate: nothing is counted then."""
+        has_rates = self._meter is not None and self._meter.has_rates
+        self._quota = Allowance(self._meter, is_single=self._is_single) if self._meter and has_rates else None
+
+    def connect(self, connection: object) -> None:
+        """Count a connection of the principal. QuotaExceeded if there are too many."""
+        if self._meter is not None:
+            self._meter.connect(connection)
+
+    def disconnect(self, connection: object) -> None:
+        if self._meter is not None:
+            self._meter.disconnect(connection)
 
     def _check(self, *rights: Right) -> None:
-        self._rules().check(self.principal, rights)
+        if self.is_node:
+            # It may do everything, also what no client may: publish audit events.
+            return
+        try:
+            self._rules().check(self.principal, rights)
+        except (Forbidden, Unauthenticated) as error:
+            # The first of them that is not allowed, or one of them.
+            name = error.details.get("name", rights[0].name)
+            right = next((right for right in rights if right.name == name), rights[0])
+            self._record(right.operation, f"{right.kind} {right.name}".rstrip(), error.code)
+            raise
+
+    def _record(self, action: str, object: str, outcome: str, **more: Any) -> None:
+        if self._audit is not None:
+            self._audit.record(self.principal, self._peer, action, object, outcome, **more)
 
     def check_broker(self, operation: Operation) -> None:
         """On everything there is."""
         self._check(Right(operation, Kind.BROKER, ""))
 
+    def check_anything(self, operation: Operation) -> None:
+        """Before the request is read. Forbidden if there is nothing that the principal may do this to."""
+        if not self._rules().may(self.principal, operation):
+            self._record(operation, "", Forbidden.code)
+            raise Forbidden(f"{self.principal} may not {operation} anything", operation=operation)
+
+    def check_named(self, operation: Operation, names: Mapping[str, str]) -> None:
+        """Before the rest of a request is read: `names` are of its topic or group, or of something else."""
+        if "topic" in names:
+            self._check(_topic(operation, names["topic"]))
+        elif "group" in names:
+            self._check(_group(operation, names["group"]))
+        else:
+            self.check_anything(operation)
+
     @property
     def limits(self) -> Limits:
         return self._site.limits
 
+    @property
+    def is_lost(self) -> bool:
+        return self._site.is_lost
+
+    def is_led(self, topic: str, partition: int) -> bool:
+        return self._site.is_led(topic, partition)
+
     def now_us(self) -> int:
         return self._site.now_us()
 
+    def monotonic_us(self) -> int:
+        return self._site.monotonic_us()
+
     async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
         self._check(_topic(Operation.PUBLISH, topic))
+        if self._quota is not None:
+            self._quota.publish(message.size)
         return await self._site.publish(topic, message, partition, acks)
 
     async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
         self._check(_topic(Operation.PUBLISH, topic))
-        return await self._site.publish_frame(topic, partition, frame, acks)
+        if self._quota is not None:
+            self._quota.publish(len(frame.data))
+        return await self._site.publish_frame(topic, partition, self._bound(frame), acks)
+
+    @property
+    def _owner(self) -> str:
+        """Of what the client creates."""
+        return self.principal if self.binds_producers else ""
+
+    def _bound(self, frame: Frame) -> Frame:
+        """Producer ids are the client's choice, and readers see them. Each principal has ids of its own."""
+        producer = frame.producer
+        if not (self.binds_producers and producer.id):
+            return frame
+        if self._meter is not None:
+            self._meter.produce(producer.id)
+        return identified(frame, producer._replace(id=bound_id(producer.id, self.principal)))
+
+    def check_publishing(self, topic: str) -> None:
+        if not self._is_known(topic):
+            self._check(_topic(Operation.PUBLISH, topic))
+            self._allowed.add(topic)
 
     def storing(
         self, topic: str, partition: int, frame: Frame, acks: str = ALL, *, is_alone: bool = False
     ) -> tuple[Committed | asyncio.Future[Committed], int]:
-        if not self._is_known(topic):
-            self._check(_topic(Operation.PUBLISH, topic))
-            self._allowed.add(topic)
+        """`check_publishing` comes first."""
+        if self._quota is not None:
+            self._quota.publish(len(frame.data))
         assert self._here is not None
-        return self._here.storing(topic, partition, frame, acks, is_alone=is_alone)
+        return self._here.storing(topic, partition, self._bound(frame), acks, is_alone=is_alone)
 
-    async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
-        """For a session: whoever comes through a door may fall silent."""
+    async def join(
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str = ""
+    ) -> None:
+        """For a session: whoever comes through a door may fall silent. `owner` is what another node says."""
         self.check_consuming(group, topics)
-        await self._site.join_for_a_session(group, consumer, topics, settings)
+        if self._quota is not None:
+            self._quota.request()
+        join = partial(self._site.join_for_a_session, group, consumer, topics, settings)
+        if self.is_node:
+            await join(owner)
+            return
+        if self._meter is not None:
+            self._meter.join(group, consumer, self._site.is_member)
+        async with self._creating(None if self._site.broker.has_group(group) else GROUPS):
+            await join(self._owner)
+
+    @asynccontextmanager
+    async def _creating(self, kind: str | None) -> AsyncIterator[None]:
+        """LimitReached if the principal has as many as it may. One at a time, so that requests that come together
+        count each other."""
+        if kind is None or self._meter is None or getattr(self._meter.quota, kind) is None:
+            yield
+            return
+        async with self._meter.creating:
+            self._meter.check_count(kind, self._site.broker.owned(kind, self.principal))
+            yield
 
     async def leave(self, group: str, consumer: str) -> None:
         self.check_consuming(group)
+        if self._quota is not None:
+            self._quota.answer()
         await self._site.leave(group, consumer)
+        if self._meter is not None:
+            self._meter.leave(group, consumer)
 
     async def poll(
         self,
@@ -180,28 +343,49 @@ class Guarded:
         wait_us: int,
         visibility_us: int | None = None,
     ) -> Sequence[Delivery]:
-        self.check_consuming(group, topics)
-        return await self._site.poll(
-            group,
-            consumer,
-            topics,
-            count=count,
-            bytes_max=bytes_max,
-            wait_us=wait_us,
-            visibility_us=visibility_us,
-        )
+        check = partial(self.check_consuming, group, topics)
+        check()
+        poll = partial(self._polled, group, consumer, topics, count=count, visibility_us=visibility_us)
+        if not wait_us:
+            return await poll(bytes_max=bytes_max, wait_us=0)
+        try:
+            async with asyncio.timeout(None) as waiting:
+                self._polls[waiting] = check
+                return await poll(bytes_max=bytes_max, wait_us=wait_us)
+        except TimeoutError:
+            check()
+            raise
+        finally:
+            del self._polls[waiting]
+
+    async def _polled(
+        self, group: str, consumer: str, topics: Sequence[str], *, bytes_max: int, wait_us: int, **more: Any
+    ) -> Sequence[Delivery]:
+        quota = self._quota
+        if quota is None:
+            return await self._site.poll(group, consumer, topics, bytes_max=bytes_max, wait_us=wait_us, **more)
+        bytes_max, wait_us = await quota.poll(bytes_max, wait_us)
+        deliveries = await self._site.poll(group, consumer, topics, bytes_max=bytes_max, wait_us=wait_us, **more)
+        quota.consumed(size_of(deliveries))
+        return deliveries
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         self.check_consuming(group, [receipt.topic])
+        if self._quota is not None:
+            self._quota.answer()
         await self._site.answer(group, receipt, answer)
 
     async def ack_all(
         self, group: str, topic: str, partition: int, leases: Leases, *, again: bool = False
     ) -> Sequence[LeaseError | None]:
         self.check_consuming(group, [topic])
+        if self._quota is not None:
+            self._quota.answer()
         return await self._site.ack_all(group, topic, partition, leases, again=again)
 
     def check_consuming(self, group: str, topics: Sequence[str] = ()) -> None:
+        if len(topics) > TOPICS_MAX:
+            raise InvalidInput(f"a consumer has 1 to {TOPICS_MAX} topics, not {len(topics)}")
         wanted = (group, *topics)
         if not self._is_known(wanted):
             self._check(_group(Operation.CONSUME, group), *(_topic(Operation.CONSUME, topic) for topic in topics))
@@ -225,24 +409,94 @@ class Guarded:
         epoch: int = 0,
     ) -> Page:
         self._check(_topic(_READ, topic))
-        return await self._site.read(topic, partition, offset, until, bytes_max, columns, epoch)
+        quota = self._quota
+        if quota is None:
+            return await self._site.read(topic, partition, offset, until, bytes_max, columns, epoch)
+        page = await self._site.read(topic, partition, offset, until, quota.read(bytes_max), columns, epoch)
+        quota.consumed(sum(len(frame.data) for frame in page.frames))
+        return page
+
+    def check_head(self, head: Head, size: int) -> None:
+        """Forbidden if the principal may not make such a request of so many bytes, whatever else is in it."""
+        if self.is_node:
+            return
+        if not head.type:
+            raise ProtocolError("a request without a type")
+        needs = _BY_NAME.get(head.type)
+        if needs is None:
+            raise Forbidden(f"{head.type[:50]} is not for clients")
+        if needs is _nothing and size > _ANYBODYS_BYTES_MAX:
+            raise InvalidInput(f"{head.type} has {size} bytes; it may have {_ANYBODYS_BYTES_MAX}")
+        self._check(*needs(head))
 
     async def call(self, request: Request[R]) -> R:
-        needs = NEEDS.get(type(request))
         if self.is_node:
             return await self._site.call(request)
-        if needs is None:
-            raise Forbidden(f"{type(request).__name__} is not for clients")
-        self._check(*needs(request))
-        reply = await self._site.call(request)
+        needs = NEEDS.get(type(request))
+        rights = () if needs is None else needs(request)
+        outcome = "ok"
+        try:
+            if needs is None:
+                raise Forbidden(f"{type(request).__name__} is not for clients")
+            return await self._called(request, rights)
+        except PenstockError as error:
+            outcome = error.code
+            raise
+        except BaseException as error:
+            outcome = "cancelled" if isinstance(error, asyncio.CancelledError) else "internal_error"
+            raise
+        finally:
+            is_admin = any(right.operation is _ADMIN for right in rights)
+            if is_admin or outcome in ("forbidden", "unauthenticated"):
+                more = {"dry_run": True} if is_dry(request) else {}
+                self._record(action_of(request), object_of(request), outcome, **more)
+
+    async def _called(self, request: Request[R], rights: Sequence[Right]) -> R:
+        self._rules().check(self.principal, rights)
+        if type(request) in _CREATES:
+            request = msgspec.structs.replace(request, owner=self._owner)
+        if self._quota is not None:
+            self._quota.request()
+        if isinstance(request, r.DescribeGroup):
+            # A consumer's right suffices: it is its own lag.
+            await self._site.broker.walk(map(self._check_lag, request.partitions or ()))
         if isinstance(request, r.ListTopics | r.ListGroups):
-            kind = Kind.TOPIC if isinstance(request, r.ListTopics) else Kind.GROUP
-            listed: Any = reply
-            reply = [one for one in listed if self._may_know(kind, one.name)]  # type: ignore[assignment]
-        elif isinstance(reply, p.Placement):
-            topics = tuple(one for one in reply.topics if self._may_do_something(one.name))
-            reply = msgspec.structs.replace(reply, topics=topics)
+            listed: R = await self._listed(request)
+            return listed
+        kind = _CREATES.get(type(request))
+        if isinstance(request, r.CreateGroup) and self._site.broker.has_group(request.name):
+            kind = None
+        async with self._creating(kind):
+            reply = await self._site.call(request)
+        if isinstance(reply, p.Placement) and not self._rules().allow_all:
+            topics = (one if self._may_do_something(one.name) else None for one in reply.topics)
+            reply = msgspec.structs.replace(reply, topics=tuple(await self._site.broker.walk(topics)))
         return reply
+
+    def _check_lag(self, topic: str) -> None:
+        if not self._may_do_something(topic):
+            self._rules().check(self.principal, [_topic(_DESCRIBE, topic)])
+
+    async def _listed(self, request: r.ListTopics | r.ListGroups) -> Any:
+        """A page of those that the principal may know of: what it may not is neither counted nor looked up."""
+        if self._rules().allow_all:
+            return await self._site.call(request)
+        names = await self.visible(request)
+        if request.after is None:
+            check_unpaged("of them", len(names))
+            return await self._site.call(msgspec.structs.replace(request, names=tuple(names)))
+        names = names[bisect_right(names, request.after) :]
+        some = tuple(names[: check_limit(request.limit)])
+        page: Any = await self._site.call(msgspec.structs.replace(request, names=some))
+        return page if page.next or len(some) == len(names) else msgspec.structs.replace(page, next=some[-1])
+
+    async def visible(self, request: r.ListTopics | r.ListGroups) -> list[str]:
+        """Names of topics or groups that the principal may know of, in order."""
+        kind = Kind.TOPIC if isinstance(request, r.ListTopics) else Kind.GROUP
+        names = sorted(await self._site.names(request))
+        if self._rules().allow_all:
+            return names
+        return await self._site.broker.walk(name if self._may_know(kind, name) else None for name in names)
 
     async def close(self) -> None:
         """Nothing happens: the broker is there for others, too."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
@@ -13,7 +12,10 @@ from penstock.client.transport import Lease, Receipt
 from penstock.errors import Fatal, Forbidden, GroupNotFound, LeaseError, NotLeased, PenstockError
 from penstock.server.guard import Guarded
 from penstock.server.site import Site
+from penstock.server.turns import in_slices
 
+# Receipts that are read without a break: a millisecond.
+RECEIPTS_AT_ONCE = 200
 # What a door calls a message by.
 T = TypeVar("T")
 
@@ -27,9 +29,9 @@ async def answer_for(
     site: Site, guarded: Guarded, group: str, given: Mapping[Lease, Mapping[int, T]], answer: Answer
 ) -> Answered[T]:
     """`given` has the messages by lease and offset: the log has one row for each lease, whatever is in it."""
-    answers = [_answered(site, guarded, group, lease, some, answer) for lease, some in given.items()]
+    answers = await in_slices(_answered(site, guarded, group, lease, some, answer) for lease, some in given.items())
     count = sum(map(len, given.values()))
-    failed = [one for some in await asyncio.gather(*answers) for one in some]
+    failed = [one for some in answers for one in some]
     return Answered(count - len(failed), failed)
 
 
@@ -48,7 +50,7 @@ async def _answered(
         except PenstockError as error:
             held = offsets & (await site.left(group, [lease]))[0] if isinstance(error, LeaseError) else BitMap64()
             if not held or len(held) == len(offsets):
-                return failed + [(given[offset], error) for offset in offsets]
-        not_leased = NotLeased("the message is not in the lease, or was answered for already")
-        failed += [(given[offset], not_leased) for offset in offsets - held]
+                return failed + [(given[offset], error) for offset in offsets.to_array()]
+        not_leased = NotLeased("the message is not in the lease, or was answered already. Answer each delivery once")
+        failed += [(given[offset], not_leased) for offset in (offsets - held).to_array()]
         offsets = held

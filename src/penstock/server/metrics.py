@@ -12,10 +12,7 @@ from threading import Lock
 from typing import NamedTuple
 
 import penstock
-from penstock.broker.broker import Broker
-from penstock.broker.partition import Partition
-from penstock.broker.tally import DELIVERY_BOUNDS, Histogram, Tally
-from penstock.broker.topic import Topic
+from penstock.broker.tally import Histogram
 
 # Of requests, in seconds: a sync takes a tenth of a millisecond on a good disk, a poll waits for half a minute.
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -26,6 +23,8 @@ SYNC_BOUNDS = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5),
 )
+# Of the event loop: a request should hold it for 10 ms at most.
+STALL_BOUNDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 # Requests that store messages, and are answered when they are on disk. A stream of batches is not among them: its end
 # tells nothing of them.
 PUBLISHING = {
@@ -47,6 +46,9 @@ class Counts:
         # Of a door that does not know by itself, and is asked when somebody looks.
         self.connected: dict[str, Callable[[], int]] = {}
         self.spans: Counter[str] = Counter()
+        self.stalls = Histogram(STALL_BOUNDS)
+        # Of keys, asked when somebody looks.
+        self.of_access: Callable[[], Iterable[Family]] = lambda: ()
         # Of a node of a cluster: asked when somebody looks.
         self.of_cluster: Callable[[], Iterable[Family]] = lambda: ()
         self._syncs = Histogram(SYNC_BOUNDS)
@@ -138,13 +140,13 @@ def of_doors(counts: Counts) -> Iterator[Family]:
         "penstock_request_seconds",
         "histogram",
         "From a request to its answer; of a publish or an answer until it is on disk.",
-        _all_buckets(({"door": d, "request": k}, histogram) for (d, k), histogram in counts.seconds.items()),
+        all_buckets(({"door": d, "request": k}, histogram) for (d, k), histogram in counts.seconds.items()),
     )
     yield Family(
         "penstock_publish_seconds",
         "histogram",
         "From a request that stores messages to its answer: they are on disk.",
-        _all_buckets(({"door": door}, histogram) for door, histogram in counts.publishes().items()),
+        all_buckets(({"door": door}, histogram) for door, histogram in counts.publishes().items()),
     )
     yield Family(
         "penstock_sync_seconds",
@@ -153,15 +155,22 @@ def of_doors(counts: Counts) -> Iterator[Family]:
         _buckets({}, counts.syncs),
     )
     yield Family(
+        "penstock_loop_stall_seconds",
+        "histogram",
+        "Times for which the event loop was held, of at least 10 ms: everything else waits meanwhile.",
+        _buckets({}, counts.stalls),
+    )
+    yield Family(
         "penstock_telemetry_spans_total",
         "counter",
         "Spans for OpenTelemetry: exported, failed (the collector did not take them), or dropped (too many).",
         [Sample({"outcome": outcome}, counts.spans[outcome]) for outcome in ("exported", "failed", "dropped")],
     )
+    yield from counts.of_access()
     yield from counts.of_cluster()
 
 
-def _all_buckets(histograms: Iterable[tuple[dict[str, str], Histogram]]) -> Iterator[Sample]:
+def all_buckets(histograms: Iterable[tuple[dict[str, str], Histogram]]) -> Iterator[Sample]:
     for labels, histogram in histograms:
         yield from _buckets(labels, histogram)
 
@@ -179,121 +188,3 @@ def _bound(seconds: float) -> str:
     """Never 5e-05: they are compared as text."""
     text = f"{seconds:.6f}".rstrip("0")
     return f"{text}0" if text.endswith(".") else text
-
-
-# --- what the broker has ------------------------------------------------------------------------------------
-
-
-def of_broker(broker: Broker) -> Iterator[Family]:
-    topics = {record.name: broker.topic(record.name) for record in broker.topics}
-    yield Family(
-        "penstock_messages_published_total",
-        "counter",
-        "Messages ever stored: the next offset.",
-        [Sample(labels, part.messages.end_offset) for labels, part in _partitions(topics)],
-    )
-    yield Family(
-        "penstock_messages_stored",
-        "gauge",
-        "Offsets that are still there.",
-        [Sample(labels, part.messages.end_offset - part.messages.start_offset) for labels, part in _partitions(topics)],
-    )
-    yield Family(
-        "penstock_stored_bytes",
-        "gauge",
-        "Bytes of messages on disk.",
-        [Sample(labels, sum(s.size for s in part.messages.segments)) for labels, part in _partitions(topics)],
-    )
-    yield Family(
-        "penstock_scheduled",
-        "gauge",
-        "Delayed messages that are not due yet.",
-        [Sample(labels, len(part.groups.delays.pending)) for labels, part in _partitions(topics)],
-    )
-    yield Family(
-        "penstock_not_archived",
-        "gauge",
-        "Messages of topics that must be archived that were not yet: nothing of them is deleted.",
-        [
-            Sample(labels, topics[labels["topic"]].not_archived(int(labels["partition"])))
-            for labels, _ in _partitions(topics)
-            if topics[labels["topic"]].settings.archive == "required"
-        ],
-    )
-    yield Family("penstock_schedules", "gauge", "Cron schedules.", [Sample({}, len(broker.schedules.list()))])
-    yield from _of_groups(broker, topics)
-
-
-def _partitions(topics: dict[str, Topic]) -> Iterator[tuple[dict[str, str], Partition]]:
-    for name, topic in topics.items():
-        for number, part in topic.numbered:
-            yield {"topic": name, "partition": str(number)}, part
-
-
-_COUNTERS: tuple[tuple[str, str, Callable[[Tally], int]], ...] = (
-    ("delivered", "Messages handed to consumers, each time they were.", lambda tally: tally.delivered),
-    ("redelivered", "Those of them that had been delivered before.", lambda tally: tally.redelivered),
-    ("acknowledged", "Messages that consumers were done with.", lambda tally: tally.acknowledged),
-    ("nacked", "Deliveries that a consumer gave back to be tried again.", lambda tally: tally.nacked),
-    ("lease_expired", "Deliveries whose lease ran out.", lambda tally: tally.ran_out),
-    ("given_back", "Deliveries that were given back unseen.", lambda tally: tally.given_back),
-    ("given_up", "Messages that were rejected, or tried too often.", lambda tally: tally.given_up),
-    ("dead_lettered", "Those of them that are in the dead-letter topic.", lambda tally: tally.dead_lettered),
-    ("expired", "Messages whose time to live was over when their turn came.", lambda tally: tally.expired),
-)
-
-
-def _by_topic(
-    tallies: Iterable[tuple[dict[str, str], Tally]], of: Callable[[Tally], Histogram]
-) -> Iterator[tuple[dict[str, str], Histogram]]:
-    """All partitions together: a histogram for each would be too many series."""
-    found: dict[tuple[str, str], Histogram] = {}
-    for labels, tally in tallies:
-        found.setdefault((labels["group"], labels["topic"]), Histogram(DELIVERY_BOUNDS)).merge(of(tally))
-    for (group, topic), histogram in found.items():
-        yield {"group": group, "topic": topic}, histogram
-
-
-def _of_groups(broker: Broker, topics: dict[str, Topic]) -> Iterator[Family]:
-    # Those of the broker's own have no consumers.
-    states = [
-        ({"group": group, **labels}, part, part.groups.state(group))
-        for labels, part in _partitions(topics)
-        for group in part.groups.groups
-        if not group.startswith("__")
-    ]
-    for name, help, of in (
-        (
-            "lag",
-            "Messages that are not done.",
-            lambda part, state: state.lag(part.reading.visible_offset, part.reading.holes),
-        ),
-        ("in_flight", "Messages that are leased.", lambda part, state: state.in_flight),
-        ("waiting", "Messages that wait for their next try.", lambda part, state: len(state.waiting)),
-        ("parked_keys", "Keys that wait for somebody to release them.", lambda part, state: len(state.parked)),
-        ("dead_letters", "Messages that were given up and are retained.", lambda part, state: state.dead_count()),
-    ):
-        samples = [Sample(labels, of(part, state)) for labels, part, state in states]
-        yield Family(f"penstock_group_{name}", "gauge", help, samples)
-    tallies = [(labels, state.tally) for labels, _, state in states if not state.is_recalled]
-    for name, help, count in _COUNTERS:
-        yield Family(f"penstock_group_{name}_total", "counter", help, [Sample(lb, count(one)) for lb, one in tallies])
-    yield Family(
-        "penstock_delivery_seconds",
-        "histogram",
-        "From publishing to the first delivery, of messages without a delay.",
-        _all_buckets(_by_topic(tallies, lambda tally: tally.to_delivery)),
-    )
-    yield Family(
-        "penstock_acknowledge_seconds",
-        "histogram",
-        "From a delivery to its acknowledgement.",
-        _all_buckets(_by_topic(tallies, lambda tally: tally.to_acknowledgement)),
-    )
-    members = {record.name: broker.consumers.of(record.name) for record in broker.groups}
-    yield Family(
-        "penstock_group_members",
-        "gauge",
-        "Consumers that have joined.",
-        [Sample({"group": name}, len(found.names()) if found is not None else 0) for name, found in members.items()],
-    )

@@ -29,6 +29,11 @@ def of_cluster(node: Node) -> Iterator[Family]:
         ("leaders", "Partitions that this node leads.", len(leaders)),
         ("replicas", "Partitions that this node has a copy of.", len(node.hosted)),
         (
+            "quarantined_copies",
+            "Copies on this node with more than the records in etcd know: an operator decides what becomes of them.",
+            len(node.kept) + sum(bool(hosted.quarantined) for hosted in node.hosted.values()),
+        ),
+        (
             "under_replicated",
             "Of those that it leads: fewer replicas are in sync than there should be.",
             sum(hosted.is_under_replicated() for hosted in node.hosted.values()),

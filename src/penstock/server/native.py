@@ -6,13 +6,16 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Collection
+from time import perf_counter
 
 from penstock.cluster.feeding import Feeding
 from penstock.errors import Fatal, PenstockError
 from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
+from penstock.server.listening import listen
 from penstock.server.metrics import Counts
 from penstock.server.session import Session
+from penstock.server.turns import Turns
 from penstock.server.vigil import Vigil
 
 log = logging.getLogger("penstock.native")
@@ -37,6 +40,7 @@ class NativeDoor:
         counts: Counts | None = None,
         broke: Callable[[PenstockError], None] = lambda error: None,
         feeding: Feeding | None = None,
+        now_s: Callable[[], float] = perf_counter,
     ) -> None:
         """`cluster` is the id of the one that the broker is a node of, if it is. `broke` hears of an error after which
         the broker must not go on."""
@@ -50,29 +54,24 @@ class NativeDoor:
         self._broke = broke
         # Of a node in a cluster.
         self.feeding = feeding
-        self._sessions: set[Session] = set()
-        self._strangers: set[Session] = set()
+        self._sessions: dict[Session, None] = {}
         # Who published last, and how often without anybody else in between.
         self._publisher: Session | None = None
         self._in_a_row = 0
-        self.vigil = Vigil(self.loop, site.limits.awake_us)
+        self.turns = Turns(self.loop)
+        self.now_s = now_s
+        self.vigil = Vigil(self.loop, site.limits.awake_us, now_s)
         self._server: asyncio.Server | None = None
         self._rounds: asyncio.Task[None] | None = None
 
     @property
     def sessions(self) -> Collection[Session]:
-        return self._sessions
+        return self._sessions.keys()
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """The port that it listens on."""
-        self._server = await self.loop.create_server(
-            lambda: Session(self),
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else self.site.limits.handshake_us / 1e6,
-            backlog=1024,
-        )
+        handshake_s = self.site.limits.handshake_us / 1e6
+        self._server = await listen(lambda: Session(self), host, port, tls, self.gate.strangers, handshake_s)
         self._rounds = self.loop.create_task(self._go_round())
         chosen: int = self._server.sockets[0].getsockname()[1]
         return chosen
@@ -81,18 +80,16 @@ class NativeDoor:
 
     def admitted(self, session: Session) -> str | None:
         """Why it can't stay, if it can't."""
-        self._sessions.add(session)
-        self._strangers.add(session)
+        self._sessions[session] = None
         self.counts.connections["native"] = len(self._sessions)
         limits = self.site.limits
         if len(self._sessions) > limits.connections_max:
             return f"the broker has {limits.connections_max} connections already"
-        if len(self._strangers) > limits.strangers_max:
-            return f"{limits.strangers_max} connections have not said who they are"
+        self.gate.strangers.add(session)
         return None
 
     def greeted(self, session: Session) -> None:
-        self._strangers.discard(session)
+        self.gate.strangers.discard(session)
 
     def publishes_alone(self, session: Session) -> bool:
         """It says that it publishes, and hears whether it has been the only one to do so lately.
@@ -113,8 +110,8 @@ class NativeDoor:
 
     def gone(self, session: Session) -> None:
         """Its consumers may come back until their sessions are over."""
-        self._sessions.discard(session)
-        self._strangers.discard(session)
+        self._sessions.pop(session, None)
+        self.gate.strangers.discard(session)
         self.counts.connections["native"] = len(self._sessions)
         if session is self._publisher:
             self._publisher = None
@@ -126,6 +123,7 @@ class NativeDoor:
         stuck_s_max = self.site.limits.stuck_us / 1e6
         while True:
             await asyncio.sleep(_ROUND_S)
+            self.gate.check_partial()
             now = self.loop.time()
             for session in list(self._sessions):
                 if not session.is_open:

@@ -11,6 +11,7 @@ from pyroaring import BitMap64
 from penstock.broker.offsets import mask_of, run_from
 from penstock.client.rows import among
 from penstock.client.transport import Delivery
+from penstock.clock import Instant
 from penstock.errors import InvalidFrame, LogCorrupt
 from penstock.frame import MERGED, SPARSE, Frame, cut, rewrite
 from penstock.limits import KIB
@@ -22,8 +23,8 @@ from penstock.wire.words import Given
 _WASTE_MAX = 16 * KIB
 
 
-def given(delivery: Delivery) -> tuple[Given, list[memoryview]]:
-    """The word, and what belongs into the payload."""
+def given(delivery: Delivery, asked_us: int, now: Instant) -> tuple[Given, list[memoryview]]:
+    """The word, and what belongs into the payload. `asked_us`: when the request came, on the monotonic clock."""
     receipt = delivery.receipt
     parts = wanted_of(delivery.frames, receipt.offsets)
     attempts = [number for pair in delivery.attempts.items() for number in pair]
@@ -34,8 +35,9 @@ def given(delivery: Delivery) -> tuple[Given, list[memoryview]]:
         to_runs(receipt.offsets),
         sum(map(len, parts)),
         attempts,
-        delivery.deadline_us,
+        now.to_wall(delivery.deadline_us),
         *delivery.terms,
+        delivery.deadline_us - asked_us,
     )
     return word, parts
 

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.client import requests as r
 from penstock.client.requests import Request
-from penstock.client.transport import ACK_LEASES_MAX, Receipt
+from penstock.client.transport import ACK_LEASES_MAX, Delivery, Receipt
+from penstock.clock import Instant
 from penstock.cluster.feeding import Feed
-from penstock.errors import Fatal, Forbidden, InternalError, PenstockError, ProtocolError
+from penstock.errors import Fatal, Forbidden, InternalError, PenstockError, ProtocolError, Unauthenticated
 from penstock.frame import Frame
-from penstock.limits import MIB
+from penstock.limits import KIB, MIB, STORED_LIMITS
+from penstock.server.admission import PARTIAL_BYTES_MIN, PartialRequest
 from penstock.server.guard import Guarded
+from penstock.server.listening import close
 from penstock.server.members import Members
 from penstock.server.parcels import given
 from penstock.server.subscription import Subscription
+from penstock.server.turns import Slice
 from penstock.storage.commit import Committed
 from penstock.wire import words
 from penstock.wire.conversation import BrokerEnd, State
@@ -39,8 +43,39 @@ REQUESTS_MAX = 1_000
 # What waits to be sent: above it nothing is leased for this peer.
 _UNSENT_BYTES_MAX = 4 * MIB
 POLL_BYTES_MAX = 8 * MIB
-# They end when messages come, or never.
-_WAITING = (Kind.POLL, Kind.SUBSCRIBE, Kind.REPLICATE)
+# They end when messages come, when others have answered, or never. A CANCEL ends them, and so does the end of the
+# connection; a broker that stops does not wait for them.
+_WAITING = (Kind.JOIN, Kind.POLL, Kind.SUBSCRIBE, Kind.REPLICATE)
+# Replies to reads and calls that are made at a time, of each connection: a peer that asks far ahead and takes nothing
+# must not have the broker hold all of them.
+_READS_MAX, _CALLS_MAX = 4, 16
+# Requests that look at everything there is, or read a log from end to end: of each connection one at a time.
+SLOW = frozenset(
+    {
+        r.ListTopics,
+        r.ListGroups,
+        r.ListParkedKeys,
+        r.ListScheduled,
+        r.ListSchedules,
+        r.ListDeadLetters,
+        r.Redrive,
+        r.Discard,
+        r.Replay,
+        r.GetTrace,
+        r.AskWhy,
+        r.GetStateAt,
+        r.FindDeliveries,
+        r.ReadDeliveries,
+    }
+)
+# Of what a client calls itself, in the log.
+_CLIENT_LENGTH = 100
+# Of requests, whatever they are: names and settings.
+_HEAD_BYTES = 4 * KIB
+# Those of consumers begin with the group, and may name all their topics, or many offsets.
+_OF_GROUPS = (Kind.JOIN, Kind.LEAVE, Kind.POLL, Kind.SUBSCRIBE, Kind.ANSWER, Kind.ACKS)
+# Runs of offsets of one lease: with more, reading them takes a millisecond.
+_RUNS_MANY = 2_000
 _NAMES = {kind: kind.name.lower() for kind in Kind}
 
 
@@ -50,23 +85,36 @@ class Session(asyncio.Protocol):
         # Of whoever is behind it, once that is known.
         self._site: Guarded
         self._limits = door.site.limits
+        # Of frames. Those of another node of the cluster are others: see `_greet`.
+        self._accepted = self._limits
         self._end = BrokerEnd(self._limits)
         self._transport: asyncio.Transport | None = None
         self._handshake: asyncio.TimerHandle | None = None
         self._under_way: dict[int, asyncio.Future[Any]] = {}
-        # Those of them that wait for messages.
+        # Those of them that may wait for long.
         self._waiting: dict[int, asyncio.Task[None]] = {}
         self._subscriptions: dict[int, Subscription] = {}
         self._in_flight = 0
         self._is_paused = False
         self._is_ending = False
+        # Packets that have come and are not carried out, and the first of them: they wait for the next turn.
+        self._packets: Iterator[Packet] | None = None
+        self._next: Packet | None = None
+        # A large packet of which a part has come. Its connection may have to wait for memory.
+        self._partial: PartialRequest | None = None
+        self._waits_for_memory = False
         self.writable = asyncio.Event()
         self.writable.set()
         self.heard_at = door.loop.time()
         self.stuck_since: float | None = None
         self.client = ""
+        # Held by the one of its slow requests that is being carried out: others of this connection wait for it.
+        self._slot = asyncio.Lock()
+        self._reads, self._calls = asyncio.Semaphore(_READS_MAX), asyncio.Semaphore(_CALLS_MAX)
         # To a node of a cluster that copies partitions through this connection.
         self._feed: Feed | None = None
+        # Among the connections of its principal.
+        self._is_counted = False
         # Consumers that joined through this connection.
         self.members = Members(door.site)
 
@@ -99,14 +147,65 @@ class Session(asyncio.Protocol):
         try:
             packet = self._end.receive_one(data)
             if packet is None:
-                for packet in self._end.receive(data):
-                    self._take(packet)
+                self._packets = self._end.receive(data)
+                if self._take_slice(is_short=self._door.turns.are_taken):
+                    self._door.turns.add(self._site.principal, self._take_turn)
             elif packet.kind is Kind.PUBLISH:
                 self._begin(packet, is_alone=not self._under_way)
             else:
                 self._take(packet)
         except PenstockError as error:
             self.end(error.code, error.message)
+        self._throttle()
+
+    def _take_turn(self) -> bool:
+        try:
+            is_more = self._take_slice()
+        except PenstockError as error:
+            is_more, self._packets, self._next = False, None, None
+            self.end(error.code, error.message)
+        self._throttle()
+        return is_more
+
+    def _take_slice(self, *, is_short: bool = False) -> bool:
+        """False if no packet is left."""
+        if self._packets is None or self._is_ending or self._transport is None or self._transport.is_closing():
+            return False
+        slice = Slice(len(self._under_way), self._door.now_s, is_short=is_short)
+        packet = self._next or next(self._packets, None)
+        while packet is not None:
+            self._forget_partial()
+            self._take(packet)
+            packet = next(self._packets, None)
+            if packet is not None and slice.is_over(len(self._under_way)):
+                self._next = packet
+                return True
+        self._packets = self._next = None
+        self._count_partial()
+        return False
+
+    def _count_partial(self) -> None:
+        held = self._end.held
+        if held <= PARTIAL_BYTES_MIN:
+            return
+        if self._partial is None:
+            requests = self._door.gate.partial_of(self._site.principal)
+            self._partial = requests.begin(self, self._wait_for_memory, self._go_on)
+        self._partial.grow(held)
+
+    def _forget_partial(self) -> None:
+        if self._partial is not None:
+            self._partial.end()
+            self._partial = None
+            # The last bytes may have come together with those that exceeded the budget.
+            self._waits_for_memory = False
+
+    def _wait_for_memory(self) -> None:
+        self._waits_for_memory = True
+        self._throttle()
+
+    def _go_on(self) -> None:
+        self._waits_for_memory = False
         self._throttle()
 
     def _take(self, packet: Packet) -> None:
@@ -118,6 +217,7 @@ class Session(asyncio.Protocol):
             case Kind.PONG:
                 pass
             case Kind.GOODBYE:
+                self._cancel_waiting()
                 self._door.left(self)
                 self._close()
             case Kind.CANCEL:
@@ -142,13 +242,40 @@ class Session(asyncio.Protocol):
 
     def _greet(self, packet: Packet) -> None:
         hello = self._end.greeted(packet)
-        self._site = self._door.gate.admit(hello.key)
-        self.client = f"{hello.client} as {self._site.principal}"
+        self._site = self._door.gate.admit(hello.key, peer=self._peer())
+        self._site.connect(self)
+        self._is_counted = True
+        self._site.revoked, self._site.changed = self._revoked, self._check_members
+        self.client = f"{hello.client[:_CLIENT_LENGTH]} as {self._site.principal}"
+        if self._site.is_node:
+            # It passes on what the cluster has stored, under whatever limits that was.
+            self._accepted = STORED_LIMITS
+            # It reads for many clients.
+            self._reads = asyncio.Semaphore(REQUESTS_MAX)
         if self._handshake is not None:
             self._handshake.cancel()
         self._door.greeted(self)
         door = self._door
-        self._send(self._end.welcome(door.name, self._site.now_us(), door.silence_us, door.cluster))
+        now_us = self._site.now_us()
+        principal = self._site.principal if self._site.binds_producers else ""
+        self._send(
+            self._end.welcome(
+                door.name, now_us, door.silence_us, door.cluster, principal=principal, accepted=self._accepted
+            )
+        )
+
+    def _peer(self) -> tuple[str, int] | None:
+        found = None if self._transport is None else self._transport.get_extra_info("peername")
+        return None if not found else (str(found[0]), int(found[1]))
+
+    def _revoked(self, error: Unauthenticated) -> None:
+        """Its consumers leave: their partitions go to others."""
+        self._door.left(self)
+        self.end(error.code, error.message)
+
+    def _check_members(self) -> None:
+        """Those that may not consume any more leave, also if they ask for nothing."""
+        self.members.check(self._site.check_consuming)
 
     # --- requests ----------------------------------------------------------------------------------------
 
@@ -169,8 +296,9 @@ class Session(asyncio.Protocol):
             self._waiting[packet.correlation] = task
 
     async def _carry_out(self, packet: Packet, size: int) -> None:
-        began, outcome = perf_counter(), "ok"
+        began, outcome = self._door.now_s(), "ok"
         try:
+            self._check_header(packet)
             word, payload = await _ACTIONS[packet.kind](self, packet)
         except PenstockError as error:
             outcome = self._fail(packet.correlation, error)
@@ -185,8 +313,18 @@ class Session(asyncio.Protocol):
         finally:
             self._done(packet, size, began, outcome)
 
+    def _check_header(self, packet: Packet) -> None:
+        """Rights first: a large request is decoded only for a client that may make it."""
+        size = len(packet.header)
+        if size <= _HEAD_BYTES or self._site.is_node:
+            return
+        if packet.kind in _OF_GROUPS:
+            self._site.check_consuming(words.decoded(packet.header, words.OfGroup).group)
+        elif packet.kind is Kind.CALL:
+            self._site.check_head(words.head_of(packet.header), size)
+
     def _fail(self, correlation: int, error: PenstockError) -> str:
-        self._send(self._end.failure(correlation, error))
+        self._send(self._end.failure(correlation, error.without_paths()))
         if isinstance(error, Fatal):
             self._door.broke(error)
         return error.code
@@ -199,13 +337,14 @@ class Session(asyncio.Protocol):
         self._under_way.pop(packet.correlation, None)
         self._waiting.pop(packet.correlation, None)
         self._in_flight -= size
-        self._door.counts.request("native", _NAMES[packet.kind], outcome, perf_counter() - began)
+        self._door.counts.request("native", _NAMES[packet.kind], outcome, self._door.now_s() - began)
         self._throttle()
 
     def _throttle(self) -> None:
         """Reading stops while too much is under way, or the peer does not take what it is sent."""
         is_much = self._in_flight > self._limits.in_flight_bytes_max or len(self._under_way) >= REQUESTS_MAX
-        shall_pause = is_much or self._is_ending or not self.writable.is_set()
+        is_busy = self._packets is not None or self._waits_for_memory or self._is_ending
+        shall_pause = is_much or is_busy or not self.writable.is_set()
         if self._transport is None or self._transport.is_closing() or shall_pause == self._is_paused:
             return
         self._is_paused = shall_pause
@@ -226,11 +365,12 @@ class Session(asyncio.Protocol):
 
     def _publish(self, packet: Packet, size: int, is_alone: bool) -> None:
         """Without a task: whoever publishes one message and waits for it feels every turn of the loop."""
-        began, outcome = perf_counter(), "ok"
+        began, outcome = self._door.now_s(), "ok"
         is_alone = self._door.publishes_alone(self) and is_alone
         try:
             word = words.decoded(packet.header, words.PublishFrame)
-            frame = Frame.accept(packet.payload, self._limits)
+            self._site.check_publishing(word.topic)
+            frame = Frame.accept(packet.payload, self._accepted)
             storing, partitions = self._site.storing(word.topic, word.partition, frame, word.acks, is_alone=is_alone)
         except PenstockError as error:
             outcome = self._fail(packet.correlation, error)
@@ -273,9 +413,9 @@ class Session(asyncio.Protocol):
 
     async def _join(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Join)
-        await self._site.join(word.group, word.consumer, word.topics, word.settings)
+        await self._site.join(word.group, word.consumer, word.topics, word.settings, word.owner)
         if word.stands:
-            self.members.add(word.group, word.consumer)
+            self.members.add(word.group, word.consumer, word.topics)
         return None, ()
 
     async def _leave(self, packet: Packet) -> _Outcome:
@@ -285,9 +425,9 @@ class Session(asyncio.Protocol):
         return None, ()
 
     async def _poll(self, packet: Packet) -> _Outcome:
-        word = words.decoded(packet.header, words.Poll)
+        word, asked_us = words.decoded(packet.header, words.Poll), self._site.monotonic_us()
         await self.writable.wait()
-        return _delivered(
+        return self._delivered(
             await self._site.poll(
                 word.group,
                 word.consumer,
@@ -296,11 +436,12 @@ class Session(asyncio.Protocol):
                 bytes_max=min(word.bytes_max, POLL_BYTES_MAX),
                 wait_us=word.wait_us,
                 visibility_us=word.visibility_us,
-            )
+            ),
+            asked_us,
         )
 
     async def _subscribe(self, packet: Packet) -> _Outcome:
-        word = words.decoded(packet.header, words.Subscribe)
+        word, asked_us = words.decoded(packet.header, words.Subscribe), self._site.monotonic_us()
         subscription = Subscription(word.messages, word.bytes)
         self._subscriptions[packet.correlation] = subscription
         try:
@@ -316,12 +457,21 @@ class Session(asyncio.Protocol):
                     wait_us=self._door.silence_us,
                 )
                 if deliveries:
-                    delivered, payload = _delivered(deliveries)
+                    delivered, payload = self._delivered(deliveries, asked_us)
                     size = sum(map(len, payload))
                     subscription.spend(sum(len(one.receipt.offsets) for one in deliveries), size)
                     self._send(self._end.deliver(packet.correlation, delivered, size), payload)
         finally:
             self._subscriptions.pop(packet.correlation, None)
+
+    def _delivered(self, deliveries: Sequence[Delivery], asked_us: int) -> _Outcome:
+        now = Instant(self._site.now_us(), self._site.monotonic_us())
+        given_all, parts = [], list[memoryview]()
+        for delivery in deliveries:
+            word, some = given(delivery, asked_us, now)
+            given_all.append(word)
+            parts += some
+        return words.Delivered(given_all), parts
 
     def _copied_by(self, packet: Packet) -> None:
         """Another node of the cluster: it is sent what its copies of partitions led here do not have."""
@@ -358,6 +508,9 @@ class Session(asyncio.Protocol):
             # All of them together are no more than one may have.
             leases.append((lease, from_runs(runs, left)))
             left -= len(leases[-1][1])
+            if len(runs) > _RUNS_MANY:
+                # Others come in between.
+                await asyncio.sleep(0)
         failures = await self._site.ack_all(word.group, word.topic, word.partition, leases, again=word.again)
         told = [(at, failed(failure)) for at, failure in enumerate(failures) if failure is not None]
         return words.NotAcked(told), ()
@@ -365,14 +518,22 @@ class Session(asyncio.Protocol):
     async def _read(self, packet: Packet) -> _Outcome:
         word = words.decoded(packet.header, words.Read)
         bytes_max = min(max(word.bytes_max, 1), POLL_BYTES_MAX)
-        page = await self._site.read(
-            word.topic, word.partition, word.offset, word.until, bytes_max, word.columns, word.epoch
-        )
+        async with self._reads:
+            await self.writable.wait()
+            if not self.is_open:
+                return None, ()
+            page = await self._site.read(
+                word.topic, word.partition, word.offset, word.until, bytes_max, word.columns, word.epoch
+            )
         return words.PageOf(page.next_offset, page.epoch), [frame.data for frame in page.frames]
 
     async def _call(self, packet: Packet) -> _Outcome:
         request: Request[Any] = words.request_of(packet.header)
-        return await self._site.call(request), ()
+        if self._site.is_node:
+            return await self._site.call(request), ()
+        async with self._slot if type(request) in SLOW else self._calls:
+            await self.writable.wait()
+            return await self._site.call(request), ()
 
     # --- flow and end ------------------------------------------------------------------------------------
 
@@ -390,12 +551,17 @@ class Session(asyncio.Protocol):
         """Says why, and closes."""
         if self._end.state is not State.CLOSED:
             self._send(self._end.goodbye(code, message))
-            log.info("closed %s: %s (%s)", self.client or "a connection", message, code)
+            # Clients without a key must not be able to fill the log.
+            level = logging.INFO if self.client else logging.DEBUG
+            log.log(level, "closed %s: %s (%s)", self.client or "a connection", message, code)
         self._close()
+
+    def evict(self, reason: str) -> None:
+        self.end("overloaded", reason)
 
     def _close(self) -> None:
         if self._transport is not None:
-            self._transport.close()
+            close(self._transport)
 
     def abort(self) -> None:
         self._end.state = State.CLOSED
@@ -407,14 +573,20 @@ class Session(asyncio.Protocol):
         if self._handshake is not None:
             self._handshake.cancel()
         self.writable.set()
-        for task in self._waiting.values():
-            task.cancel()
+        self._forget_partial()
+        self._cancel_waiting()
         if self._feed is not None:
             self._feed.close()
         self._door.gone(self)
+        if self._is_counted:
+            self._site.disconnect(self)
+
+    def _cancel_waiting(self) -> None:
+        for task in self._waiting.values():
+            task.cancel()
 
     async def drained(self) -> None:
-        """What was asked for is answered, but for those who wait for messages.
+        """What was asked for is answered, but for what waits for messages or for other nodes.
 
         Nothing more is read: what is not read is not carried out, and the client may ask for it again.
         """
@@ -427,15 +599,6 @@ class Session(asyncio.Protocol):
 
 
 _Outcome = tuple[object, Sequence[bytes | memoryview]]
-
-
-def _delivered(deliveries: Sequence[Any]) -> _Outcome:
-    given_all, parts = [], list[memoryview]()
-    for delivery in deliveries:
-        word, some = given(delivery)
-        given_all.append(word)
-        parts += some
-    return words.Delivered(given_all), parts
 
 
 _ACTIONS: dict[Kind, Callable[[Session, Packet], Awaitable[_Outcome]]] = {

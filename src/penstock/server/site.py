@@ -5,12 +5,13 @@ A broker on its own has it all at hand (`local/transport`); a node of a cluster 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from pyroaring import BitMap64
 
 from penstock.broker.broker import Broker
+from penstock.client.requests import ListGroups, ListTopics
 from penstock.client.transport import Delivery, Lease, Transport
 
 
@@ -30,13 +31,19 @@ class Site(Transport, Protocol):
     async def catch_up(self) -> None:
         """Returns when what was made at other nodes before is known here, too."""
 
+    async def names(self, request: ListTopics | ListGroups) -> Collection[str]:
+        """Of all topics or groups there are, also those that were created at other nodes before."""
+
     async def join_for_a_session(
-        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str = ""
     ) -> None:
-        """One that has to be heard of: as often as the group's `session` says."""
+        """One that has to be heard of: as often as the group's `session` says. A new group is the owner's."""
 
     def heartbeat(self, group: str, consumer: str) -> None:
         """Of one that joined for a session. MemberNotFound if it is known to be none any more."""
+
+    def is_member(self, group: str, consumer: str) -> bool:
+        """False if it is known to be none any more."""
 
     async def poll(
         self,

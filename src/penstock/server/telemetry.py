@@ -92,9 +92,20 @@ class Telemetry:
     async def round(self) -> None:
         """Everything that is new."""
         there = {identity for record in self._broker.topics for identity in record.partitions}
-        self._tails = {identity: tail for identity, tail in self._tails.items() if identity in there}
+        self._lost &= there
+        self._tails = {
+            identity: tail
+            for identity, tail in self._tails.items()
+            # Led here again after another node led it, a partition is another object.
+            if identity in there and not tail.partition.reading.is_closed
+        }
         try:
-            self._tails.update(self._new())
+            for identity, tail in self._new():
+                if tail.partition.epoch > 1:
+                    # The previous leader has exported what happened until now.
+                    await tail.partition.groups.flushed()
+                    tail.start_here()
+                self._tails[identity] = tail
         except PenstockError:
             # A topic is just being made, or deleted. The next round finds it as it is then.
             pass
@@ -105,9 +116,11 @@ class Telemetry:
                 # More is waiting for the disk than may. The next round reads it.
                 continue
             except Exception:
-                # It was deleted in between, or can't be read; the others can.
+                # It was deleted in between, or is led elsewhere by now, or can't be read; the others can.
                 del self._tails[identity]
-                if any(identity in record.partitions for record in self._broker.topics):
+                if not tail.partition.reading.is_closed and any(
+                    identity in record.partitions for record in self._broker.topics
+                ):
                     self._lost.add(identity)
                     log.exception("what happens to messages is not told any more of partition %s", identity)
 

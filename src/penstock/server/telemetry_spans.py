@@ -102,12 +102,12 @@ class Sample:
         if not offsets:
             return []
         if self.every == 1:
-            return list(offsets)
+            return list(offsets.to_array())
         first, last = offsets.min() // self.every, offsets.max() // self.every
         if last - first < len(offsets):
             chosen = (self._chosen(block) for block in range(first, last + 1))
             return [offset for offset in chosen if offset in offsets]
-        return [offset for offset in offsets if self._chosen(offset // self.every) == offset]
+        return [offset for offset in offsets.to_array() if self._chosen(offset // self.every) == offset]
 
     def _chosen(self, block: int) -> int:
         """splitmix64, so that what comes in a rhythm is not always hit, or never."""
@@ -230,7 +230,7 @@ class Tail:
         for event, at_us in self._events():
             self._meet(event, at_us, settled.replays, attempts, ends)
         # One that came since is the later one.
-        over = {offset: ends.pop(offset, self._ends[offset]) for offset in settled.offsets}
+        over = {offset: ends.pop(offset, self._ends[offset]) for offset in settled.offsets.to_array()}
         self._note_told(over)
         self._ends = {offset: end for offset, end in ends.items() if offset not in self._told}
         self._ended = BitMap64(self._ends)
@@ -420,7 +420,9 @@ def _under_way(state: Delivery, offsets: BitMap64) -> BitMap64:
 
 
 def _among(some: dict[int, Any], offsets: BitMap64) -> BitMap64:
-    return offsets & BitMap64(some) if len(some) < len(offsets) else BitMap64(filter(some.__contains__, offsets))
+    if len(some) < len(offsets):
+        return offsets & BitMap64(some)
+    return BitMap64(filter(some.__contains__, offsets.to_array()))
 
 
 def _end_of(event: Acknowledged | Nacked | Expired | Released | Exhausted, at_us: int) -> _End:

@@ -7,7 +7,8 @@ says where things are. Polls do not: a door stands for many consumers, who may c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from pyroaring import BitMap64
@@ -17,15 +18,16 @@ from penstock.broker.broker import Broker
 from penstock.broker.catalog import GroupRecord
 from penstock.broker.polling import WAIT_US_MAX
 from penstock.client.placement import Coordinator, DescribeCluster, FindLeft, FindPlacement, NodeInfo
-from penstock.client.requests import Request
+from penstock.client.requests import ListGroups, ListTopics, Request
 from penstock.client.transport import Delivery, Lease, Page, Stored, Transport
-from penstock.clock import SystemClock
+from penstock.environment import random_id
 from penstock.errors import (
     ConnectionLost,
     GroupNotFound,
     InvalidInput,
     MemberNotFound,
     NotFound,
+    PenstockError,
     TopicNotFound,
 )
 from penstock.frame import Frame
@@ -45,6 +47,8 @@ from penstock.server.forwarding.way import Lines, Way
 R = TypeVar("R")
 
 _KNOWN_HERE = (DescribeCluster, FindPlacement)
+# How long a node that stops goes on sending forwarded publishes whose callers are gone.
+_UNSENT_S = 1.0
 # One that hangs may not be the coordinator any more. To join twice is the same as to join once.
 _JOIN_S = 5.0
 
@@ -78,22 +82,24 @@ class Here(Protocol):
 class Forwarding(RoutedTransport):
     """A `Site`. Belongs to the event loop it was made on."""
 
-    def __init__(self, here: Here, pace: Pace | None = None) -> None:
+    def __init__(self, here: Here, pace: Pace | None = None, *, new_id: Callable[[], bytes] = random_id) -> None:
         self._here = here
+        self._new_id = new_id
         self._site = here.site
         # The first of the nodes is this one, whether it has an address yet or not.
-        super().__init__([NodeInfo(here.name, "")], self._made, pace or Pace())
+        pace = pace or Pace()
+        super().__init__([NodeInfo(here.name, "")], self._made, pace, new_id)
         self._catching_up = CatchingUp(here.refresh)
         self._standing = Standing(self, self._joined)
-        self._polls = Polls(self, here.site.now_us, self.answer)
-        self._identities = Identities(self._plain.publish)
+        self._polls = Polls(self, self.answer, pace.patience_s)
+        self._identities = Identities(self._plain.publish, new_id)
         # For the dead letters of this node's broker.
         self.copies = RoutedCopies(self._leading)
 
     def _made(self, node: NodeInfo) -> Way:
         if node.id == self._here.name:
             return Way(self._site)
-        return Way(Lines(lambda: self._here.place_at(node.native), SystemClock(), self._site.limits))
+        return Way(Lines(lambda: self._here.place_at(node.native), self._site.clock, self._site.limits, self._new_id))
 
     # --- what this node knows ----------------------------------------------------------------------------
 
@@ -111,6 +117,9 @@ class Forwarding(RoutedTransport):
 
     def now_us(self) -> int:
         return self._site.now_us()
+
+    def monotonic_us(self) -> int:
+        return self._site.monotonic_us()
 
     def check_ready(self) -> None:
         self._site.check()
@@ -139,6 +148,9 @@ class Forwarding(RoutedTransport):
     async def catch_up(self) -> None:
         await self._catching_up.caught_up()
 
+    def _is_reachable(self, node: str) -> bool:
+        return self._here.info(node) is not None and super()._is_reachable(node)
+
     # --- publishing --------------------------------------------------------------------------------------
 
     async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
@@ -158,18 +170,21 @@ class Forwarding(RoutedTransport):
     # --- consuming ---------------------------------------------------------------------------------------
 
     async def join_for_a_session(
-        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str = ""
     ) -> None:
-        await self._catching_up.found(lambda: self._standing.join(group, consumer, topics, settings))
+        await self._catching_up.found(lambda: self._standing.join(group, consumer, topics, settings, owner))
 
     async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         await self.join_for_a_session(group, consumer, topics, settings)
 
-    async def _joined(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
-        async def ask(transport: Transport) -> None:
+    async def _joined(
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str
+    ) -> None:
+        async def ask(way: Transport) -> None:
+            assert isinstance(way, Way)
             try:
                 async with asyncio.timeout(_JOIN_S):
-                    await transport.join(group, consumer, topics, settings)
+                    await way.join_for_a_session(group, consumer, topics, settings, owner)
             except TimeoutError:
                 raise ConnectionLost(f"the coordinator of {group} has not answered for {_JOIN_S:g} s") from None
 
@@ -186,6 +201,9 @@ class Forwarding(RoutedTransport):
 
     def heartbeat(self, group: str, consumer: str) -> None:
         self._standing.heartbeat(group, consumer)
+
+    def is_member(self, group: str, consumer: str) -> bool:
+        return self._standing.has(group, consumer)
 
     async def leave(self, group: str, consumer: str) -> None:
         async def known() -> GroupRecord:
@@ -264,7 +282,15 @@ class Forwarding(RoutedTransport):
         call = super().call
         return await self._catching_up.found(lambda: call(request))
 
+    async def names(self, request: ListTopics | ListGroups) -> Collection[str]:
+        await self.catch_up()
+        return await self._site.names(request)
+
     async def close(self) -> None:
         await self._standing.close()
         await self._polls.settled()
+        # The listeners are closed: no caller waits for a publish that still looks for a leader.
+        with suppress(TimeoutError, PenstockError):
+            async with asyncio.timeout(_UNSENT_S):
+                await self._singles.close()
         await super().close()

@@ -7,10 +7,10 @@ are needed at once: leaders remember each of them.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable
 
 from penstock.client.transport import Stored
+from penstock.environment import random_id
 from penstock.errors import SequenceGap
 from penstock.frame import Frame, Producer, identified
 
@@ -22,20 +22,21 @@ _SEQUENCE_MAX = 1 << 30
 class Identities:
     """Belongs to one event loop."""
 
-    def __init__(self, publish: Publish) -> None:
+    def __init__(self, publish: Publish, new_id: Callable[[], bytes] = random_id) -> None:
         self._publish = publish
+        self._new_id = new_id
         # By topic and partition, those that have nothing under way. Only of partitions that have stored something:
         # names come from outside.
         self._free: dict[tuple[str, int], list[Producer]] = {}
 
     async def publish(self, topic: str, partition: int, frame: Frame, acks: str) -> Stored:
         free = self._free.get((topic, partition))
-        producer = free.pop() if free else _new()
+        producer = free.pop() if free else self._new()
         try:
             stored = await self._publish(topic, partition, identified(frame, producer), acks)
         except SequenceGap:
             # Something of it was lost with its leader. So this one is not stored anywhere, under that name.
-            producer = _new()
+            producer = self._new()
             stored = await self._publish(topic, partition, identified(frame, producer), acks)
         # If it fails, nobody knows what this producer has sent, and it is not used again.
         following = producer._replace(sequence=producer.sequence + frame.count)
@@ -43,6 +44,5 @@ class Identities:
             self._free.setdefault((topic, partition), []).append(following)
         return stored
 
-
-def _new() -> Producer:
-    return Producer(secrets.randbits(62) + 1, 0, 0)
+    def _new(self) -> Producer:
+        return Producer((int.from_bytes(self._new_id()[:8], "little") >> 2) + 1, 0, 0)

@@ -55,23 +55,25 @@ class Polls:
     def __init__(
         self,
         leaders: Leaders,
-        now_us: Callable[[], int],
         tell: Callable[[str, Receipt, Release], Coroutine[Any, Any, None]],
+        patience_s: float,
     ) -> None:
-        """`tell` answers for what is given back."""
+        """`tell` answers for what is given back. A poll that no leader has answered waits for one, for `patience_s`
+        or as long as it waits for messages, whichever is longer."""
         self._leaders = leaders
-        self._now_us = now_us
         self._tell = tell
+        self._patience_s = patience_s
         self._loop = asyncio.get_running_loop()
         self._turn = 0
         self._behind: set[asyncio.Task[None]] = set()
 
     async def poll(self, wanted: Wanted, wait_us: int) -> list[Delivery]:
         """If no leader has answered at all, the error of one."""
-        until = self._loop.time() + wait_us / 1e6
+        now = self._loop.time()
+        until, give_up = now + wait_us / 1e6, now + max(wait_us / 1e6, self._patience_s)
         taken, failure = await self._taken(wanted)
-        if not taken and wait_us:
-            taken, failure = await self._awaited(wanted, until)
+        if not taken and (wait_us or failure is not None):
+            taken, failure = await self._awaited(wanted, until, give_up, failure)
         if not taken and failure is not None:
             raise failure
         return taken
@@ -112,37 +114,39 @@ class Polls:
     async def _asked(self, node: str, wanted: Wanted, wait_us: int) -> list[Delivery]:
         way = self._leaders.way(node)
         group, consumer, topics, count, bytes_max, visibility_us = wanted
-        found = await way.poll(
-            group,
-            consumer,
-            topics,
-            count=count,
-            bytes_max=bytes_max,
-            wait_us=wait_us,
-            visibility_us=visibility_us,
+        return list(
+            await way.poll(
+                group,
+                consumer,
+                topics,
+                count=count,
+                bytes_max=bytes_max,
+                wait_us=wait_us,
+                visibility_us=visibility_us,
+            )
         )
-        # Its deadlines are by its own clock; those who get them go by ours.
-        ahead_us = way.now_us() - self._now_us() if found else 0
-        return [one._replace(deadline_us=one.deadline_us - ahead_us) for one in found]
 
     # --- what comes --------------------------------------------------------------------------------------
 
-    async def _awaited(self, wanted: Wanted, until: float) -> tuple[list[Delivery], PenstockError | None]:
+    async def _awaited(
+        self, wanted: Wanted, until: float, give_up: float, failure: PenstockError | None
+    ) -> tuple[list[Delivery], PenstockError | None]:
+        """Wait for messages until `until`. `failure`: why no leader has answered so far; then wait for one until
+        `give_up`, which is not earlier."""
         asking = _Asking(self._loop, partial(self.give_back, wanted.group))
-        failure: PenstockError | None = None
-        has_answered = False
+        has_answered = failure is None
         try:
-            while (now := self._loop.time()) < until + _GRACE_S:
+            while (now := self._loop.time()) < (asks_until := until if has_answered else give_up) + _GRACE_S:
                 changed, nodes = self._leaders.changed(), self._leaders.leaders(wanted.topics)
                 asking.keep(nodes)
-                if now < until:
+                if now < asks_until:
                     for node in nodes:
                         if asking.may_ask(node):
-                            asking.ask(node, self._asked(node, wanted, round((until - now) * 1e6)))
+                            asking.ask(node, self._asked(node, wanted, max(0, round((until - now) * 1e6))))
                     failure = failure if nodes else _nobody(wanted.topics)
                 elif not asking:
                     break
-                wake_at = min(until, asking.retry_at) if now < until else until + _GRACE_S
+                wake_at = min(asks_until, asking.retry_at) if now < asks_until else asks_until + _GRACE_S
                 events: list[asyncio.Future[Any]] = [changed, *asking.tasks]
                 await asyncio.wait(events, timeout=wake_at - now, return_when=asyncio.FIRST_COMPLETED)
                 found, failed, answered = asking.done()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.broker.catalog import GroupRecord
+from penstock.broker.joins import Joins
 from penstock.client.placement import Coordinator, KeepAlive
 from penstock.errors import PenstockError
 from penstock.server.forwarding.way import Way
@@ -42,18 +43,19 @@ class Groups(Protocol):
 
 
 # Joins at the coordinator of the group, whoever that is.
-Join = Callable[[str, str, Sequence[str], Mapping[str, Any]], Awaitable[None]]
+Join = Callable[[str, str, Sequence[str], Mapping[str, Any], str], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class _Joined:
-    """`created_us` is that of the group, once it is known here: another one has the same name when it is made anew."""
+    """`generation` is that of the group, once it is known here: another one has the same name when it is made anew."""
 
     topics: tuple[str, ...]
     settings: Mapping[str, Any]
+    owner: str
     coordinator: str
     heard_at: float
-    created_us: int | None
+    generation: int | None
 
 
 class Standing:
@@ -64,11 +66,14 @@ class Standing:
         self._join = join
         self._loop = asyncio.get_running_loop()
         self._joined: dict[Member, _Joined] = {}
+        self._joins = Joins()
         self._many = _MANY
         self._due: set[Member] = set()
         self._keeping: asyncio.Task[None] | None = None
 
-    async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+    async def join(
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str = ""
+    ) -> None:
         """To join again with the same is a heartbeat, which costs nothing if there was one a moment ago."""
         known = self._joined.get((group, consumer))
         if (
@@ -78,37 +83,49 @@ class Standing:
             or not self._is_current(group, known)
             or (self._is_due(group, known) and not await self._is_alive(group, consumer, known))
         ):
-            await self._anew(group, consumer, tuple(topics), dict(settings))
+            await self._anew(group, consumer, tuple(topics), dict(settings), owner)
 
     async def again(self, group: str, consumer: str) -> bool:
         """Whether it could, because it had joined before."""
         known = self._joined.pop((group, consumer), None)
         if known is not None:
-            await self._anew(group, consumer, known.topics, known.settings)
+            await self._anew(group, consumer, known.topics, known.settings, known.owner)
         return known is not None
 
-    async def _anew(self, group: str, consumer: str, topics: tuple[str, ...], settings: Mapping[str, Any]) -> None:
+    async def _anew(
+        self, group: str, consumer: str, topics: tuple[str, ...], settings: Mapping[str, Any], owner: str
+    ) -> None:
         now = self._loop.time()
         coordinator = self._groups.coordinator(group).node
-        await self._join(group, consumer, topics, settings)
+        with self._joins.begin(group, consumer) as join:
+            await self._join(group, consumer, topics, settings, owner)
+            # The coordinator may have let it join before it heard that it leaves.
+            join.check()
         record = self._groups.group_record(group)
-        created_us = None if record is None else record.created_us
-        self._joined[group, consumer] = _Joined(topics, settings, coordinator, now, created_us)
+        generation = None if record is None else record.generation
+        self._joined[group, consumer] = _Joined(topics, settings, owner, coordinator, now, generation)
         if len(self._joined) > self._many:
             self._forget_old()
             self._many = max(_MANY, 2 * len(self._joined))
 
+    def has(self, group: str, consumer: str) -> bool:
+        """It has joined, and its session is not over by what is known here."""
+        known = self._joined.get((group, consumer))
+        return known is not None and self._loop.time() - known.heard_at <= self._session_s(group)
+
     def forget(self, group: str, consumer: str) -> None:
+        """It leaves."""
+        self._joins.invalidate(group, consumer)
         self._joined.pop((group, consumer), None)
 
     # --- what is known -----------------------------------------------------------------------------------
 
     def _is_current(self, group: str, known: _Joined) -> bool:
         record = self._groups.group_record(group)
-        if known.created_us is None and record is not None:
-            known.created_us = record.created_us
-        created_us = None if record is None else record.created_us
-        return known.coordinator == self._groups.coordinator(group).node and known.created_us == created_us
+        if known.generation is None and record is not None:
+            known.generation = record.generation
+        generation = None if record is None else record.generation
+        return known.coordinator == self._groups.coordinator(group).node and known.generation == generation
 
     def _is_due(self, group: str, known: _Joined) -> bool:
         return self._loop.time() - known.heard_at > min(self._session_s(group) / _SHARE, _HEARD_S_MAX)
@@ -178,7 +195,7 @@ class Standing:
         known = self._joined.get(member)
         try:
             if known is not None:
-                await self._anew(*member, known.topics, known.settings)
+                await self._anew(*member, known.topics, known.settings, known.owner)
         except PenstockError:
             # What is wrong will be heard by whoever asks for messages.
             self._joined.pop(member, None)

@@ -16,6 +16,7 @@ from penstock.client.answers import Answer
 from penstock.client.requests import Request
 from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored
 from penstock.clock import Clock
+from penstock.environment import random_id
 from penstock.errors import ConnectionLost, LeaseError
 from penstock.frame import Frame
 from penstock.limits import Limits
@@ -45,8 +46,22 @@ class Way:
     def limits(self) -> Limits:
         return self._line().limits
 
+    @property
+    def principal(self) -> str:
+        return self._line().principal
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lines.is_lost
+
+    def is_led(self, topic: str, partition: int) -> bool:
+        return True
+
     def now_us(self) -> int:
         return self._line().now_us()
+
+    def monotonic_us(self) -> int:
+        return self._line().monotonic_us()
 
     # --- publishing --------------------------------------------------------------------------------------
 
@@ -60,10 +75,15 @@ class Way:
 
     # --- consuming ---------------------------------------------------------------------------------------
 
-    async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
-        """For a session: whoever stands for it may be another node the next time."""
+    async def join_for_a_session(
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str = ""
+    ) -> None:
+        """Whoever stands for it may be another node the next time."""
         async with self._turn:
-            await self._line().join_for_a_session(group, consumer, topics, settings)
+            await self._line().join_for_a_session(group, consumer, topics, settings, owner)
+
+    async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+        await self.join_for_a_session(group, consumer, topics, settings)
 
     async def leave(self, group: str, consumer: str) -> None:
         async with self._turn:
@@ -128,16 +148,27 @@ class Way:
 class Lines:
     """Connections to another node."""
 
-    def __init__(self, place: Callable[[], Place | None], clock: Clock, limits: Limits) -> None:
+    def __init__(
+        self,
+        place: Callable[[], Place | None],
+        clock: Clock,
+        limits: Limits,
+        new_id: Callable[[], bytes] = random_id,
+    ) -> None:
         """`place` is where it is, if it is alive."""
         self._place = place
         self._clock = clock
         self._limits = limits
+        self._new_id = new_id
         self._at: Place | None = None
         self._line: RemoteTransport | None = None
         # Those for polls, and how many wait on each.
         self._waiting: dict[RemoteTransport, int] = {}
         self._closing: list[RemoteTransport] = []
+
+    @property
+    def is_lost(self) -> bool:
+        return self._line is not None and self._line.is_lost
 
     def line(self) -> RemoteTransport:
         self._locate()
@@ -169,7 +200,7 @@ class Lines:
 
     def _new(self) -> RemoteTransport:
         assert self._at is not None
-        return RemoteTransport(self._at, self._clock, patience_s=0, limits=self._limits)
+        return RemoteTransport(self._at, self._clock, patience_s=0, limits=self._limits, new_id=self._new_id)
 
     async def close(self) -> None:
         lines = [*self._closing, *self._waiting, *([self._line] if self._line is not None else [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
@@ -12,7 +13,7 @@ from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.calls import Call
 from penstock.server.grpc.desk import Desk
 from penstock.server.grpc.failures import failure_of
-from penstock.server.leases import answer_for
+from penstock.server.leases import RECEIPTS_AT_ONCE, answer_for
 from penstock.server.receipts import NotAReceipt
 
 Said = pb.AckRequest | pb.NackRequest | pb.RejectRequest | pb.ReleaseRequest | pb.ExtendRequest
@@ -38,18 +39,20 @@ def answer_in(said: Said) -> Answer:
 async def answered(call: Call, group: str, said: Said) -> pb.AnswerReply:
     # Also if there is nothing to answer for: who may not know of the group hears nothing of its receipts, or topics.
     call.site.check_consuming(group)
-    by_lease, failed = _sorted(call.desk, group, said.receipts)
+    by_lease, failed = await _sorted(call.desk, group, said.receipts)
     done, refused = await answer_for(call.desk.site, call.site, group, by_lease, answer_in(said))
     return pb.AnswerReply(done=done, failed=failed + [_not_answered(receipt, error) for receipt, error in refused])
 
 
-def _sorted(
+async def _sorted(
     desk: Desk, group: str, given: Sequence[bytes]
 ) -> tuple[dict[Lease, dict[int, bytes]], list[pb.NotAnswered]]:
     """By lease and offset; and those that are none of this group's."""
     by_lease: dict[Lease, dict[int, bytes]] = {}
     failed = []
-    for receipt in given:
+    for turn, receipt in enumerate(given, 1):
+        if turn % RECEIPTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
         try:
             place = receipts.read(receipt)
             receipts.check(receipt, desk.seal(group, place.topic))

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import unquote
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.errors import Fatal, InternalError, PenstockError
+from penstock.client.pages import page_of
+from penstock.client.requests import PAGE_MAX, Listed, Request
+from penstock.errors import Fatal, InternalError, Overloaded, PenstockError
+from penstock.server.access import Operation
 from penstock.server.gate import Gate
 from penstock.server.grpc import failures
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.desk import Desk
-from penstock.server.grpc.intake import sized
+from penstock.server.grpc.intake import LARGE_REQUESTS, OTHER_REQUESTS, sized
 from penstock.server.guard import Guarded
 from penstock.server.metrics import Counts
 
@@ -42,17 +48,29 @@ Stream = Callable[[Call], Awaitable[None]]
 Methods = Mapping[str, Unary | Listing | Stream]
 
 
+# Of all connections together; gRPC refuses further ones. One principal has at most half of them, if there are keys.
+CALLS_MAX = 10_000
+# Services with large requests: none is read of a principal that may do this to nothing.
+_NEEDS = {
+    method.name: operation
+    for service, operation in (("Publisher", Operation.PUBLISH), ("Consumer", Operation.CONSUME))
+    for method in pb.DESCRIPTOR.services_by_name[service].methods
+}
+
+
 class Reception:
     def __init__(self, desk: Desk, gate: Gate, counts: Counts, broke: Callable[[PenstockError], None]) -> None:
         self._desk = desk
         self._gate = gate
         self._counts = counts
         self._broke = broke
+        # Called with the peer of each call that is admitted.
+        self.admitted: Callable[[str], None] = lambda peer: None
+        self._calls: Counter[str] = Counter()
 
-    def handlers(self, service: str, methods: Methods) -> grpc.GenericRpcHandler:
+    def handlers(self, described: ServiceDescriptor, methods: Methods) -> grpc.GenericRpcHandler:
         """For all methods that the proto has of it."""
-        described = pb.DESCRIPTOR.services_by_name[service]
-        assert methods.keys() == set(described.methods_by_name), service
+        assert methods.keys() == set(described.methods_by_name), described.name
         found = {method.name: self._handler(method, methods[method.name]) for method in described.methods}
         return grpc.method_handlers_generic_handler(described.full_name, found)
 
@@ -67,8 +85,10 @@ class Reception:
         return grpc.stream_unary_rpc_method_handler(self._unary(method.name, act), **coding)
 
     def _unary(self, kind: str, act: Unary) -> Any:
+        limits = LARGE_REQUESTS if kind in _NEEDS else OTHER_REQUESTS
+
         async def ask(call: Call) -> Any:
-            async with call.desk.intake.request(call.context) as request:
+            async with call.desk.intake.request(call.context, call.site.principal, limits) as request:
                 return await act(call, request)
 
         async def answer(requests: Any, context: Context) -> Any:
@@ -78,7 +98,7 @@ class Reception:
 
     def _listing(self, kind: str, act: Listing) -> Any:
         async def tell(call: Call) -> None:
-            async with call.desk.intake.request(call.context) as request:
+            async with call.desk.intake.request(call.context, call.site.principal, OTHER_REQUESTS) as request:
                 async for reply in act(call, request):
                     await call.context.write(reply)
 
@@ -89,18 +109,34 @@ class Reception:
 
     def _streaming(self, kind: str, act: Stream) -> Any:
         async def answer(requests: Any, context: Context) -> None:
-            await self._carried_out(kind, context, act)
+            await self._carried_out(kind, context, act, is_stream=True)
 
         return answer
 
-    async def _carried_out(self, kind: str, context: Context, act: Callable[[Call], Awaitable[T]]) -> T:
+    async def _carried_out(
+        self, kind: str, context: Context, act: Callable[[Call], Awaitable[T]], *, is_stream: bool = False
+    ) -> T:
         """Counted when it is over, which for a stream may be long after it began."""
         began, outcome = monotonic(), "ok"
         failure: failures.Error
         try:
-            return await act(Call(self._desk, self._gate.admit(_key_of(context), self._desk.site), context))
+            peer = _peer_of(context)
+            site = self._gate.admit(_key_of(context), self._desk.site, peer=peer, is_single=not is_stream)
+            if (needs := _NEEDS.get(kind)) is not None:
+                site.check_anything(needs)
+            # A key without the right is no better than none: its connection may be closed for another.
+            self.admitted(context.peer())
+            # gRPC does not tell when a connection ends: it counts while calls are under way on it.
+            site.connect(peer)
+            try:
+                with self._call_of(site.principal):
+                    return await act(Call(self._desk, site, context))
+            finally:
+                site.disconnect(peer)
         except (PenstockError, failures.TooSlow) as error:
             failure, outcome = error, error.code
+            if isinstance(error, PenstockError):
+                failure = error.without_paths()
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
@@ -115,6 +151,30 @@ class Reception:
         code = failures.code_of(type(failure))
         return await context.abort(code, failures.sentence_of(failure), tuple(failures.metadata_of(failure)))
 
+    @contextmanager
+    def _call_of(self, principal: str) -> Iterator[None]:
+        calls_max = CALLS_MAX // 2
+        if self._gate.has_keys and self._calls[principal] >= calls_max:
+            raise Overloaded(f"{principal} has {calls_max} calls under way", calls_max=calls_max)
+        self._calls[principal] += 1
+        try:
+            yield
+        finally:
+            self._calls[principal] -= 1
+            if not self._calls[principal]:
+                del self._calls[principal]
+
+
+class _Paged(Protocol):
+    """A request of a listing."""
+
+    after: str
+    limit: int
+
+
+async def page_in(call: Call, request: _Paged, asked: Request[list[T] | Listed[T]]) -> Listed[T]:
+    return await page_of(call.site, asked, request.after, request.limit or PAGE_MAX)
+
 
 def _key_of(context: Context) -> str | None:
     """From `authorization: Bearer KEY`."""
@@ -123,3 +183,9 @@ def _key_of(context: Context) -> str | None:
             scheme, _, key = value.partition(" ")
             return key.strip() if scheme.lower() == "bearer" else None
     return None
+
+
+def _peer_of(context: Context) -> tuple[str, int] | None:
+    """From ipv4:127.0.0.1:50000 or ipv6:%5B::1%5D:50000."""
+    host, _, port = unquote(context.peer() or "").partition(":")[2].rpartition(":")
+    return (host.strip("[]"), int(port)) if port.isdigit() else None

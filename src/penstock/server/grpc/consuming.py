@@ -10,6 +10,7 @@ from pyroaring import BitMap64
 from penstock.client.answers import Release
 from penstock.client.transport import Delivery, Lease, Receipt
 from penstock.client.words import count_of
+from penstock.clock import Instant
 from penstock.limits import MIB
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.answering import Said, answered
@@ -46,10 +47,10 @@ def fitting(desk: Desk, group: str, deliveries: Sequence[Delivery]) -> tuple[lis
     """As much as fits into one reply, and what does not: frames that are compressed may hold more than one can say."""
     messages: list[pb.ReceivedMessage] = []
     left: list[Receipt] = []
-    size = 0
+    size, now = 0, Instant(desk.site.now_us(), desk.site.monotonic_us())
     for delivery in deliveries:
         untold = BitMap64()
-        for one in received(delivery, desk.seal(group, delivery.receipt.topic)):
+        for one in received(delivery, desk.seal(group, delivery.receipt.topic), now):
             if size < POLL_BYTES_MAX:
                 messages.append(one)
                 size += one.ByteSize()

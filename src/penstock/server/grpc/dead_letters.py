@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from penstock.client import requests
+from penstock.client.pages import pages
 from penstock.client.requests import Discard, GetDeadLetter, ListDeadLetters, Redrive, Where
 from penstock.client.words import LIMIT_DEFAULT, limit_of
 from penstock.server.grpc import penstock_pb2 as pb
@@ -50,8 +51,9 @@ def _letter(letter: requests.DeadLetter) -> pb.DeadLetter:
 async def list_dead_letters(call: Call, request: pb.ListDeadLettersRequest) -> AsyncIterator[pb.DeadLetter]:
     limit = limit_of(request.limit or LIMIT_DEFAULT)
     asked = ListDeadLetters(request.topic, _where(request.where), request.with_settled, limit)
-    for letter in await call.site.call(asked):
-        yield _letter(letter)
+    async for page in pages(call.site, asked, limit):
+        for letter in page:
+            yield _letter(letter)
 
 
 async def get_dead_letter(call: Call, request: pb.GetDeadLetterRequest) -> pb.DeadLetter:

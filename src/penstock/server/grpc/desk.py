@@ -57,9 +57,12 @@ class Desk:
         await self.site.catch_up()
         return self.partitions(topic) or 1
 
-    def next_turn(self, partitions: int) -> int:
-        """Where messages without a key go."""
-        self._turn += 1
+    def next_turn(self, topic: str, partitions: int) -> int:
+        """Where messages without a key go: to the next partition that is led; if none is, to any."""
+        for _ in range(partitions):
+            self._turn += 1
+            if self.site.is_led(topic, self._turn % partitions):
+                break
         return self._turn % partitions
 
     def seal(self, group: str, topic: str) -> int:

@@ -19,7 +19,7 @@ from penstock.client.requests import (
 )
 from penstock.errors import InvalidInput
 from penstock.server.grpc import penstock_pb2 as pb
-from penstock.server.grpc.calls import Call, Methods
+from penstock.server.grpc.calls import Call, Methods, page_in
 from penstock.server.grpc.settings import group_settings, settings_in
 from penstock.server.grpc.topics import edge_in
 
@@ -52,7 +52,8 @@ async def get_group(call: Call, request: pb.GetGroupRequest) -> pb.Group:
 
 
 async def list_groups(call: Call, request: pb.ListGroupsRequest) -> pb.ListGroupsReply:
-    return pb.ListGroupsReply(groups=[_group(info) for info in await call.site.call(ListGroups(partial=True))])
+    page = await page_in(call, request, ListGroups(partial=True))
+    return pb.ListGroupsReply(groups=[_group(info) for info in page.items], next=page.next)
 
 
 async def update_group(call: Call, request: pb.UpdateGroupRequest) -> pb.Group:
@@ -97,7 +98,8 @@ async def replay(call: Call, request: pb.ReplayRequest) -> pb.ReplayReply:
 
 
 async def list_parked_keys(call: Call, request: pb.ListParkedKeysRequest) -> pb.ListParkedKeysReply:
-    return pb.ListParkedKeysReply(keys=[_parked(key) for key in await call.site.call(ListParkedKeys(request.group))])
+    page = await page_in(call, request, ListParkedKeys(request.group))
+    return pb.ListParkedKeysReply(keys=[_parked(key) for key in page.items], next=page.next)
 
 
 def _parked(parked: requests.ParkedKey) -> pb.ParkedKey:

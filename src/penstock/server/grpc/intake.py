@@ -8,6 +8,9 @@ request stays where it is: HTTP/2 does not let the caller send it.
 How large a request is is known only when it is there, and a reading that has begun can't be taken back. So a connection
 may go beyond its bound by one request of each reading under way: `READING_MAX` of calls, which have a time limit, and
 one of each of its streams, which may wait for their next request as long as they like: `STREAMS_MAX`.
+
+Of one principal, all connections together, only a few requests may arrive slowly: see `ReadingLimits`.
+Otherwise a client could have the broker hold any number of requests that it never ends.
 """
 
 from __future__ import annotations
@@ -22,11 +25,29 @@ from google.protobuf.message import DecodeError
 
 from penstock.errors import Overloaded, ProtocolError
 from penstock.limits import Limits
+from penstock.server.grpc.entries import entries_check
 from penstock.server.grpc.failures import TooSlow
 
 # Of one connection at the same time. A hundred streams are what servers of HTTP/2 commonly allow.
 READING_MAX = 16
 STREAMS_MAX = 100
+QUICK_S = 0.05
+# The oldest slow one fails for a new one only after this time.
+PATIENCE_S = 1.0
+
+
+class ReadingLimits(NamedTuple):
+    """Of one principal. A request that has come along with its call is read within a millisecond: it is quick."""
+
+    quick_max: int
+    slow_max: int
+    # Calls whose request is not read yet. gRPC takes the first 16 KiB of each (`door.py`).
+    waiting_max: int
+
+
+# Requests to publish and consume, and all others: those are small, and a principal may send them without any rights.
+LARGE_REQUESTS = ReadingLimits(64, 16, 1_000)
+OTHER_REQUESTS = ReadingLimits(2, 1, 100)
 
 
 class Sized(NamedTuple):
@@ -38,8 +59,10 @@ class Sized(NamedTuple):
 
 def sized(kind: type[Any]) -> Callable[[bytes], Sized]:
     """How requests of this kind are read. ProtocolError if it is none."""
+    check = entries_check(kind.DESCRIPTOR)
 
     def read(data: bytes) -> Sized:
+        check(data)
         try:
             return Sized(kind.FromString(data), len(data))
         except DecodeError as error:
@@ -93,6 +116,80 @@ class Account:
         await self._changed.wait()
 
 
+class _Reading:
+    """One request that is being read. `is_quick` until it has taken twice `QUICK_S`."""
+
+    def __init__(self, limit: asyncio.Timeout, began: float) -> None:
+        self.began = began
+        self.is_quick = True
+        self.timer: asyncio.TimerHandle
+        self._limit = limit
+
+    def end(self) -> None:
+        """It fails with a TimeoutError."""
+        if not self._limit.expired():
+            self._limit.reschedule(self.began)
+
+
+class Readings:
+    """Requests of one principal that are being read."""
+
+    def __init__(self, limits: ReadingLimits) -> None:
+        self._limits = limits
+        self._turns = asyncio.Semaphore(limits.quick_max)
+        # In the order in which they began.
+        self._slow: dict[_Reading, None] = {}
+        self._calls = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._calls
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """From its beginning until its request is read. Overloaded if there are too many."""
+        if self._calls >= sum(self._limits):
+            raise Overloaded("too many calls wait until their request is read", calls_max=sum(self._limits))
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+    @asynccontextmanager
+    async def one(self, patience_s: float) -> AsyncIterator[None]:
+        """TimeoutError after `patience_s` of reading, or earlier if too many are slow."""
+        loop = asyncio.get_running_loop()
+        await self._turns.acquire()
+        async with asyncio.timeout(patience_s) as limit:
+            reading = _Reading(limit, loop.time())
+            # Twice: after a stall of the event loop, requests that have come are seen in between.
+            reading.timer = loop.call_later(QUICK_S, self._look_again, reading, loop)
+            try:
+                yield
+            finally:
+                reading.timer.cancel()
+                self._slow.pop(reading, None)
+                if reading.is_quick:
+                    self._turns.release()
+
+    def _look_again(self, reading: _Reading, loop: asyncio.AbstractEventLoop) -> None:
+        reading.timer = loop.call_later(QUICK_S, self._note_slow, reading)
+
+    def _note_slow(self, reading: _Reading) -> None:
+        """Others get its turn. If too many are slow, the oldest fails; or this one, if they all began lately."""
+        if len(self._slow) >= self._limits.slow_max:
+            oldest = next(iter(self._slow))
+            if reading.began - oldest.began < PATIENCE_S:
+                reading.end()
+                return
+            del self._slow[oldest]
+            oldest.end()
+        self._slow[reading] = None
+        reading.is_quick = False
+        self._turns.release()
+
+
 class Intake:
     """Belongs to one event loop."""
 
@@ -100,6 +197,7 @@ class Intake:
         self._in_flight_max = limits.in_flight_bytes_max
         self._patience_s = limits.stuck_us / 1e6
         self._accounts: dict[str, Account] = {}
+        self._readings: dict[tuple[str, ReadingLimits], Readings] = {}
 
     @property
     def in_flight(self) -> int:
@@ -135,22 +233,24 @@ class Intake:
             finally:
                 account.streams -= 1
 
+    @contextmanager
+    def _readings_of(self, principal: str, limits: ReadingLimits) -> Iterator[Readings]:
+        whose = principal, limits
+        readings = self._readings.setdefault(whose, Readings(limits))
+        try:
+            with readings.call():
+                yield readings
+        finally:
+            if readings.is_idle:
+                self._readings.pop(whose, None)
+
     @asynccontextmanager
-    async def request(self, context: Any) -> AsyncIterator[Any]:
+    async def request(self, context: Any, principal: str, limits: ReadingLimits) -> AsyncIterator[Any]:
         """The only one of a call, as soon as there is room for it; it counts until this ends. ProtocolError if there is
         none, TooSlow if it does not come: others wait for its place."""
         with self._call(context) as account:
-            while account.reading >= READING_MAX or account.is_full:
-                await account.change()
-            account.reading += 1
-            try:
-                async with asyncio.timeout(self._patience_s):
-                    came = await context.read()
-            except TimeoutError:
-                raise TooSlow(f"the request of a call comes within {self._patience_s:g} s") from None
-            finally:
-                account.reading -= 1
-                account.note()
+            with self._readings_of(principal, limits) as readings:
+                came = await self._read(context, account, readings)
             if came is grpc.aio.EOF:
                 raise ProtocolError("the call has no request")
             account.add(came.size)
@@ -158,3 +258,18 @@ class Intake:
                 yield came.request
             finally:
                 account.settle(came.size)
+
+    async def _read(self, context: Any, account: Account, readings: Readings) -> Any:
+        while account.reading >= READING_MAX or account.is_full:
+            await account.change()
+        account.reading += 1
+        try:
+            async with readings.one(self._patience_s):
+                return await context.read()
+        except TimeoutError:
+            raise TooSlow(
+                f"the request of a call comes within {self._patience_s:g} s, or {PATIENCE_S:g} s if others wait"
+            ) from None
+        finally:
+            account.reading -= 1
+            account.note()

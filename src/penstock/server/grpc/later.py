@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 from penstock.client import requests
+from penstock.client.pages import pages
 from penstock.client.requests import (
     CancelScheduled,
     CreateSchedule,
@@ -18,14 +19,15 @@ from penstock.client.requests import (
 from penstock.client.words import LIMIT_DEFAULT, duration_of, limit_of, time_of
 from penstock.errors import InvalidInput
 from penstock.server.grpc import penstock_pb2 as pb
-from penstock.server.grpc.calls import Call, Methods
+from penstock.server.grpc.calls import Call, Methods, page_in
 from penstock.server.grpc.rows import message_in, new, to_come
 
 
 async def list_scheduled(call: Call, request: pb.ListScheduledRequest) -> AsyncIterator[pb.StoredMessage]:
     limit = limit_of(request.limit or LIMIT_DEFAULT)
-    for one in await call.site.call(ListScheduled(request.topic, limit)):
-        yield to_come(one.id, one.deliver_at, one.message)
+    async for page in pages(call.site, ListScheduled(request.topic, limit), limit):
+        for one in page:
+            yield to_come(one.id, one.deliver_at, one.message)
 
 
 async def get_scheduled(call: Call, request: pb.GetScheduledRequest) -> pb.StoredMessage:
@@ -58,7 +60,8 @@ async def create_schedule(call: Call, request: pb.CreateScheduleRequest) -> pb.S
 
 
 async def list_schedules(call: Call, request: pb.ListSchedulesRequest) -> pb.ListSchedulesReply:
-    return pb.ListSchedulesReply(schedules=[_schedule(one) for one in await call.site.call(ListSchedules())])
+    page = await page_in(call, request, ListSchedules())
+    return pb.ListSchedulesReply(schedules=[_schedule(one) for one in page.items], next=page.next)
 
 
 async def delete_schedule(call: Call, request: pb.DeleteScheduleRequest) -> pb.DeleteScheduleReply:

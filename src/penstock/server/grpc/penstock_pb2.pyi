@@ -380,14 +380,20 @@ class GetTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListTopicsReply(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "next")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[Topic]
-    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
+    next: str
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class UpdateTopicRequest(_message.Message):
     __slots__ = ("name", "partitions", "settings")
@@ -527,14 +533,20 @@ class GetGroupRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListGroupsReply(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "next")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[Group]
-    def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
+    next: str
+    def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class UpdateGroupRequest(_message.Message):
     __slots__ = ("name", "settings")
@@ -611,16 +623,22 @@ class ReplayReply(_message.Message):
     def __init__(self, messages: _Optional[int] = ...) -> None: ...
 
 class ListParkedKeysRequest(_message.Message):
-    __slots__ = ("group",)
+    __slots__ = ("group", "after", "limit")
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     group: str
-    def __init__(self, group: _Optional[str] = ...) -> None: ...
+    after: str
+    limit: int
+    def __init__(self, group: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListParkedKeysReply(_message.Message):
-    __slots__ = ("keys",)
+    __slots__ = ("keys", "next")
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[ParkedKey]
-    def __init__(self, keys: _Optional[_Iterable[_Union[ParkedKey, _Mapping]]] = ...) -> None: ...
+    next: str
+    def __init__(self, keys: _Optional[_Iterable[_Union[ParkedKey, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class ParkedKey(_message.Message):
     __slots__ = ("topic", "partition", "key", "offset", "since_us", "reason")
@@ -803,14 +821,20 @@ class Schedule(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., cron: _Optional[str] = ..., timezone: _Optional[str] = ..., message: _Optional[_Union[NewMessage, _Mapping]] = ..., created_us: _Optional[int] = ..., due_us: _Optional[int] = ..., pending: _Optional[str] = ...) -> None: ...
 
 class ListSchedulesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListSchedulesReply(_message.Message):
-    __slots__ = ("schedules",)
+    __slots__ = ("schedules", "next")
     SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     schedules: _containers.RepeatedCompositeFieldContainer[Schedule]
-    def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ...) -> None: ...
+    next: str
+    def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ..., next: _Optional[str] = ...) -> None: ...
 
 class DeleteScheduleRequest(_message.Message):
     __slots__ = ("name",)

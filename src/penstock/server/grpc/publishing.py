@@ -27,21 +27,26 @@ async def publish(call: Call, request: pb.PublishRequest) -> pb.PublishReply:
     )
 
 
-async def publish_batch(call: Call, request: pb.PublishBatchRequest) -> pb.PublishBatchReply:
-    """One frame for each partition, written at the same time."""
-    partitions = call.desk.partitions(request.topic) or await call.desk.found_partitions(request.topic)
-    chosen, acks = _chosen(call, request, partitions), _acks(request)
-    rows: dict[int, list[int]] = {}
-    for row, number in enumerate(chosen):
-        rows.setdefault(number, []).append(row)
-    now_us, limits = call.site.now_us(), call.site.limits
-    frames = [
-        Frame.of(batch_in([request.messages[row] for row in some], now_us), limits=limits) for some in rows.values()
-    ]
-    # Tasks even if it is only one: those of a stream are stored in the order in which they were made.
-    storing = [
-        call.site.publish_frame(request.topic, number, frame, acks) for number, frame in zip(rows, frames, strict=True)
-    ]
+async def publish_batch(
+    call: Call, request: pb.PublishBatchRequest, turn: asyncio.Lock | None = None
+) -> pb.PublishBatchReply:
+    """One frame for each partition, written at the same time. Those with the same `turn` begin in their order."""
+    async with turn or asyncio.Lock():
+        partitions = call.desk.partitions(request.topic) or await call.desk.found_partitions(request.topic)
+        chosen, acks = _chosen(call, request, partitions), _acks(request)
+        rows: dict[int, list[int]] = {}
+        for row, number in enumerate(chosen):
+            rows.setdefault(number, []).append(row)
+        now_us, limits = call.site.now_us(), call.site.limits
+        frames = []
+        for some in rows.values():
+            batch = await batch_in([request.messages[row] for row in some], now_us)
+            frames.append(Frame.of(batch, limits=limits))
+        # Tasks even if it is only one: those of a stream are stored in the order in which they were made.
+        storing = [
+            asyncio.ensure_future(call.site.publish_frame(request.topic, number, frame, acks))
+            for number, frame in zip(rows, frames, strict=True)
+        ]
     offsets = [0] * len(chosen)
     # All of them, also if one fails: nobody shall still be writing when the error is told.
     stored = await asyncio.gather(*storing, return_exceptions=True)
@@ -64,7 +69,7 @@ def _chosen(call: Call, request: pb.PublishBatchRequest, partitions: int) -> lis
     partition = _partition(request)
     if partition is not None:
         return [partition] * len(messages)
-    unkeyed = call.desk.next_turn(partitions)
+    unkeyed = call.desk.next_turn(request.topic, partitions)
     return [partition_of(one.key, partitions) if one.HasField("key") else unkeyed for one in messages]
 
 
@@ -83,13 +88,14 @@ async def _publish_all(call: Call, replies: Replies) -> None:
         await replies.told()
         call.desk.check()
 
-    await until_first(replies.take(call.context.read, partial(_published, call)), replies.tell(), stop())
+    begin = partial(_published, call, asyncio.Lock())
+    await until_first(replies.take(call.context.read, begin), replies.tell(), stop())
 
 
-async def _published(call: Call, request: pb.PublishBatchRequest) -> pb.PublishBatchReply:
+async def _published(call: Call, turn: asyncio.Lock, request: pb.PublishBatchRequest) -> pb.PublishBatchReply:
     """One that fails spoils none of the others."""
     try:
-        return await publish_batch(call, request)
+        return await publish_batch(call, request, turn)
     except Fatal:
         raise
     except PenstockError as error:

@@ -94,9 +94,22 @@ class _Stream:
         self._many = _LEASES_MANY
         self._writing = asyncio.Lock()
         self._replies = Replies(self._answer, account)
+        self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        call.site.revoked, call.site.changed = self._refuse, self._check
 
     def close(self) -> None:
         self._replies.end()
+
+    def _check(self) -> None:
+        try:
+            self._call.site.check_consuming(self._wanted.group, self._wanted.topics)
+        except PenstockError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: PenstockError) -> None:
+        """End it, also while it waits for credit, or for its client to read."""
+        if not self._refused.done():
+            self._refused.set_exception(error)
 
     @property
     def holds_any(self) -> bool:
@@ -106,8 +119,16 @@ class _Stream:
     async def run(self) -> None:
         await self._write(pb.SubscribeReply(subscribed=pb.Subscribed()))
         await until_first(
-            self._replies.take(self._call.context.read, self._begun), self._push(), self._replies.tell(), self._stop()
+            self._replies.take(self._call.context.read, self._begun),
+            self._push(),
+            self._replies.tell(),
+            self._stop(),
+            self._allowed(),
         )
+
+    async def _allowed(self) -> None:
+        """As long as it is."""
+        await self._refused
 
     async def _stop(self) -> None:
         await self._call.desk.over()

@@ -16,7 +16,7 @@ from penstock.client.requests import (
 )
 from penstock.errors import InvalidInput
 from penstock.server.grpc import penstock_pb2 as pb
-from penstock.server.grpc.calls import Call, Methods
+from penstock.server.grpc.calls import Call, Methods, page_in
 from penstock.server.grpc.settings import settings_in, topic_settings
 
 
@@ -52,7 +52,8 @@ async def get_topic(call: Call, request: pb.GetTopicRequest) -> pb.Topic:
 
 
 async def list_topics(call: Call, request: pb.ListTopicsRequest) -> pb.ListTopicsReply:
-    return pb.ListTopicsReply(topics=[_topic(info) for info in await call.site.call(ListTopics(partial=True))])
+    page = await page_in(call, request, ListTopics(partial=True))
+    return pb.ListTopicsReply(topics=[_topic(info) for info in page.items], next=page.next)
 
 
 async def update_topic(call: Call, request: pb.UpdateTopicRequest) -> pb.Topic:

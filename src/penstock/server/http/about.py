@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 import penstock
 from penstock.client.placement import ClusterInfo, DescribeCluster, FindPlacement
+from penstock.client.requests import ListGroups, ListTopics
 from penstock.clock import rfc3339
 from penstock.errors import EtcdError, StorageError, TopicNotFound
 from penstock.server.http import shapes
@@ -32,7 +33,7 @@ async def ready(desk: Desk, asked: Asked[None, Any]) -> shapes.Status:
 async def cluster(desk: Desk, asked: Asked[None, Any]) -> shapes.Cluster:
     """Of what there is, as much as one may know of."""
     info = await asked.site.call(DescribeCluster())
-    groups, placed = await asked.admin.groups(partial=True), await _placed(asked, info)
+    groups, placed = await asked.site.visible(ListGroups()), await _placed(desk, asked, info)
     return shapes.Cluster(
         mode="cluster" if info.nodes else "single",
         node=info.node or NAME,
@@ -77,9 +78,9 @@ def _nodes(desk: Desk, info: ClusterInfo, placed: list[shapes.PlacedPartition]) 
 
 async def placement(desk: Desk, asked: Asked[None, shapes.PlacementQuery]) -> shapes.Placement:
     query = asked.query
-    found = await _placed(asked, await asked.site.call(DescribeCluster()), query.topic)
+    found = await _placed(desk, asked, await asked.site.call(DescribeCluster()), query.topic)
     if query.topic is not None and not found:
-        raise TopicNotFound(f"there is no topic {query.topic}", topic=query.topic)
+        raise TopicNotFound.named(query.topic)
     if query.under_replicated:
         found = [one for one in found if _is_under_replicated(one)]
     if query.under_min_isr:
@@ -87,15 +88,19 @@ async def placement(desk: Desk, asked: Asked[None, shapes.PlacementQuery]) -> sh
     return shapes.Placement(partitions=found)
 
 
-async def _placed(asked: AnyAsked, info: ClusterInfo, topic: str | None = None) -> list[shapes.PlacedPartition]:
+async def _placed(
+    desk: Desk, asked: AnyAsked, info: ClusterInfo, topic: str | None = None
+) -> list[shapes.PlacedPartition]:
     """By topic and number. Of a broker on its own, which has everything, all is there."""
     if not info.nodes:
-        return [
-            shapes.PlacedPartition(one.name, part.number, NAME, 0, [NAME], [NAME], 1)
-            for one in await asked.admin.topics()
-            if topic in (None, one.name)
-            for part in one.partitions
-        ]
+        broker = desk.site.broker
+        names = [name for name in await asked.site.visible(ListTopics()) if topic in (None, name)]
+        return await broker.walk(
+            shapes.PlacedPartition(name, number, NAME, 0, [NAME], [NAME], 1)
+            for name in names
+            if broker.has_topic(name)
+            for number in range(broker.topic(name).count)
+        )
     alive = {node.id for node in info.nodes}
     found = await asked.site.call(FindPlacement(() if topic is None else (topic,)))
     return [

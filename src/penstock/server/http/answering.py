@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from penstock.broker.names import check_name
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.transport import Lease
 from penstock.errors import GroupNotFound
+from penstock.server.access import Operation
 from penstock.server.http import receipts, shapes
 from penstock.server.http.asking import us_of
 from penstock.server.http.desk import AnyAsked, Asked, Desk
 from penstock.server.http.failures import Error, InvalidReceipt
 from penstock.server.http.routes import Route
-from penstock.server.leases import answer_for
+from penstock.server.leases import RECEIPTS_AT_ONCE, answer_for
 
 
 async def ack(desk: Desk, asked: Asked[shapes.Ack, Any]) -> shapes.Answered:
@@ -44,7 +46,9 @@ async def _answered(desk: Desk, asked: AnyAsked, given: list[str], answer: Answe
     asked.site.check_consuming(asked.path["group"])
     invalid: list[shapes.NotAnswered] = []
     by_lease: dict[Lease, dict[int, str]] = {}
-    for text in given:
+    for turn, text in enumerate(given, 1):
+        if turn % RECEIPTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
         try:
             place = receipts.read(text)
         except InvalidReceipt as error:
@@ -62,7 +66,7 @@ def _failed(receipt: str, error: Error) -> shapes.NotAnswered:
 
 _ANSWERED_EXAMPLE = {
     "done": 1,
-    "failed": [{"receipt": "oops", "code": "invalid_receipt", "message": "not a receipt that was given out: 'oops'"}],
+    "failed": [{"receipt": "oops", "code": "invalid_receipt", "message": "'oops' is not a receipt. …"}],
 }
 
 
@@ -77,6 +81,7 @@ def _answering(name: str, act: Any, summary: str, body: type, **more: Any) -> Ro
         errors=(GroupNotFound,),
         example={"receipts": [receipts.EXAMPLE], **more},
         reply_example=_ANSWERED_EXAMPLE,
+        needs=Operation.CONSUME,
     )
 
 

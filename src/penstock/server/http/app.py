@@ -7,8 +7,11 @@ it is, is told as `{code, message, details}`.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
+from functools import cache
+from ipaddress import ip_address
+from itertools import chain
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -19,6 +22,7 @@ from starlette.routing import Router
 import penstock
 from penstock.decoding import json_decoder
 from penstock.errors import Fatal, InternalError, InvalidInput, PenstockError
+from penstock.limits import KIB
 from penstock.server.access import Operation, Rules
 from penstock.server.gate import Gate
 from penstock.server.guard import Guarded
@@ -30,7 +34,8 @@ from penstock.server.http.openapi import described
 from penstock.server.http.routes import Route, message_max
 from penstock.server.http.table import ROUTES
 from penstock.server.http.topics import published
-from penstock.server.metrics import Counts, of_broker, of_doors, rendered
+from penstock.server.metrics import Counts, of_doors, rendered
+from penstock.server.metrics_broker import of_broker
 
 log = logging.getLogger("penstock.http")
 
@@ -38,13 +43,28 @@ _JSON = (b"content-type", b"application/json")
 _PLAIN = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 _EVENTS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 _TOPICS, _PUBLISH = "/v1/topics/", "/publish"
+# A larger body is read only of a client that may send it.
+SMALL_BODY = 4 * KIB
+# Of lists in bodies, except in JSON that is published: those that are longer are of no use.
+ITEMS_MAX = 10_000
+# Ends of names that are not given out on the internet.
+_PRIVATE = (".local", ".localhost", ".internal", ".home.arpa", ".svc", ".test", ".lan")
 _encode = msgspec.json.Encoder().encode
 
 
 class App:
     """An ASGI application."""
 
-    def __init__(self, desk: Desk, gate: Gate, counts: Counts, broke: Callable[[PenstockError], None]) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        gate: Gate,
+        counts: Counts,
+        broke: Callable[[PenstockError], None],
+        hosts: Collection[str] = (),
+    ) -> None:
+        """`hosts` are names of this machine."""
+        self._hosts = hosts
         self.desk = desk
         self.counts = counts
         self._gate = gate
@@ -57,8 +77,7 @@ class App:
         for route in ROUTES:
             by_path.setdefault(route.path, []).append(route)
         paths = [Path(path, _Endpoint(self, routes)) for path, routes in by_path.items()]
-        description = _Description(self, described(ROUTES, penstock.__version__))
-        others = [Path("/openapi.json", description), Path("/metrics", _Metrics(self))]
+        others = [Path("/openapi.json", _Description(self)), Path("/metrics", _Metrics(self))]
         pages = dashboard.paths(self.fail)
         self._router = Router([*paths, *others, *pages], redirect_slashes=False, default=self._lost)
 
@@ -75,22 +94,34 @@ class App:
         site, length = self.admitted(scope)
         if scope["query_string"]:
             query_of(scope["query_string"], shapes.NoQuery)
+        if length is None or length > SMALL_BODY:
+            site.check_publishing(topic)
         body = await body_of(receive, length, self._publish_max)
-        stored = await published(site, topic, decoded(body, self._decoder, site.limits.json_nesting_max))
+        given = await decoded(body, self._decoder, site.limits.json_nesting_max)
+        stored = await published(site, topic, given)
         return Reply(200, _encode(stored))
 
     async def _lost(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.fail(send, RouteNotFound("there is no such route; /openapi.json has them all"))
+        await self.fail(
+            send, RouteNotFound(f"path {scope['path'][:100]!a} does not exist. /openapi.json has all paths")
+        )
 
     # --- who asks ----------------------------------------------------------------------------------------
 
     def admitted(self, scope: Scope) -> tuple[Guarded, int | None]:
         """The broker as they see it, and the length of the body as far as it is said."""
-        head = head_of(scope["headers"])
+        head, peer = head_of(scope["headers"]), scope.get("client")
         if head.is_foreign:
+            self._gate.audit.record("", peer, "authenticate", outcome=ForeignSite.code)
             raise ForeignSite("a page of another site may not ask for this")
-        site = self._gate.admit(head.key, self.desk.site)
-        scope["state"]["known"]()
+        if not (self._gate.has_keys or is_private(head.host, self._hosts)):
+            self._gate.audit.record("", peer, "authenticate", outcome=ForeignSite.code)
+            raise ForeignSite(
+                f"a broker without keys does not answer to {head.host[:100]!r}, a name that any web page could have: "
+                "use an address, or a name without a dot, or start the broker with keys"
+            )
+        site = self._gate.admit(head.key, self.desk.site, peer=peer, is_single=True)
+        scope["state"]["known"](site)
         return site, head.length
 
     # --- what is answered --------------------------------------------------------------------------------
@@ -118,7 +149,9 @@ class App:
         """As it is told to whoever asked. Of what is not meant for them, the log hears."""
         if isinstance(error, Fatal):
             self._broke(error)
-        if isinstance(error, PenstockError | Refused):
+        if isinstance(error, PenstockError):
+            return error.without_paths()
+        if isinstance(error, Refused):
             return error
         log.error("a request failed", exc_info=error)
         return InternalError(f"the broker has a bug ({type(error).__name__}); its log says more")
@@ -160,7 +193,8 @@ class _Endpoint:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app.answer(send, f"{scope['method']} {self._path}", self._carried_out(scope, receive))
+        method = scope["method"] if scope["method"] in ("HEAD", *self._routes) else "OTHER"
+        await self._app.answer(send, f"{method} {self._path}", self._carried_out(scope, receive))
 
     async def _carried_out(self, scope: Scope, receive: Receive) -> Reply:
         route = self._route(scope["method"])
@@ -169,8 +203,11 @@ class _Endpoint:
         body = None
         if route.body is not None:
             limits = self._desk.site.limits
+            if length is None or length > SMALL_BODY:
+                site.check_named(route.needs, scope["path_params"])
             data = await body_of(receive, length, route.body_max(limits))
-            body = decoded(data or b"{}", self._decoders[route.method], limits.json_nesting_max)
+            items_max = None if issubclass(route.body, shapes.Content) else max(ITEMS_MAX, limits.batch_messages_max)
+            body = await decoded(data or b"{}", self._decoders[route.method], limits.json_nesting_max, items_max)
         found = await route.act(self._desk, Asked(site, scope["path_params"], query, body, receive))
         if route.is_stream:
             return Reply(route.status, found)
@@ -180,14 +217,22 @@ class _Endpoint:
         route = self._routes.get("GET" if method == "HEAD" else method)
         if route is None or (method == "HEAD" and route.is_stream):
             allowed = sorted(self._routes)
-            raise MethodNotAllowed(f"{method} is not for this path; {', '.join(allowed)} is", allowed=allowed)
+            raise MethodNotAllowed(
+                f"this path takes {', '.join(allowed)}, not {method}. /openapi.json has all paths", allowed=allowed
+            )
         return route
 
 
+@cache
+def _description() -> bytes:
+    """The same for every listener of the process. Takes tens of milliseconds: too long for a request."""
+    return msgspec.json.encode(described(ROUTES, penstock.__version__))
+
+
 class _Description:
-    def __init__(self, app: App, description: dict[str, Any]) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._body = msgspec.json.encode(description)
+        self._body = _description()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in ("GET", "HEAD"):
@@ -203,15 +248,20 @@ class _Metrics:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app.answer(send, f"{scope['method']} /metrics", self._told(scope))
+        method = scope["method"] if scope["method"] in ("GET", "HEAD") else "OTHER"
+        await self._app.answer(send, f"{method} /metrics", self._told(scope))
 
     async def _told(self, scope: Scope) -> Reply:
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowed("only GET is for this path", allowed=["GET"])
         site, _ = self._app.admitted(scope)
         site.check_broker(Operation.DESCRIBE)
-        families = [*of_doors(self._app.counts), *of_broker(self._app.desk.site.broker)]
-        return Reply(200, rendered(families).encode(), _PLAIN)
+        broker = self._app.desk.site.broker
+        # Lists: on the thread, nothing is looked up any more.
+        doors = [family._replace(samples=list(family.samples)) for family in of_doors(self._app.counts)]
+        of_topics = await of_broker(broker)
+        text = await broker.on_a_reading_thread(lambda: rendered(chain(doors, of_topics)).encode())
+        return Reply(200, text, _PLAIN)
 
 
 async def send_all(
@@ -233,6 +283,7 @@ class Head(NamedTuple):
     key: str | None
     length: int | None
     is_foreign: bool
+    host: str
 
 
 def head_of(headers: Iterable[tuple[bytes, bytes]]) -> Head:
@@ -254,7 +305,21 @@ def head_of(headers: Iterable[tuple[bytes, bytes]]) -> Head:
         is_foreign = site in (b"cross-site", b"same-site")
     else:
         is_foreign = origin is not None and origin.partition(b"://")[2] != host
-    return Head(key, length, is_foreign)
+    return Head(key, length, is_foreign, "" if host is None else host.decode("latin-1").lower())
+
+
+def is_private(host: str, own: Collection[str]) -> bool:
+    """Whether a name can't be an attacker's that was made to resolve to this machine, so that a page of that name could
+    ask for anything here (DNS rebinding): an address, one of our own names, or one that no registrar sells."""
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    name = name.strip("[]").removesuffix(".")
+    if not name or name in own or "." not in name or name.endswith(_PRIVATE):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _length(value: bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,17 @@ from penstock.client.settings import group_settings, in_users_words
 from penstock.client.transport import Delivery, Lease, Receipt
 from penstock.client.words import names_of
 from penstock.errors import (
+    Forbidden,
     GroupNotFound,
     InvalidName,
     Overloaded,
     PenstockError,
     SettingsConflict,
     TopicNotFound,
+    Unauthenticated,
 )
 from penstock.limits import MIB
+from penstock.server.access import Operation
 from penstock.server.http import receipts, shapes
 from penstock.server.http.asking import us_of
 from penstock.server.http.desk import Asked, Desk
@@ -43,26 +46,29 @@ async def poll(desk: Desk, asked: Asked[shapes.Poll, shapes.Shown]) -> shapes.Po
     group, given = asked.path["group"], asked.body
     topics = names_of(given.topics)
     wait_us = us_of("wait", given.wait) or 0
-    polling = partial(
-        desk.site.poll,
-        group,
-        given.consumer,
-        topics,
-        count=given.max,
-        bytes_max=POLL_BYTES_MAX,
-        visibility_us=us_of("visibility", given.visibility),
-    )
-    with in_users_words():
-        wanted = group_settings(settings_in(given.settings))
-        await asked.site.join(group, given.consumer, topics, wanted)
-    polled = await polling(wait_us=0)
-    if not polled and wait_us:
-        with desk.waiting.member(group, given.consumer):
-            outcome, is_gone = await desk.waiting.until_gone(asked.receive, polling(wait_us=wait_us))
-        polled = outcome or []
-        if is_gone:
-            await _give_back_all(desk, group, polled)
-            polled = []
+    visibility_us = us_of("visibility", given.visibility)
+
+    async def take() -> Sequence[Delivery]:
+        with in_users_words():
+            wanted = group_settings(settings_in(given.settings))
+            await asked.site.join(group, given.consumer, topics, wanted)
+        return await asked.site.poll(
+            group,
+            given.consumer,
+            topics,
+            count=given.max,
+            bytes_max=POLL_BYTES_MAX,
+            wait_us=wait_us,
+            visibility_us=visibility_us,
+        )
+
+    # To join, and to find a leader, may take long as well: a client that is gone by then is given nothing.
+    with desk.waiting.member(group, given.consumer) if wait_us else nullcontext():
+        outcome, is_gone = await desk.waiting.until_gone(asked.receive, take())
+    polled = outcome or []
+    if is_gone:
+        await _give_back_all(desk, group, polled)
+        polled = []
     return shapes.Polled(messages=await _told(desk, group, polled, asked.query.as_))
 
 
@@ -110,7 +116,7 @@ async def _events(desk: Desk, asked: Asked[None, shapes.StreamQuery], topics: li
     # How many there are in each, at most.
     held: dict[Lease, int] = {}
     polling = partial(
-        desk.site.poll,
+        asked.site.poll,
         group,
         query.consumer,
         topics,
@@ -125,10 +131,15 @@ async def _events(desk: Desk, asked: Asked[None, shapes.StreamQuery], topics: li
             room = query.max_in_flight - sum(held.values())
             if room < STREAM_AT_ONCE_MAX:
                 room = query.max_in_flight - await _in_flight(desk, group, held)
-            # Whether it may is asked again each time.
-            await asked.site.join(group, query.consumer, topics, {})
-            taking = polling(count=min(room, STREAM_AT_ONCE_MAX)) if room > 0 else _room(bell)
-            outcome, is_gone = await desk.waiting.until_gone(asked.receive, taking)
+            try:
+                # Whether it may is asked again each time.
+                await asked.site.join(group, query.consumer, topics, {})
+                taking = polling(count=min(room, STREAM_AT_ONCE_MAX)) if room > 0 else _room(bell)
+                outcome, is_gone = await desk.waiting.until_gone(asked.receive, taking)
+            except (Forbidden, Unauthenticated):
+                # Its partitions go to others now, not when its session is over.
+                await desk.site.leave(group, query.consumer)
+                raise
             polled = outcome or []
             if is_gone:
                 await _give_back_all(desk, group, polled)
@@ -188,10 +199,11 @@ ROUTES = (
         reply=shapes.Polled,
         errors=(TopicNotFound, InvalidName, SettingsConflict, Overloaded),
         example={"topics": ["orders"], "consumer": "worker-1", "max": 10, "wait": "20s"},
+        needs=Operation.CONSUME,
         reply_example={"messages": [_RECEIVED_EXAMPLE]},
     ),
     Route(
-        "GET",
+        "POST",
         "/v1/groups/{group}/stream",
         stream,
         "Messages as they come, as server-sent events named `message` whose data is a message as in a poll. "

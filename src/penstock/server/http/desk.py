@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from penstock.client.admin import Admin
 from penstock.client.dead_letters import DeadLetters
 from penstock.client.later import ScheduledMessages, Schedules
+from penstock.client.pages import page_of
+from penstock.client.requests import Listed, Request
 from penstock.errors import ArchiveNotFound, LogClosed
 from penstock.server.guard import Guarded
 from penstock.server.http.asking import Receive
@@ -17,6 +19,8 @@ from penstock.server.site import Site
 if TYPE_CHECKING:
     from penstock.archive.archive import Archive
 
+
+T = TypeVar("T")
 B = TypeVar("B")
 Q = TypeVar("Q")
 
@@ -76,6 +80,11 @@ class Asked(Generic[B, Q]):
     @property
     def dead_letters(self) -> DeadLetters:
         return DeadLetters(self.site)
+
+    async def page(self, request: Request[list[T] | Listed[T]]) -> Listed[T]:
+        """The page of a listing that the query asks for, which has `after` and `limit`."""
+        query: Any = self.query
+        return await page_of(self.site, request, query.after, query.limit)
 
 
 AnyAsked = Asked[Any, Any]

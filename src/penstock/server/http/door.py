@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from email.utils import formatdate
 from typing import cast
 
@@ -16,6 +16,7 @@ from penstock.server.gate import Gate
 from penstock.server.http.app import App
 from penstock.server.http.connection import Connection
 from penstock.server.http.desk import Desk
+from penstock.server.listening import listen
 from penstock.server.metrics import Counts
 from penstock.server.site import Site
 
@@ -36,17 +37,18 @@ class HttpDoor:
         counts: Counts | None = None,
         broke: Callable[[PenstockError], None] = lambda error: None,
         round_s: float = _ROUND_S,
+        hosts: Collection[str] = (),
     ) -> None:
-        """`broke` hears of an error after which the broker must not go on."""
+        """`broke` is called on a fatal error; `hosts` are names of this machine."""
         self._counts = counts or Counts()
         self._desk = Desk(site)
         self._round_s = round_s
         self._limits = site.limits
-        self._strangers: set[Connection] = set()
+        self._gate = gate
         self._loop = asyncio.get_running_loop()
         self._state = ServerState()
         self._config = Config(
-            App(self._desk, gate, self._counts, broke),
+            App(self._desk, gate, self._counts, broke, hosts),
             http=Connection,
             ws="none",
             lifespan="off",
@@ -69,20 +71,14 @@ class HttpDoor:
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """The port that it listens on."""
         self._note_date()
-        self._server = await self._loop.create_server(
-            self._connection,
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else self._limits.handshake_us / 1e6,
-            backlog=1024,
-        )
+        handshake_s = self._limits.handshake_us / 1e6
+        self._server = await listen(self._connection, host, port, tls, self._gate.strangers, handshake_s)
         self._rounds = self._loop.create_task(self._go_round())
         chosen: int = self._server.sockets[0].getsockname()[1]
         return chosen
 
     def _connection(self) -> Connection:
-        return Connection(self._config, self._state, self._limits, self._strangers)
+        return Connection(self._config, self._state, self._limits, self._gate)
 
     async def _go_round(self) -> None:
         while True:
@@ -90,6 +86,7 @@ class HttpDoor:
             self._note_date()
             self._counts.connections["http"] = len(self.connections)
             self._desk.waiting.members.keep_alive()
+            self._gate.check_partial()
             now = self._loop.time()
             for connection in list(self.connections):
                 connection.check(now)

@@ -5,6 +5,7 @@ Each class of error has one status; a class that is not in the table has that of
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any, ClassVar
 
 import msgspec
@@ -23,13 +24,16 @@ from penstock.errors import (
     InvalidInput,
     LeaseError,
     LeaseNotFound,
+    LimitReached,
     NotFound,
     Overloaded,
     PenstockError,
     ProducerError,
     ProtocolError,
+    QuotaExceeded,
     SettingsConflict,
     StorageError,
+    TooManyPartitions,
     Unauthenticated,
     Unsupported,
 )
@@ -110,6 +114,7 @@ STATUSES: dict[type, int] = {
     BodyTooLarge: 413,
     BatchTooLarge: 413,
     FrameTooLarge: 413,
+    QuotaExceeded: 429,
     HeadTooLarge: 431,
     PenstockError: 500,
     InternalError: 500,
@@ -120,6 +125,8 @@ STATUSES: dict[type, int] = {
     Overloaded: 503,
     StorageError: 503,
     DiskFull: 507,
+    TooManyPartitions: 507,
+    LimitReached: 507,
 }
 _RETRY_AFTER = (b"retry-after", b"1")
 
@@ -146,6 +153,8 @@ def body_of(error: Error) -> bytes:
 
 def headers_of(error: Error) -> list[tuple[bytes, bytes]]:
     """Those that this error has besides the usual ones."""
+    if isinstance(error, QuotaExceeded):
+        return [(b"retry-after", b"%d" % ceil(error.retry_after_s))]
     if error.retriable:
         return [_RETRY_AFTER]
     if isinstance(error, Unauthenticated):

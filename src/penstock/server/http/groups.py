@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.client import requests
-from penstock.client.requests import GroupInfo
+from penstock.client.admin import shown_group
+from penstock.client.requests import GroupInfo, ListGroups, ListParkedKeys
 from penstock.clock import rfc3339
 from penstock.errors import (
     AlreadyExists,
@@ -43,8 +44,9 @@ async def create_group(desk: Desk, asked: Asked[shapes.CreateGroup, Any]) -> sha
     return _group(await asked.admin.create_group(asked.body.name, **settings_in(asked.body)))
 
 
-async def list_groups(desk: Desk, asked: Asked[None, Any]) -> shapes.Groups:
-    return shapes.Groups(groups=[_group(info) for info in await asked.admin.groups(partial=True)])
+async def list_groups(desk: Desk, asked: Asked[None, shapes.PageQuery]) -> shapes.Groups:
+    page = await asked.page(ListGroups(partial=True))
+    return shapes.Groups(groups=[_group(shown_group(info)) for info in page.items], next=page.next or None)
 
 
 async def get_group(desk: Desk, asked: Asked[None, Any]) -> shapes.Group:
@@ -64,13 +66,13 @@ async def seek(desk: Desk, asked: Asked[shapes.Seek, Any]) -> None:
     await asked.admin.seek(asked.path["group"], given.topic, given.to, time=given.time, partition=given.partition)
 
 
-async def parked_keys(desk: Desk, asked: Asked[None, Any]) -> shapes.ParkedKeys:
+async def parked_keys(desk: Desk, asked: Asked[None, shapes.PageQuery]) -> shapes.ParkedKeys:
     group = asked.path["group"]
     before = await asked.admin.group(group, partial=True)
-    keys = await asked.admin.parked_keys(group, partial=True)
+    page = await asked.page(ListParkedKeys(group, partial=True))
     # Somebody may lead one by now that nobody did a moment ago.
     unknown = requests.not_known(before, await asked.admin.group(group, partial=True))
-    return shapes.ParkedKeys(keys=[_parked(key) for key in keys], unknown=unknown)
+    return shapes.ParkedKeys(keys=[_parked(key) for key in page.items], unknown=unknown, next=page.next or None)
 
 
 def _parked(parked: requests.ParkedKey) -> shapes.ParkedKey:
@@ -131,7 +133,7 @@ ROUTES = (
         example={"name": "billing", "ordering": "key", "backoff": {"initial": "1s", "max": "10m"}},
         reply_example=_GROUP_EXAMPLE,
     ),
-    Route("GET", "/v1/groups", list_groups, "All groups, by name.", reply=shapes.Groups),
+    Route("GET", "/v1/groups", list_groups, "Groups, by name.", query=shapes.PageQuery, reply=shapes.Groups),
     Route(
         "GET",
         "/v1/groups/{group}",
@@ -174,6 +176,7 @@ ROUTES = (
         "/v1/groups/{group}/parked-keys",
         parked_keys,
         "Keys that wait because a message of theirs was given up.",
+        query=shapes.PageQuery,
         reply=shapes.ParkedKeys,
         errors=(GroupNotFound,),
     ),

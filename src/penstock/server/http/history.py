@@ -7,9 +7,9 @@ from typing import Any, TypedDict
 from msgspec import UNSET
 
 from penstock.client import requests
-from penstock.client.requests import AskWhy, GetMessage, GetTrace, Redriven, Why
+from penstock.client.requests import AskWhy, GetMessage, GetTrace, ListDeadLetters, Redriven, Why
 from penstock.client.rows import StoredMessage
-from penstock.client.words import Bytes, Time
+from penstock.client.words import Bytes, Time, where
 from penstock.clock import rfc3339
 from penstock.errors import InvalidInput, MessageNotFound, TopicNotFound
 from penstock.message import Message
@@ -81,18 +81,17 @@ def _meant(given: shapes.Redrive | shapes.Discard) -> _Meant:
 
 async def dead_letters(desk: Desk, asked: Asked[None, shapes.LettersQuery]) -> shapes.DeadLetters:
     query = asked.query
-    letters = await asked.dead_letters.list(
-        asked.path["topic"],
+    meant = where(
         group=query.group,
         ids=None if query.ids is None else query.ids.split(","),
         key=query.key,
         reason=query.reason,
         since=time_in(query.since),
         until=time_in(query.until),
-        with_settled=query.with_settled,
-        limit=query.limit,
     )
-    return shapes.DeadLetters(dead_letters=[_letter(letter, query.as_) for letter in letters])
+    page = await asked.page(ListDeadLetters(asked.path["topic"], meant, query.with_settled, query.limit))
+    letters = [_letter(letter, query.as_) for letter in page.items]
+    return shapes.DeadLetters(dead_letters=letters, next=page.next or None)
 
 
 async def dead_letter(desk: Desk, asked: Asked[None, shapes.Shown]) -> shapes.DeadLetter:

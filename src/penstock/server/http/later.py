@@ -16,8 +16,9 @@ from penstock.server.http.rows import content_of, fields_of, key_shown, to_come
 
 async def list_scheduled(desk: Desk, asked: Asked[None, shapes.ListQuery]) -> shapes.ScheduledMessages:
     query = asked.query
-    found = await asked.scheduled.list(asked.path["topic"], query.limit)
-    return shapes.ScheduledMessages(scheduled=[_scheduled(one, query.as_) for one in found])
+    page = await asked.page(requests.ListScheduled(asked.path["topic"], query.limit))
+    found = [_scheduled(one, query.as_) for one in page.items]
+    return shapes.ScheduledMessages(scheduled=found, next=page.next or None)
 
 
 async def get_scheduled(desk: Desk, asked: Asked[None, shapes.Shown]) -> shapes.Message:
@@ -46,8 +47,9 @@ async def create_schedule(desk: Desk, asked: Asked[shapes.CreateSchedule, Any]) 
     )
 
 
-async def list_schedules(desk: Desk, asked: Asked[None, Any]) -> shapes.Schedules:
-    return shapes.Schedules(schedules=[_schedule(one) for one in await asked.schedules.list()])
+async def list_schedules(desk: Desk, asked: Asked[None, shapes.PageQuery]) -> shapes.Schedules:
+    page = await asked.page(requests.ListSchedules())
+    return shapes.Schedules(schedules=[_schedule(one) for one in page.items], next=page.next or None)
 
 
 async def delete_schedule(desk: Desk, asked: Asked[None, Any]) -> None:
@@ -118,7 +120,9 @@ ROUTES = (
         example={"name": "nightly", "topic": "jobs", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "text": "go"},
         body_max=message_max,
     ),
-    Route("GET", "/v1/schedules", list_schedules, "All schedules, by name.", reply=shapes.Schedules),
+    Route(
+        "GET", "/v1/schedules", list_schedules, "Schedules, by name.", query=shapes.PageQuery, reply=shapes.Schedules
+    ),
     Route(
         "DELETE",
         "/v1/schedules/{schedule}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import Forbidden, InternalError, InvalidInput, Unauthenticated
+from penstock.errors import Forbidden, InternalError, InvalidInput, QuotaExceeded, Unauthenticated
 from penstock.limits import NAME_LENGTH_MAX
 from penstock.server.http.failures import BodyTooLarge, Error, Failure, ForeignSite, TooSlow, status_of
 from penstock.server.http.routes import Route
@@ -112,7 +112,7 @@ def _failures(route: Route) -> _Json:
     """By status, with the codes that it stands for."""
     kinds: list[type[Error]] = [InvalidInput, InternalError, *route.errors]
     if not route.is_open:
-        kinds += [Unauthenticated, Forbidden, ForeignSite]
+        kinds += [Unauthenticated, Forbidden, ForeignSite, QuotaExceeded]
     if route.body is not None:
         kinds += [BodyTooLarge, TooSlow]
     codes: dict[int, list[str]] = {}

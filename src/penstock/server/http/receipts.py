@@ -32,4 +32,6 @@ def read(receipt: str) -> Place:
 
 
 def _invalid(receipt: str) -> InvalidReceipt:
-    return InvalidReceipt(f"not a receipt that was given out: {receipt[:50]!r}")
+    return InvalidReceipt(
+        f"{receipt[:50]!r} is not a receipt. Send the field `receipt` of a message as the poll returned it"
+    )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.limits import KIB, MIB, Limits
+from penstock.server.access import Operation
 from penstock.server.http import shapes
 from penstock.server.http.desk import AnyAsked, Desk
 
@@ -33,6 +34,7 @@ class Route(NamedTuple):
 
     `described` is what the description calls the body, where decoding looks at less of it at first. `errors` are those
     that can be expected here, besides those that every route may have. `is_open`: nobody is asked who they are.
+    `needs` is the right without which a body is not read.
     """
 
     method: str
@@ -50,3 +52,4 @@ class Route(NamedTuple):
     body_max: Callable[[Limits], int] = body_max
     is_stream: bool = False
     is_open: bool = False
+    needs: Operation = Operation.ADMIN

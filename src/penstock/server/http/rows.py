@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from penstock.message import Message
 from penstock.server.http import receipts, shapes
 from penstock.server.receipts import Place
 
+_INSTEAD = "publish plain text as text, and JSON as json"
 _PRIORITIES = {1: "high", 0: "normal", -1: "low"}
 
 
@@ -27,12 +29,28 @@ def content_of(given: shapes.Content) -> bytes | None:
     text, raw = given.text, given.json
     if (given.value is not UNSET) + (text is not UNSET) + (raw is not UNSET) != 1:
         raise InvalidMessage("a message has one of value (base64, or null), text and json", field="value")
+    if given.encoding is not None and given.value is UNSET:
+        raise InvalidMessage("encoding goes with value; text and json have none", field="encoding")
     if not isinstance(text, UnsetType):
         return text.encode()
     if not isinstance(raw, UnsetType):
         return _json_of(raw)
     assert not isinstance(given.value, UnsetType)
-    return given.value
+    return None if given.value is None else _value_of(given.value, is_any=given.encoding is not None)
+
+
+def _value_of(given: str, *, is_any: bool) -> bytes:
+    """Plain text is often base64, too, as "test" is: what is meant as such decodes to text, or says what it is."""
+    try:
+        value = b64decode(given, validate=True)
+    except ValueError as error:
+        raise InvalidMessage(f"value is not base64 ({error}); {_INSTEAD}", field="value") from error
+    if not is_any and _text(value) is None:
+        raise InvalidMessage(
+            f'value decodes to bytes that are not UTF-8; {_INSTEAD}, or add "encoding": "base64" if they are meant',
+            field="value",
+        )
+    return value
 
 
 def _json_of(raw: Raw) -> bytes:
@@ -53,7 +71,7 @@ def key_of(text: str | None, data: bytes | None) -> Bytes | None:
 
 def message_in(given: shapes.Publish, now_us: int) -> Message:
     fields = fields_of(given)
-    for name in ("delay", "deliver_at", "ttl", "timestamp"):
+    for name in ("delay", "deliver_at", "ttl", "expires_at", "timestamp"):
         value: Any = getattr(given, name)
         if value is not None:
             fields[name] = value
@@ -142,7 +160,8 @@ def _value_shown(value: bytes | None, as_: str | None) -> dict[str, Any]:
         return {"text": text}
     if value is not None and as_ == "json" and (raw := _raw(value)) is not None:
         return {"json": raw}
-    return {"value": value}
+    is_text = value is None or _text(value) is not None
+    return {"value": value} if is_text else {"value": value, "encoding": "base64"}
 
 
 def _text(value: bytes) -> str | None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from penstock.broker.settings import PARTITIONS_MAX
-from penstock.client.requests import PartitionInfo
+from penstock.client.requests import PAGE_MAX, PartitionInfo
 from penstock.server.http.failures import Failure
 
 RECEIPTS_MAX = 10_000
@@ -33,6 +33,9 @@ Receipts = Annotated[
     list[str], Meta(min_length=1, max_length=RECEIPTS_MAX, description="As they came with the messages.")
 ]
 Limit = Annotated[int, Meta(ge=1, le=1_000, description="At most so many.")]
+PageLimit = Annotated[int, Meta(ge=1, le=PAGE_MAX, description="Items of a page, at most.")]
+After = Annotated[str, Meta(description="The `next` of the page before; without it, the first page.")]
+NextPage = Annotated[str | None, Meta(description="The `after` of the next page; null on the last one.")]
 As = Annotated[
     Literal["text", "json"] | None,
     Meta(description="Values as `text` or `json` where they are that; as base64 in `value` otherwise."),
@@ -49,6 +52,11 @@ class _Out(msgspec.Struct):
 
 class NoQuery(_In):
     pass
+
+
+class PageQuery(_In):
+    limit: PageLimit = PAGE_MAX
+    after: After = ""
 
 
 class Shown(_In):
@@ -157,6 +165,7 @@ class Topic(_Out):
 
 class Topics(_Out):
     topics: list[Topic]
+    next: NextPage = None
 
 
 class Archived(_In, kw_only=True):
@@ -172,7 +181,16 @@ class Archived(_In, kw_only=True):
 
 
 class Content(_In):
-    value: Annotated[bytes | UnsetType | None, Meta(description="Base64; null is a tombstone.")] = UNSET
+    value: Annotated[
+        str | UnsetType | None,
+        Meta(
+            description="Base64; null is a tombstone. Without `encoding` it must be of UTF-8.",
+            extra_json_schema={"contentEncoding": "base64"},
+        ),
+    ] = UNSET
+    encoding: Annotated[
+        Literal["base64"] | None, Meta(description="With value: base64 of any bytes, not only of UTF-8.")
+    ] = None
     text: Annotated[str | UnsetType, Meta(description="Instead of value: stored as UTF-8.")] = UNSET
     json: Annotated[Raw | UnsetType, Meta(description="Instead of value: any JSON, stored as it is written.")] = UNSET
     key: str | None = None
@@ -190,6 +208,7 @@ class Publish(Content):
     delay: Duration | None = None
     deliver_at: Time | None = None
     ttl: Duration | None = None
+    expires_at: Time | None = None
     timestamp: Time | None = None
     partition: Partition | None = None
     acks: Annotated[
@@ -242,6 +261,9 @@ class Message(_Out, kw_only=True):
     key: str | None
     key_base64: Annotated[bytes | UnsetType, Meta(description="Of a key that is not text.")] = UNSET
     value: bytes | UnsetType | None = UNSET
+    encoding: Annotated[
+        Literal["base64"] | UnsetType, Meta(description="If the value is not UTF-8, as `value` of a publish needs it.")
+    ] = UNSET
     text: Annotated[str | UnsetType, Meta(description="Instead of value, with ?as=text.")] = UNSET
     json: Annotated[Raw | UnsetType, Meta(description="Instead of value, with ?as=json.")] = UNSET
     headers: dict[str, str]
@@ -368,6 +390,7 @@ class Group(_Out):
 
 class Groups(_Out):
     groups: list[Group]
+    next: NextPage = None
 
 
 class Seek(_In, kw_only=True):
@@ -395,6 +418,7 @@ class ParkedKeys(_Out):
         dict[str, list[int]],
         Meta(description="By topic, partitions that nobody serves at the moment. What is parked there is not known."),
     ] = {}
+    next: NextPage = None
 
 
 class ReleaseKey(_In, kw_only=True):
@@ -429,10 +453,12 @@ class Replayed(_Out):
 
 class ListQuery(Shown):
     limit: Limit = 100
+    after: After = ""
 
 
 class ScheduledMessages(_Out):
     scheduled: Annotated[list[Message], Meta(description="The next one due first.")]
+    next: NextPage = None
 
 
 class Reschedule(_In):
@@ -463,6 +489,7 @@ class Schedule(_Out):
 
 class Schedules(_Out):
     schedules: list[Schedule]
+    next: NextPage = None
 
 
 # --- dead letters -------------------------------------------------------------------------------------------
@@ -477,6 +504,7 @@ class LettersQuery(Shown):
     until: TimeAsked | None = None
     with_settled: Annotated[bool, Meta(description="Also those that were redriven or discarded.")] = False
     limit: Limit = 100
+    after: After = ""
 
 
 class Where(_In):
@@ -530,6 +558,7 @@ class DeadLetter(_Out):
 
 class DeadLetters(_Out):
     dead_letters: list[DeadLetter]
+    next: NextPage = None
 
 
 # --- what happened ------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from penstock.client.admin import shown_topic
 from penstock.client.reader import Reader
-from penstock.client.requests import FindArchive, FindOffsets, TopicInfo
+from penstock.client.requests import FindArchive, FindOffsets, ListTopics, TopicInfo
 from penstock.client.rows import StoredMessage
 from penstock.clock import rfc3339
 from penstock.decoding import json_decoder
@@ -32,17 +32,21 @@ from penstock.errors import (
     OffsetOutOfRange,
     PartitionNotFound,
     PenstockError,
+    QuotaExceeded,
+    TooManyPartitions,
     TopicNotFound,
 )
 from penstock.limits import MIB
+from penstock.server.access import Operation
 from penstock.server.guard import Guarded
 from penstock.server.http import shapes
 from penstock.server.http.asking import decoded, time_in
 from penstock.server.http.desk import Asked, Desk
-from penstock.server.http.failures import failure_of
+from penstock.server.http.failures import Failure, failure_of
 from penstock.server.http.routes import Route, batch_max, message_max
 from penstock.server.http.rows import message_in, stored
 from penstock.server.http.settings import settings_in
+from penstock.server.turns import in_slices
 
 READ_BYTES_MAX = 4 * MIB
 _MESSAGE: msgspec.json.Decoder[shapes.Publish] = json_decoder(shapes.Publish)
@@ -74,8 +78,9 @@ async def create_topic(desk: Desk, asked: Asked[shapes.CreateTopic, Any]) -> sha
     return _topic(await asked.admin.create_topic(given.name, given.partitions, **settings_in(given)))
 
 
-async def list_topics(desk: Desk, asked: Asked[None, Any]) -> shapes.Topics:
-    return shapes.Topics(topics=[_topic(info) for info in await asked.admin.topics(partial=True)])
+async def list_topics(desk: Desk, asked: Asked[None, shapes.PageQuery]) -> shapes.Topics:
+    page = await asked.page(ListTopics(partial=True))
+    return shapes.Topics(topics=[_topic(shown_topic(info)) for info in page.items], next=page.next or None)
 
 
 async def get_topic(desk: Desk, asked: Asked[None, Any]) -> shapes.Topic:
@@ -104,6 +109,9 @@ async def publish(desk: Desk, asked: Asked[shapes.Publish, Any]) -> shapes.Publi
 
 
 async def published(site: Guarded, topic: str, given: shapes.Publish) -> shapes.Published:
+    if len(given.headers or given.headers_base64 or ()) > site.limits.headers_max:
+        # Before anything is done with each of them.
+        raise BatchTooLarge(f"more than {site.limits.headers_max} headers on a message")
     at = await site.publish(topic, message_in(given, site.now_us()), given.partition, given.acks)
     return shapes.Published(
         id=f"{topic}:{at.partition}:{at.offset}",
@@ -121,14 +129,18 @@ async def publish_batch(desk: Desk, asked: Asked[_Batch, Any]) -> shapes.Publish
         raise InvalidInput("messages: there is none")
     if len(given) > most:
         raise BatchTooLarge(f"a batch has at most {most} messages, not {len(given)}", messages_max=most)
-    outcomes = [_published_one(asked.site, asked.path["topic"], raw) for raw in given]
-    return shapes.PublishedBatch(results=await asyncio.gather(*outcomes))
+    results = await in_slices(_published_one(asked.site, asked.path["topic"], raw) for raw in given)
+    errors = [one.error for one in results if isinstance(one.error, Failure) and one.error.code == QuotaExceeded.code]
+    if len(errors) == len(results):
+        # Refused as a whole: the client is to try again, later.
+        raise QuotaExceeded(errors[0].message, **errors[0].details)
+    return shapes.PublishedBatch(results=results)
 
 
 async def _published_one(site: Guarded, topic: str, raw: Raw) -> shapes.Result:
     """What is wrong with the topic is wrong with all of them."""
     try:
-        at = await published(site, topic, decoded(bytes(raw), _MESSAGE, site.limits.json_nesting_max))
+        at = await published(site, topic, await decoded(bytes(raw), _MESSAGE, site.limits.json_nesting_max))
     except (TopicNotFound, InvalidName, Forbidden, Fatal):
         raise
     except PenstockError as error:
@@ -224,11 +236,11 @@ ROUTES = (
         body=shapes.CreateTopic,
         reply=shapes.Topic,
         status=201,
-        errors=(AlreadyExists, InvalidName, InvalidSetting),
+        errors=(AlreadyExists, InvalidName, InvalidSetting, TooManyPartitions),
         example={"name": "orders", "partitions": 6, "retention": {"hours": 168}},
         reply_example=_TOPIC_EXAMPLE,
     ),
-    Route("GET", "/v1/topics", list_topics, "All topics, by name.", reply=shapes.Topics),
+    Route("GET", "/v1/topics", list_topics, "Topics, by name.", query=shapes.PageQuery, reply=shapes.Topics),
     Route(
         "GET",
         "/v1/topics/{topic}",
@@ -245,7 +257,7 @@ ROUTES = (
         "Change settings, or add partitions: keys spread differently from then on.",
         body=shapes.ChangeTopic,
         reply=shapes.Topic,
-        errors=(TopicNotFound, InvalidSetting),
+        errors=(TopicNotFound, InvalidSetting, TooManyPartitions),
         example={"partitions": 12, "retention": {"hours": 24}},
     ),
     Route(
@@ -278,6 +290,7 @@ ROUTES = (
         example={"key": "user-1", "text": "order 1", "headers": {"source": "web"}, "delay": "30m", "priority": "high"},
         reply_example=_PUBLISHED_EXAMPLE,
         body_max=message_max,
+        needs=Operation.PUBLISH,
     ),
     Route(
         "POST",
@@ -292,6 +305,7 @@ ROUTES = (
         example={"messages": [{"key": "user-1", "text": "order 1"}, {"key": "user-2", "json": {"order": 2}}]},
         reply_example={"results": [_PUBLISHED_EXAMPLE]},
         body_max=batch_max,
+        needs=Operation.PUBLISH,
     ),
     Route(
         "GET",

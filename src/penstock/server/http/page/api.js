@@ -52,6 +52,18 @@ export async function ask(method, path, { query = {}, body, signal } = {}) {
 
 export const get = (path, query, signal) => ask("GET", path, { query, signal });
 
+/** All pages of a listing, whose items are in `field` of each page. */
+export async function all(path, field, signal) {
+  const items = [];
+  let after = "";
+  do {
+    const page = await get(path, { after }, signal);
+    items.push(...page[field]);
+    after = page.next;
+  } while (after);
+  return items;
+}
+
 /** What the key may not ask for is shown as refused; the rest of the page is there. */
 export const orRefused = (asking) =>
   asking.catch((error) => {

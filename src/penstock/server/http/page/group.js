@@ -12,14 +12,14 @@ import { clock, count, fromNow, keyIn, known, rate, some } from "./words.js";
 export const title = ([name]) => name;
 
 export async function read([name], signal, world) {
-  const [group, { keys, unknown }] = await Promise.all([
+  const [group, { keys, unknown, next }] = await Promise.all([
     world.groups.find((one) => one.name === name) ?? get(at`groups/${name}`, {}, signal),
     get(at`groups/${name}/parked-keys`, {}, signal),
   ]);
-  return { group, keys, unknown };
+  return { group, keys, unknown, next };
 }
 
-export function draw({ meter, refresh }, { group, keys, unknown }) {
+export function draw({ meter, refresh }, { group, keys, unknown, next }) {
   const lacking = Object.entries(unknown);
   const rows = Object.entries(group.lag).flatMap(([topic, lags]) =>
     lags.map((lag, partition) => ({ topic, partition, lag })),
@@ -31,7 +31,7 @@ export function draw({ meter, refresh }, { group, keys, unknown }) {
       ["Lag", known(count(total(rows.map((row) => row.lag))), isPartial(group))],
       ["Done", rate(meter.group(group.name))],
       ["Members", count(Object.keys(group.members).length)],
-      ["Parked keys", known(count(keys.length), lacking.length)],
+      ["Parked keys", known(count(keys.length), lacking.length || next)],
       ["Created", clock(group.created_at).split(".")[0]],
     ]),
     card(

@@ -3,7 +3,7 @@
 // A view is { title(parts), read(parts, signal, world), draw(world, found, parts) }: `read` asks for what only that view
 // needs, `draw` makes elements of it. The lists of topics and groups are read for all of them: rates come from those.
 
-import { Failure, get, hasKey, keepKey } from "./api.js";
+import { Failure, all, get, hasKey, keepKey } from "./api.js";
 import * as cluster from "./cluster.js";
 import { card, empty, field, h, morph } from "./dom.js";
 import * as group from "./group.js";
@@ -63,7 +63,7 @@ const pauseAfter = (tookMs) => Math.min(Math.max(EVERY_MS, 10 * tookMs), 60_000)
 async function look(signal) {
   const { view, parts } = route();
   if (!view) throw new Failure(404, "page_not_found", "The dashboard has no such page.");
-  const [{ topics }, { groups }] = await Promise.all([get("topics", {}, signal), get("groups", {}, signal)]);
+  const [topics, groups] = await Promise.all([all("topics", "topics", signal), all("groups", "groups", signal)]);
   meter.add(topics, groups, performance.now());
   const world = { topics, groups, meter, refresh };
   const found = await view.read(parts, signal, world);

@@ -57,7 +57,7 @@ function messageOf({ value, kind, key, priority, delay, ttl, partition, headers 
 
 function contentOf(kind, value) {
   if (kind === "null") return { value: null };
-  if (kind === "base64") return { value: value.trim() };
+  if (kind === "base64") return { value: value.trim(), encoding: "base64" };
   if (kind === "json") {
     try {
       JSON.parse(value);
