@@ -16,8 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from chaos.faults import FAULTS, why_no_small_disk
-from chaos.network import why_not
+from chaos.faults import FAULTS, impossible
 from chaos.runs import run_seed
 
 
@@ -30,18 +29,15 @@ def main() -> int:
     given = parser.parse_args()
     # Nothing that was started stays behind, whoever ends this.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    missing = why_not()
-    if missing:
-        print(f"without faults of the network: {missing}")
-    no_disk = why_no_small_disk()
-    if no_disk:
-        print(f"without a disk that is full: {no_disk}")
+    left_out = impossible()
+    for kind, why in left_out.items():
+        print(f"without {kind}: {why}")
     bad = 0
     for seed in range(given.seed, given.end or given.seed + 1):
         directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
         began = time.monotonic()
         try:
-            outcome = run_seed(seed, directory, has_network=not missing, has_small_disk=not no_disk, faults=given.fault)
+            outcome = run_seed(seed, directory, left_out=left_out, faults=given.fault)
         except Exception as error:
             bad += 1
             print(f"seed {seed}: {error!r}; {directory}", flush=True)

@@ -16,20 +16,24 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from chaos.load import GROUP, PARTITIONS, TOPIC
-from chaos.network import Network
-from chaos.waiting import PATIENCE_S, all_in_sync
-from cluster_processes import Cluster, Node
+from chaos.network import Network, why_not
+from chaos.waiting import PATIENCE_S, all_in_sync, until
+from cluster_processes import Cluster, Node, find_faketime
 from history.entries import Recorder
 from penstock.client.client import Client
+from penstock.client.cluster_requests import DrainNode, ElectLeaders, Reassign, UndrainNode
 from penstock.client.placement import DescribeCluster, FindCoordinator, FindPlacement
+from penstock.client.requests import Request
 from penstock.errors import PenstockError
 
 TTL_S = 3
 # A node with its data on a disk of this size can be filled.
 SMALL_DISK_BYTES = 48 << 20
 _FILLER = "filler"
+CLOCK_STEP_S_MAX = 40.0
 # Why a node may not start: etcd is not there, or goes while it is asked, or the session of one with another disk is not
 # over yet.
 _NO_START = "[etcd_unavailable]", "[outcome_unknown]", "[already_exists]"
@@ -208,6 +212,43 @@ async def pause_etcd(stage: Stage, rng: Random) -> None:
     await _paused(stage, "etcd", "pause_etcd", rng.uniform(0.5, 1.6) * TTL_S)
 
 
+async def restore_etcd(stage: Stage, rng: Random) -> None:
+    """From a backup that knows neither later leaders nor moves. Nodes notice, and end; an operator starts them again.
+
+    The backup has all topics: a topic that it does not know is lost but for its copies on disk."""
+
+    async def has_dead_letters() -> bool:
+        try:
+            return bool(await stage.client.dead_letters.list(TOPIC, limit=1))
+        except PenstockError:
+            return False
+
+    await until(has_dead_letters)
+    await all_in_sync(stage.client, len(stage.cluster.nodes))
+    etcd, names = stage.cluster.etcd, sorted(stage.cluster.nodes)
+    async with stage.turns["etcd"]:
+        happened = stage.begins("restore_etcd", "etcd")
+        await asyncio.to_thread(etcd.kill)
+        await asyncio.to_thread(etcd.back_up)
+        await stage.start("etcd")
+    for _ in range(rng.randint(1, 3)):
+        await rng.choice((kill_leader, kill_follower, move_partitions))(stage, rng)
+    async with AsyncExitStack() as stack:
+        for name in ("etcd", *names):
+            await stack.enter_async_context(stage.turns[name])
+        await asyncio.to_thread(etcd.kill)
+        await asyncio.to_thread(etcd.restore)
+        await stage.start("etcd")
+
+        async def have_ended() -> bool:
+            return not any(stage.node(name).is_alive for name in names)
+
+        await until(have_ended)
+        happened(all(stage.node(name).died() and stage.node(name).says("[etcd_replaced]") for name in names))
+        await asyncio.gather(*[stage.start(name) for name in names])
+    await _all_everywhere(stage)
+
+
 # --- the network ---------------------------------------------------------------------------------------------
 
 
@@ -351,6 +392,75 @@ async def rolling_restart(stage: Stage, rng: Random) -> None:
     happened(codes == [0] * len(codes))
 
 
+async def _ask(stage: Stage, *requests: Request[Any]) -> int:
+    """Send all at once, as one client would. Returns how many were carried out: the others met a leader that was on
+    its way elsewhere."""
+    outcomes = await asyncio.gather(*[stage.client._transport.call(each) for each in requests], return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, PenstockError):
+            raise outcome
+    return sum(not isinstance(outcome, BaseException) for outcome in outcomes)
+
+
+async def move_partitions(stage: Stage, rng: Random) -> None:
+    """Reassign partitions and elect other leaders at the same time, repeatedly. All nodes have copies at the end."""
+    happened = stage.begins("move_partitions", TOPIC)
+    nodes, done = sorted(stage.cluster.nodes), 0
+    for _ in range(rng.randint(8, 16)):
+        requests: list[Request[Any]] = []
+        for partition in rng.sample(range(PARTITIONS), rng.randint(1, PARTITIONS)):
+            target = tuple(rng.sample(nodes, rng.choice((2, 3))))
+            requests += [Reassign(TOPIC, partition, target), ElectLeaders(TOPIC, partition, rng.choice(target))]
+        done += await _ask(stage, *requests)
+        await asyncio.sleep(rng.uniform(0.0, 0.4))
+    happened(done > 0)
+    await _all_everywhere(stage)
+
+
+async def _all_everywhere(stage: Stage) -> None:
+    """Moves that are under way are replaced by these."""
+    nodes = tuple(sorted(stage.cluster.nodes))
+
+    async def asked() -> bool:
+        return await _ask(stage, *(Reassign(TOPIC, partition, nodes) for partition in range(PARTITIONS))) == PARTITIONS
+
+    await until(asked)
+
+
+async def drain_node(stage: Stage, rng: Random) -> None:
+    """A node hands over what it leads, and takes it back later. It keeps its copies: no other node could have them."""
+    name = await stage.leader(rng)
+    happened = stage.begins("drain_node", name)
+    happened(bool(await _ask(stage, DrainNode(name))))
+    await asyncio.sleep(rng.uniform(0.3, 1.5))
+
+    async def undone() -> bool:
+        return await _ask(stage, UndrainNode(name)) == 1
+
+    await until(undone)
+
+
+# --- clocks --------------------------------------------------------------------------------------------------
+
+
+async def step_clock(stage: Stage, rng: Random) -> None:
+    """The wall clock of a leader is set forward and back, by less and by more than a lease lasts."""
+    name = await stage.leader(rng)
+    happened = stage.begins("step_clock", name)
+    steps, stepped = rng.randint(1, 3), False
+    # Another fault may have killed each node that was chosen: then there is one step more.
+    while steps > 0 or not stepped:
+        stage.node(name).step_clock(rng.choice((-1, 1)) * rng.choice((1.0, CLOCK_STEP_S_MAX)))
+        await asyncio.sleep(rng.uniform(1.0, 1.5) * TTL_S)
+        stepped |= stage.node(name).has_clock
+        steps -= 1
+        if rng.random() < 0.5 or not stepped:
+            name = await stage.leader(rng)
+    happened(stepped)
+    for node in stage.cluster.nodes.values():
+        node.step_clock(0)
+
+
 FAULTS: dict[str, Fault] = {
     each.__name__: each
     for each in (
@@ -364,6 +474,7 @@ FAULTS: dict[str, Fault] = {
         pause_coordinator_long,
         kill_etcd,
         pause_etcd,
+        restore_etcd,
         cut_leader,
         cut_etcd,
         cut_off,
@@ -371,9 +482,23 @@ FAULTS: dict[str, Fault] = {
         fill_disk,
         wipe_disk,
         rolling_restart,
+        move_partitions,
+        drain_node,
+        step_clock,
     )
 }
 OF_NETWORK = ("cut_leader", "cut_etcd", "cut_off", "cut_one_way")
-OF_SMALL_DISK = ("fill_disk",)
 # Whole clusters: nothing else goes on beside these.
-ALONE = ("kill_all", "rolling_restart", "fill_disk")
+ALONE = ("kill_all", "rolling_restart", "fill_disk", "restore_etcd")
+
+
+def impossible() -> dict[str, str]:
+    """Faults that this machine can't make, and why."""
+    found = {}
+    if (why := why_not()) is not None:
+        found.update(dict.fromkeys(OF_NETWORK, why))
+    if (why := why_no_small_disk()) is not None:
+        found["fill_disk"] = why
+    if find_faketime() is None:
+        found["step_clock"] = "the library of faketime is not installed"
+    return found

@@ -205,6 +205,8 @@ class Load:
         except PenstockError as error:
             self._recorder.note(name, "poll", "info", group=GROUP, error=f"{error.code}: {error.message}")
             return []
+        # Deadlines are on this process's monotonic clock.
+        ahead_us = now_us() - SystemClock().monotonic_us()
         told = [
             {
                 "topic": one.topic,
@@ -213,7 +215,7 @@ class Load:
                 "value": (one.value or b"").decode(),
                 "attempt": one.attempt,
                 "lease": one.lease.id[2],
-                "deadline": one.lease.deadline_us,
+                "deadline": one.lease.deadline_us + ahead_us,
             }
             for one in messages
         ]

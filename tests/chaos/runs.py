@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from chaos.disks import note_disks, partitions_of
-from chaos.faults import ALONE, FAULTS, OF_NETWORK, OF_SMALL_DISK, TTL_S, Stage, free_disk, no_small_disk, small_disk
+from chaos.faults import ALONE, FAULTS, OF_NETWORK, TTL_S, Stage, free_disk, no_small_disk, small_disk
 from chaos.load import PARTITIONS, TOPIC, Load
 from chaos.network import Network, network
-from chaos.waiting import PATIENCE_S, all_in_sync
+from chaos.waiting import PATIENCE_S, all_in_sync, until
 from cluster_processes import Cluster, cluster
 from history.checker import check
+from history.deliveries import answers_of, deliveries_of
 from history.entries import Recorder, recording
 from history.violation import Violation
 from penstock.client.client import Client
@@ -32,6 +34,7 @@ NODES = ("a", "b", "c")
 _LATE_US = 30_000_000
 # A run with less is none.
 SENDS_MIN, ACKS_MIN = 200, 100
+_LETTERS_MAX = 10_000
 # From this seed on, many faults in a longer time.
 STORMS = 1_000
 
@@ -43,10 +46,9 @@ class Plan(NamedTuple):
     within_s: float = 1.5
 
     @classmethod
-    def of(cls, seed: int, *, has_network: bool, has_small_disk: bool) -> Plan:
-        """Each kind in its turn, and one or two others beside it."""
+    def of(cls, seed: int, left_out: Collection[str] = ()) -> Plan:
+        """Each kind in its turn, and one or two others beside it; none of those that this machine can't make."""
         rng = Random(f"plan {seed}")
-        left_out = (*(() if has_network else OF_NETWORK), *(() if has_small_disk else OF_SMALL_DISK))
         kinds = [kind for kind in FAULTS if kind not in left_out]
         others = [kind for kind in kinds if kind not in ALONE]
         if seed >= STORMS:
@@ -70,21 +72,25 @@ def run_seed(
     seed: int,
     directory: Path,
     *,
-    has_network: bool = True,
-    has_small_disk: bool = True,
+    left_out: Collection[str] = (),
     faults: Sequence[str] | None = None,
 ) -> Outcome:
     """`faults` are others than those of the seed."""
-    plan = Plan.of(seed, has_network=has_network, has_small_disk=has_small_disk)
+    plan = Plan.of(seed, left_out)
     if faults:
         plan = plan._replace(faults=tuple(faults))
     with ExitStack() as stack:
-        made: Network | None = stack.enter_context(network([*NODES, "etcd"])) if has_network else None
+        made: Network | None = None
+        if not set(OF_NETWORK) <= set(left_out):
+            made = stack.enter_context(network([*NODES, "etcd"]))
         if "fill_disk" in plan.faults:
             small = directory / Random(f"disk {seed}").choice(NODES)
             small_disk(small)
             stack.callback(no_small_disk, small)
-        running = stack.enter_context(cluster(directory, NODES, hosts=made, session_ttl=f"{TTL_S}s"))
+        has_clocks = "step_clock" in plan.faults
+        running = stack.enter_context(
+            cluster(directory, NODES, hosts=made, session_ttl=f"{TTL_S}s", has_clocks=has_clocks)
+        )
         recorder = stack.enter_context(recording(directory / "history.jsonl"))
         asyncio.run(_Run(plan, running, made, recorder).run())
     entries = recorder.entries
@@ -171,8 +177,20 @@ class _Run:
         stored = await client.publish(TOPIC, value.encode(), partition=partition)
         self._recorder.note("run", "send", "ok", value=value, partition=stored.partition, offset=stored.offset)
 
+    async def _has_all_letters(self, client: Client) -> bool:
+        """Of messages that nobody has acknowledged. A letter is written after the last attempt is answered; without it,
+        the checker says which one is missing."""
+        acked = {answer.place for answer in answers_of(self._recorder.entries) if answer.op == "ack"}
+        dead = {
+            ":".join(map(str, each.place)) for each in deliveries_of(self._recorder.entries) if each.place not in acked
+        }
+        letters = await client.dead_letters.list(TOPIC, limit=_LETTERS_MAX)
+        return dead <= {letter.original for letter in letters}
+
     async def _note_disks(self, client: Client) -> None:
         """Without this the checker has nothing to go by: a cluster that can't even tell is a failure of its own."""
+        with suppress(TimeoutError):
+            await until(partial(self._has_all_letters, client))
         partitions = partitions_of(self._cluster)
         committed = {}
         for topic in sorted({topic for topic, _ in partitions.values()}):

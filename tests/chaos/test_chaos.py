@@ -1,7 +1,7 @@
 """Three real brokers and a real etcd under faults, judged by the checker of histories.
 
-Replay one seed: python -m tests.chaos SEED, or pytest tests/chaos --seed SEED. Without network namespaces, faults of
-the network are left out, and without the right to mount, a disk that is full: seeds mean other faults then.
+Replay one seed: python -m tests.chaos SEED, or pytest tests/chaos --seed SEED. Faults that a machine can't make are
+left out (network namespaces, the right to mount, faketime): seeds mean other faults then.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from random import Random
 
 import pytest
 
-from chaos.faults import FAULTS, OF_NETWORK, one_way, why_no_small_disk
-from chaos.network import why_not
+from chaos.faults import FAULTS, OF_NETWORK, impossible, one_way, why_no_small_disk
 from chaos.runs import Plan, run_seed
 from etcd_support import needs_etcd
 
-RUNS = 20
+RUNS = 21
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -28,22 +27,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def missing() -> str | None:
-    """What the machine lacks for a network that can be cut."""
-    return why_not()
-
-
-@pytest.fixture(scope="module")
-def no_disk() -> str | None:
-    """What the machine lacks for a disk that can be filled."""
-    return why_no_small_disk()
+def left_out() -> dict[str, str]:
+    return impossible()
 
 
 @needs_etcd
-def test_promises_hold_under_faults(seed: int, tmp_path: Path, missing: str | None, no_disk: str | None) -> None:
+def test_promises_hold_under_faults(seed: int, tmp_path: Path, left_out: dict[str, str]) -> None:
     replay = f"its history and logs: {tmp_path}\nreplay: python -m tests.chaos {seed}"
     try:
-        outcome = run_seed(seed, tmp_path, has_network=missing is None, has_small_disk=no_disk is None)
+        outcome = run_seed(seed, tmp_path, left_out=left_out)
     except Exception as error:
         raise AssertionError(f"seed {seed} did not come to its end: {error!r}\n{replay}") from error
     if outcome.violations:
@@ -54,30 +46,16 @@ def test_promises_hold_under_faults(seed: int, tmp_path: Path, missing: str | No
 
 
 @needs_etcd
-def test_the_network_can_be_cut(missing: str | None) -> None:
-    if missing is not None:
-        pytest.skip(f"the runs above were without faults of the network: {missing}")
+@pytest.mark.parametrize("kind", sorted(FAULTS))
+def test_the_machine_can_make_every_fault(kind: str, left_out: dict[str, str]) -> None:
+    if kind in left_out:
+        pytest.skip(f"the runs above were without {kind}: {left_out[kind]}")
 
 
-@needs_etcd
-def test_a_disk_can_be_filled(no_disk: str | None) -> None:
-    if no_disk is not None:
-        pytest.skip(f"the runs above were without a disk that is full: {no_disk}")
-
-
-def planned(*, has_network: bool = True, has_small_disk: bool = True) -> set[str]:
-    plans = [Plan.of(seed, has_network=has_network, has_small_disk=has_small_disk) for seed in range(RUNS)]
-    return {kind for plan in plans for kind in plan.faults}
-
-
-def test_the_runs_have_every_fault() -> None:
-    assert planned() == set(FAULTS)
-
-
-def test_the_runs_have_every_fault_that_the_machine_can_make() -> None:
-    assert planned(has_network=False) == set(FAULTS) - set(OF_NETWORK)
-    assert planned(has_small_disk=False) == set(FAULTS) - {"fill_disk"}
-    assert planned(has_network=False, has_small_disk=False) == set(FAULTS) - {*OF_NETWORK, "fill_disk"}
+@pytest.mark.parametrize("left_out", [(), OF_NETWORK, ("fill_disk",), ("step_clock",), (*OF_NETWORK, "fill_disk")])
+def test_the_runs_have_every_fault_that_the_machine_can_make(left_out: tuple[str, ...]) -> None:
+    planned = {kind for seed in range(RUNS) for kind in Plan.of(seed, left_out).faults}
+    assert planned == set(FAULTS) - set(left_out)
 
 
 def test_a_disk_that_can_not_be_mounted_is_told_of_instead_of_failing_a_run(

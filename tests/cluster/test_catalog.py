@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from etcd_support import run
-from penstock.broker.catalog import TopicRecord
-from penstock.broker.settings import TopicSettings
+from penstock.broker.catalog import Catalog, ScheduleRecord, TopicRecord
+from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.cluster.catalog import ClusterCatalog
 from penstock.cluster.core.election import first
 from penstock.cluster.core.events import Registered
@@ -20,8 +21,10 @@ from penstock.cluster.core.record import PartitionRecord, decode, encode
 from penstock.cluster.etcd.store import Lost, Put, Won
 from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
+from penstock.cluster.tombstones import KEPT_US, Tombstones
+from penstock.environment import random_id
 from penstock.errors import InvalidSetting, OutcomeUnknown, StaleMetadata
-from penstock.storage.files import random_id
+from penstock.message import Message
 from penstock.testing import FakeEtcd, ManualClock, ManualTime
 
 LIVE = {node: Registered(f"disk-{node}", f"process-{node}") for node in ("a", "b", "c")}
@@ -57,12 +60,13 @@ class Here:
         self.etcd.commit({}, [Put(KEYS.partition(topic.partitions[number]), encode(record))], [])
 
     async def create(self, partitions: int) -> TopicRecord:
-        return await asyncio.to_thread(self.catalog.create_topic, "orders", partitions, TopicSettings())
+        return await self.catalog.carry_out(
+            asyncio.to_thread, Catalog.create_topic, "orders", partitions, TopicSettings()
+        )
 
     async def change(self, min_isr: int | None) -> TopicRecord:
-        return await asyncio.to_thread(
-            lambda: self.catalog.change_topic("orders", settings=TopicSettings(min_isr=min_isr))
-        )
+        settings = TopicSettings(min_isr=min_isr)
+        return await self.catalog.carry_out(asyncio.to_thread, Catalog.change_topic, "orders", settings=settings)
 
 
 class _Counting:
@@ -117,11 +121,15 @@ def test_partitions_are_placed_with_all_nodes_in_view_that_have_joined_before(mo
 def test_what_others_make_while_a_change_is_decided_stays() -> None:
     async def work(here: Here) -> None:
         await here.create(1)
-        draft = here.catalog.draft()
         theirs = TopicRecord("ff", "theirs", ("ee",), TopicSettings(), 1)
-        here.etcd.commit({}, [Put(KEYS.topics + "theirs", msgspec.json.encode(theirs))], [])
-        await here.view.refresh()
-        await asyncio.to_thread(lambda: draft.change_topic("orders", settings=TopicSettings(cleanup="compact")))
+
+        async def meanwhile(decide: Callable[[], Any]) -> Any:
+            here.etcd.commit({}, [Put(KEYS.topics + "theirs", msgspec.json.encode(theirs))], [])
+            await here.view.refresh()
+            return decide()
+
+        compacted = TopicSettings(cleanup="compact")
+        await here.catalog.carry_out(meanwhile, Catalog.change_topic, "orders", settings=compacted)
         assert here.catalog.topic("theirs") == theirs
         assert here.catalog.topic("orders").settings.cleanup == "compact"
 
@@ -131,18 +139,22 @@ def test_what_others_make_while_a_change_is_decided_stays() -> None:
 def test_what_others_change_while_a_change_is_decided_is_not_overwritten() -> None:
     async def work(here: Here) -> None:
         topic = await here.create(1)
-        draft = here.catalog.draft()
-        grown = replace(topic, partitions=(*topic.partitions, "ee"))
-        here.etcd.commit({}, [Put(KEYS.topics + "orders", msgspec.json.encode(grown))], [])
-        await here.view.refresh()
-        for change in (
-            lambda: draft.change_topic("orders", settings=TopicSettings(cleanup="compact")),
-            lambda: draft.delete_topic("orders"),
-        ):
+        changes: list[Callable[[Catalog], TopicRecord]] = [
+            lambda catalog: catalog.change_topic("orders", settings=TopicSettings(cleanup="compact")),
+            lambda catalog: catalog.delete_topic("orders"),
+        ]
+        for number, change in enumerate(changes):
+            grown = replace(topic, partitions=(*topic.partitions, f"e{number}"))
+
+            async def meanwhile(decide: Callable[[], Any], grown: TopicRecord = grown) -> Any:
+                here.etcd.commit({}, [Put(KEYS.topics + "orders", msgspec.json.encode(grown))], [])
+                await here.view.refresh()
+                return decide()
+
             with pytest.raises(StaleMetadata, match="somebody else has changed orders at the same time"):
-                await asyncio.to_thread(change)
+                await here.catalog.carry_out(meanwhile, change)
         assert here.catalog.topic("orders") == grown
-        await asyncio.to_thread(here.catalog.delete_topic, "orders")
+        await here.catalog.carry_out(asyncio.to_thread, Catalog.delete_topic, "orders")
         assert not here.catalog.has_topic("orders")
 
     on_catalog(work)
@@ -152,7 +164,7 @@ def test_a_change_that_changes_nothing_is_none() -> None:
     async def work(here: Here) -> None:
         topic = await here.create(2)
         commits = len(here.commits)
-        assert await asyncio.to_thread(lambda: here.catalog.change_topic("orders", partitions=2)) == topic
+        assert await here.catalog.carry_out(asyncio.to_thread, Catalog.change_topic, "orders", partitions=2) == topic
         assert len(here.commits) == commits
 
     on_catalog(work)
@@ -167,7 +179,7 @@ def test_partitions_that_others_added_since_are_not_added_once_more() -> None:
         await here.view.refresh()
         await asyncio.sleep(0)
         with pytest.raises(StaleMetadata, match="orders has got other partitions at the same time, and has 2 now"):
-            await asyncio.to_thread(lambda: here.catalog.change_topic("orders", added=added, partitions=2))
+            await here.catalog.carry_out(asyncio.to_thread, Catalog.change_topic, "orders", added=added, partitions=2)
         assert here.catalog.topic("orders") == grown
 
     on_catalog(work)
@@ -191,9 +203,9 @@ def test_settings_say_how_many_replicas_there_are_if_they_would_not_mean_it_othe
 ) -> None:
     async def work(here: Here) -> None:
         settings = TopicSettings(replicas=said[0], min_isr=said[1], cleanup="compact")
-        await asyncio.to_thread(here.catalog.create_topic, "orders", 1, settings)
+        await here.catalog.carry_out(asyncio.to_thread, Catalog.create_topic, "orders", 1, settings)
         commits = len(here.commits)
-        await asyncio.to_thread(here.catalog.put_replicas, "orders", replicas, min_isr, 4)
+        await here.catalog.put_replicas(asyncio.to_thread, "orders", replicas, min_isr, 4)
         now = here.catalog.topic("orders").settings
         assert (now.replicas, now.min_isr, now.cleanup) == (*shown, "compact")
         assert (len(here.commits) == commits) == (shown == said)
@@ -284,5 +296,56 @@ def test_a_min_isr_that_a_partition_could_not_have_is_refused_before_anything_is
         with pytest.raises(InvalidSetting, match="min_isr is at most the number of replicas, 2, not 3"):
             await here.change(3)
         assert here.etcd.revision == before
+
+    on_catalog(work)
+
+
+def test_whatever_is_changed_what_a_newer_build_has_written_stays() -> None:
+    """In each record of the catalog, in its settings, and in the records of partitions."""
+
+    async def work(here: Here) -> None:
+        catalog, message = here.catalog, Message(b"v")
+        topic = await here.create(2)
+        schedule = ScheduleRecord("s", "orders", "@daily", "UTC", message, 1, 2)
+        await catalog.carry_out(asyncio.to_thread, Catalog.put_group, "g", GroupSettings())
+        await catalog.carry_out(asyncio.to_thread, Catalog.put_schedule, schedule)
+        puts = []
+        for key, item in here.etcd.read(KEYS.prefix).items.items():
+            value = msgspec.json.decode(item.value)
+            for each in (value, value.get("settings"), value.get("message")):
+                if each is not None:
+                    each["newer"] = [1]
+            puts.append(Put(key, msgspec.json.encode(value)))
+        here.etcd.commit({}, puts, [])
+        await here.view.refresh()
+        await asyncio.sleep(0)
+        assert catalog.topic("orders") == topic, "this build reads what it knows"
+        await here.change(1)
+        await catalog.carry_out(asyncio.to_thread, Catalog.put_archived, "orders", {1: 0}, lowers=True)
+        await catalog.carry_out(asyncio.to_thread, Catalog.put_group, "g", GroupSettings(max_retries=7))
+        await catalog.carry_out(asyncio.to_thread, Catalog.put_schedule, replace(schedule, published=1), schedule)
+        left = {key: item.value for key, item in here.etcd.read(KEYS.prefix).items.items()}
+        assert {key: value.count(b'"newer":[1]') for key, value in left.items()} == {
+            put.key: put.value.count(b'"newer":[1]') for put in puts
+        }
+        assert (here.records(topic)[0].min_isr, catalog.group("g").settings.max_retries) == (1, 7)
+
+    on_catalog(work)
+
+
+def test_a_deleted_topic_leaves_a_tombstone_of_its_partitions() -> None:
+    async def work(here: Here) -> None:
+        topic = await here.create(150)
+        now_us = deleted_us = here.catalog._clock.now_us()
+        tombstones = Tombstones(here.etcd.store(), here.view, KEYS, lambda: now_us)
+        assert not any(identity in tombstones for identity in topic.partitions)
+        await here.catalog.carry_out(asyncio.to_thread, Catalog.delete_topic, "orders")
+        assert all(identity in tombstones for identity in topic.partitions)
+        for passed_us, is_there in ((KEPT_US, True), (KEPT_US + 1, False)):
+            now_us = deleted_us + passed_us
+            await tombstones.clear()
+            await here.view.refresh()
+            assert all((identity in tombstones) is is_there for identity in topic.partitions)
+        assert not here.etcd.read(KEYS.deleted).items
 
     on_catalog(work)

@@ -8,17 +8,20 @@ from typing import Any
 import msgspec
 
 from etcd_support import run
-from penstock.cluster.controller import PREFER_AFTER_US, PREFER_AT_ONCE, Chosen, Controller
+from penstock.cluster.controller import PREFER_AFTER_US, PREFER_AT_ONCE, RESTORED_US, Chosen, Controller
+from penstock.cluster.core.election import Copy
 from penstock.cluster.core.events import Registered
 from penstock.cluster.core.record import Member, PartitionRecord, decode, encode
 from penstock.cluster.etcd.session import Session
 from penstock.cluster.etcd.store import Put
 from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
+from penstock.cluster.levels import Levels
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions
 from penstock.cluster.registration import Broker
 from penstock.cluster.tally import Tally
+from penstock.cluster.tombstones import Tombstones
 from penstock.cluster.unclaimed import Unclaimed
 from penstock.testing import FakeEtcd, ManualTime
 
@@ -33,18 +36,21 @@ class Here:
         self.time = ManualTime()
         self.etcd = FakeEtcd(self.time)
         self._store = self.etcd.store()
-        self._view = View(self._store, KEYS.prefix, self.time)
+        self.view = View(self._store, KEYS.prefix, self.time)
         self._session: Session | None = None
+        members, partitions = Members(self.view, KEYS), Partitions(self.view, KEYS)
         self.controller = Controller(
             Chosen("a", "a1"),
             self._store,
-            self._view,
+            self.view,
             KEYS,
-            Members(self._view, KEYS),
-            Partitions(self._view, KEYS),
+            members,
+            partitions,
             lambda: self._session,
             Tally(),
-            Unclaimed(self._store, self._view, KEYS, self.time.now_us),
+            Unclaimed(self._store, self.view, KEYS, self.time.now_us, self.time.now_us),
+            Tombstones(self._store, self.view, KEYS, self.time.now_us),
+            Levels(self._store, self.view, KEYS, members, partitions),
             self.time.now_us,
         )
 
@@ -78,7 +84,7 @@ class Here:
         """One now, and one when so much time has gone by."""
         for passed_us in (0, us):
             self.time.advance_us(passed_us)
-            await self._view.refresh()
+            await self.view.refresh()
             await self.controller.round()
 
     async def close(self) -> None:
@@ -106,6 +112,54 @@ def test_a_preferred_leader_that_is_back_gets_its_partition_when_no_leader_has_c
         assert here.record("p0").successor is None, "not yet"
         await here.rounds(1)
         assert (here.record("p0").leader, here.record("p0").successor) == ("b", "a")
+
+    played(play)
+
+
+def test_after_a_restore_of_etcd_the_controller_waits_for_all_replicas_and_says_so_if_it_did_in_vain() -> None:
+    async def play(here: Here) -> None:
+        told = {"a": Copy(7, (10, 4)), "c": Copy(7, (12, 4))}
+
+        async def ask(ids: tuple[str, ...]) -> dict[str, dict[str, Copy]]:
+            return {"p0": dict(told)}
+
+        await here.start("a", "b", "c")
+        here.controller.ask_for_copies = ask
+        here.partition("p0", "a")
+        here.etcd.commit({}, [Put(KEYS.partition("p0"), encode(here.record("p0").fenced(1)))], [])
+        await here.rounds(RESTORED_US - 1)
+        assert here.record("p0").leader is None
+        await here.rounds(1)
+        elected = here.record("p0")
+        assert (elected.leader, elected.unclean) == ("c", (elected.epoch,))
+        # With all of them, at once.
+        here.etcd.commit({}, [Put(KEYS.partition("p0"), encode(here.record("p0").fenced(2)))], [])
+        told["b"] = Copy(7, (11, 4))
+        await here.rounds(0)
+        assert (here.record("p0").leader, here.record("p0").unclean) == ("c", elected.unclean)
+        # One that has died since it told does not count.
+        here.etcd.commit({}, [Put(KEYS.partition("p0"), encode(here.record("p0").fenced(3)))], [KEYS.broker("c")])
+        await here.rounds(0)
+        assert here.record("p0").leader is None
+
+    played(play)
+
+
+def test_after_a_restore_of_etcd_no_process_is_elected_for_what_the_one_before_it_has_reported() -> None:
+    async def play(here: Here) -> None:
+        async def ask(ids: tuple[str, ...]) -> dict[str, dict[str, Copy]]:
+            # c is back with an empty disk while others are still asked.
+            here.put(KEYS.broker("c"), Broker("another", "c2", "127.0.0.1:99"))
+            await here.view.refresh()
+            return {"p0": {"a": Copy(7, (10, 4)), "c": Copy(7, (12, 4))}}
+
+        await here.start("a", "c")
+        here.controller.ask_for_copies = ask
+        here.partition("p0", "a", "ac", "ac")
+        here.etcd.commit({}, [Put(KEYS.partition("p0"), encode(here.record("p0").fenced(1)))], [])
+        await here.view.refresh()
+        await here.controller.round()
+        assert here.record("p0").leader is None
 
     played(play)
 

@@ -20,6 +20,7 @@ from penstock.cluster.coordination import Coordination
 from penstock.errors import (
     InternalError,
     LogFollows,
+    MemberNotFound,
     NotCoordinator,
     NotEnoughReplicas,
     NotLeader,
@@ -61,7 +62,9 @@ class Cluster:
             count=2, numbered=[], record=SimpleNamespace(id="u1", partitions=("q", "r")), bell=Bell()
         )
         topics: dict[str, Any] = {"t": topic, "u": other}
-        self.record = record = SimpleNamespace(settings=GroupSettings(), created_us=ManualClock().now_us())
+        self.record = record = SimpleNamespace(
+            settings=GroupSettings(), created_us=ManualClock().now_us(), generation=1
+        )
 
         async def ensure_group(name: str, **given: Any) -> Any:
             return record
@@ -79,6 +82,9 @@ class Cluster:
         self.coordination = Coordination(self, broker, self.consumers)
 
     def term(self) -> int:
+        return self.now_term
+
+    def version(self) -> int:
         return self.now_term
 
     def candidates(self) -> list[str]:
@@ -239,6 +245,7 @@ def test_a_group_that_is_made_anew_while_it_joins_begins_everywhere(monkeypatch:
         first = asyncio.ensure_future(cluster.join())
         await started(cluster, 1)
         cluster.record.created_us += 1
+        cluster.record.generation += 1
         cluster.coordination._beginnings.forget("g")
         second = asyncio.ensure_future(cluster.join())
         assert list(await started(cluster, 1)) == [1]
@@ -248,6 +255,21 @@ def test_a_group_that_is_made_anew_while_it_joins_begins_everywhere(monkeypatch:
         await asyncio.gather(first, second)
 
     on_cluster(work, count=2)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_replay_that_can_not_begin_everywhere_now_is_not_refused_and_begins_when_a_member_joins() -> None:
+    """Its group is in the catalog: whoever repeated a refused replay would hear that it exists already."""
+
+    async def work(cluster: Cluster) -> None:
+        cluster.leaderless = {1}
+        await cluster.coordination.begin("g", "t")
+        assert sorted(await started(cluster, 2)) == [0, 2]
+        cluster.leaderless.clear()
+        await cluster.join()
+        assert 1 in await started(cluster, 3)
+
+    on_cluster(work, count=3)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -323,7 +345,7 @@ OWNED = [Owner("t", 0, "gone", 5 << 24, True)]
 def test_who_has_left_before_anybody_joined_here_is_not_taken_for_a_member_because_leaders_speak_of_it() -> None:
     async def work(cluster: Cluster) -> None:
         cluster.owners = OWNED
-        cluster.coordination.leave("g", "gone")
+        cluster.coordination.leave("g", ["gone"])
         await cluster.join()
         assert (await cluster.told.get()).member == "m1"
 
@@ -333,9 +355,39 @@ def test_who_has_left_before_anybody_joined_here_is_not_taken_for_a_member_becau
 def test_who_leaves_while_leaders_are_asked_for_owners_is_not_taken_for_a_member_either() -> None:
     async def work(cluster: Cluster) -> None:
         cluster.owners = OWNED
-        cluster.while_owners_are_asked = lambda: cluster.coordination.leave("g", "gone")
+        cluster.while_owners_are_asked = lambda: cluster.coordination.leave("g", ["gone"])
         await cluster.join()
         assert (await cluster.told.get()).member == "m1"
+
+    on_cluster(work)
+
+
+def test_a_member_that_leaves_while_it_joins_does_not_become_one() -> None:
+    async def work(cluster: Cluster) -> None:
+        cluster.while_owners_are_asked = lambda: cluster.coordination.leave("g", ["m1"])
+        with pytest.raises(MemberNotFound, match="left group g while it was joining"):
+            await cluster.join()
+        members = cluster.consumers.of("g")
+        assert members is not None
+        assert members.names() == []
+        cluster.while_owners_are_asked = lambda: None
+        await cluster.join()
+        assert members.names() == ["m1"]
+
+    on_cluster(work)
+
+
+def test_a_leave_invalidates_a_join_also_while_another_node_is_the_coordinator() -> None:
+    async def work(cluster: Cluster) -> None:
+        def leave() -> None:
+            cluster.change_nodes("other")
+            with pytest.raises(NotCoordinator):
+                cluster.coordination.leave("g", ["m1"])
+            cluster.change_nodes("me")
+
+        cluster.while_owners_are_asked = leave
+        with pytest.raises(MemberNotFound):
+            await cluster.join()
 
     on_cluster(work)
 
@@ -343,8 +395,8 @@ def test_who_leaves_while_leaders_are_asked_for_owners_is_not_taken_for_a_member
 def test_what_is_remembered_of_those_who_leave_has_a_bound() -> None:
     async def work(cluster: Cluster) -> None:
         for number in range(1_200):
-            cluster.coordination.leave("g", f"m{number}")
-            cluster.coordination.leave(f"none-{number}", "m1")
+            cluster.coordination.leave("g", [f"m{number}"])
+            cluster.coordination.leave(f"none-{number}", ["m1"])
         assert {group: len(left) for group, left in cluster.coordination._left.items()} == {"g": 1_000}
 
     on_cluster(work)
@@ -353,7 +405,7 @@ def test_what_is_remembered_of_those_who_leave_has_a_bound() -> None:
 def test_who_left_when_another_node_was_the_coordinator_in_between_may_be_back() -> None:
     async def work(cluster: Cluster) -> None:
         cluster.owners = OWNED
-        cluster.coordination.leave("g", "gone")
+        cluster.coordination.leave("g", ["gone"])
         cluster.change_nodes("other")
         cluster.change_nodes("me")
         await cluster.join()

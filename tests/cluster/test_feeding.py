@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
-from penstock.cluster.core.events import Registered
-from penstock.cluster.core.messages import Fetch
+from penstock.cluster.core.events import Contact, Registered
+from penstock.cluster.core.messages import Data, Fetch, Reply, Withdraw
+from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.feeding import Feed, Feeding
 from penstock.cluster.tally import Tally
 from penstock.cluster.words import Answers, Fetches, Replicate
 from penstock.errors import ProtocolError
+from penstock.frame import FrameRun
+from penstock.limits import DEFAULT_LIMITS, MIB
+from penstock.wire.conversation import packet_bytes_max
 
 
 class Line:
@@ -24,9 +29,12 @@ class Line:
         self.writable = asyncio.Event()
         self.writable.set()
         self.sent: asyncio.Queue[Answers] = asyncio.Queue()
+        # Of each packet, with its header.
+        self.sizes: list[int] = []
 
     def deliver(self, correlation: int, word: object, payload: Sequence[memoryview]) -> None:
         assert isinstance(word, Answers)
+        self.sizes.append(len(msgspec.msgpack.encode(word)) + sum(map(len, payload)))
         self.sent.put_nowait(word)
 
     def abort(self) -> None:
@@ -36,7 +44,9 @@ class Line:
 class Watched:
     def __init__(self) -> None:
         self.live: dict[str, Registered] = {}
-        self.feeding = Feeding({}, lambda: self.live, lambda: 7, lambda error: None, Tally())
+        self.now_us = 7
+        self.hosted: dict[str, Any] = {}
+        self.feeding = Feeding(self.hosted, lambda: self.live, lambda: self.now_us, lambda error: None, Tally())
         self.feeding.changed = self._changed
         self.feeding.reread = self._reread
         self.rereads = 0
@@ -132,7 +142,8 @@ def test_a_process_that_only_says_it_is_a_node_neither_is_fed_nor_takes_the_plac
         stranger = watched.open("b", "other", other)
 
         assert not await watched.is_answered(stranger, other)
-        assert watched.feeding.heard_us == {}
+        assert watched.feeding.contacts() == {"b": Contact(7, 7)}
+        assert not other.sent.qsize()
         assert watched.rereads == 1, "the view may be behind"
         stranger.close()
         assert watched.changes == []
@@ -153,7 +164,7 @@ def test_a_process_that_the_view_shows_later_gets_answers_to_what_it_asked_befor
         watched.register("b", "new")
 
         assert not old.is_open
-        assert watched.feeding.heard_us == {"b": 7}
+        assert watched.feeding.contacts() == {"b": Contact(7, 7)}
         running = asyncio.create_task(feed.run())
         (answer,) = (await new.sent.get()).answers
         assert (answer.partition, answer.reply.incarnation) == ("p", "new")
@@ -197,5 +208,122 @@ def test_a_fetch_in_the_name_of_another_process_is_refused() -> None:
         watched.register("b", "first")
         with pytest.raises(ProtocolError, match="stream of another process"):
             watched.open("b", "first").fetched(fetch_of(Replicate("b", "disk", "second")))
+
+    asyncio.run(main())
+
+
+def heartbeat(echo_us: int, *withdrawn: tuple[str, Withdraw]) -> bytes:
+    return msgspec.msgpack.encode(Fetches([], list(withdrawn), echo_us))
+
+
+def test_a_contact_is_confirmed_for_when_the_packet_was_sent_that_is_returned() -> None:
+    async def main() -> None:
+        watched, line = Watched(), Line()
+        watched.register("b", "first")
+        feed = watched.open("b", "first", line)
+        running = asyncio.create_task(feed.run())
+        watched.now_us = 10
+        feed.fetched(heartbeat(0))
+        assert await line.sent.get() == Answers([], 10)
+
+        watched.now_us = 500
+        feed.fetched(heartbeat(10))
+
+        assert watched.feeding.contacts() == {"b": Contact(7, 500, 10)}
+        assert await line.sent.get() == Answers([], 500)
+        running.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_opened_anew_is_a_contact_from_then_on_and_confirms_nothing_yet() -> None:
+    async def main() -> None:
+        watched, line = Watched(), Line()
+        watched.register("b", "first")
+        feed = watched.open("b", "first", line)
+        running = asyncio.create_task(feed.run())
+        feed.fetched(heartbeat(0))
+        feed.fetched(heartbeat((await line.sent.get()).sent_us))
+        assert watched.feeding.contacts() == {"b": Contact(7, 7, 7)}
+
+        watched.now_us = 20
+        watched.open("b", "first")
+
+        assert watched.feeding.contacts() == {"b": Contact(20, 20, 0)}
+        running.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_time_that_was_never_sent_is_refused() -> None:
+    async def main() -> None:
+        watched = Watched()
+        watched.register("b", "first")
+        feed = watched.open("b", "first")
+        with pytest.raises(ProtocolError, match="not sent"):
+            feed.fetched(heartbeat(7))
+        assert watched.feeding.contacts()["b"].confirmed_us == 0
+
+    asyncio.run(main())
+
+
+def test_a_replica_here_learns_that_a_follower_withdraws_unless_another_process_says_so() -> None:
+    async def main() -> None:
+        watched, steps = Watched(), []
+        watched.hosted["p"] = type("Hosted", (), {"step": staticmethod(steps.append)})
+        watched.register("b", "first")
+        feed = watched.open("b", "first")
+        withdraw = Withdraw("b", "disk", "first", 5, 3)
+
+        feed.fetched(heartbeat(0, ("p", withdraw), ("of no partition here", withdraw)))
+
+        assert steps == [withdraw]
+        with pytest.raises(ProtocolError, match="stream of another process"):
+            feed.fetched(heartbeat(0, ("p", Withdraw("c", "disk", "first", 5, 3))))
+
+    asyncio.run(main())
+
+
+class Led:
+    """A partition that is led here, and has one frame in each log; it is being moved, or is not."""
+
+    epoch = 1
+    is_leader = True
+
+    def __init__(self, sizes: tuple[int, int], target: tuple[str, ...] = ()) -> None:
+        self.logs = [type("Log", (), {"log_id": b"l" * 16, "whole_from": 0})] * 2
+        self.record = PartitionRecord("t", 0, ("a",), 1, target=target)
+        self._runs = [FrameRun(memoryview(bytes(size)), (0, size), 1) for size in sizes]
+
+    def data(self, part: Data, number: int, bytes_max: int) -> tuple[Data, FrameRun]:
+        """At least a frame, however large it is."""
+        return part, self._runs[number]
+
+
+def test_no_packet_is_larger_than_a_follower_accepts_though_some_answers_are_throttled() -> None:
+    async def main() -> None:
+        watched, line = Watched(), Line()
+        watched.register("b", "first")
+        feed = watched.open("b", "first", line)
+        watched.feeding.throttle.set(1 << 40)
+        watched.now_us = 1_000_000
+        frame = DEFAULT_LIMITS.frame_bytes_max
+        for identity, led in {
+            "some": Led((4 * MIB - 1, 0)),
+            "much": Led((frame, frame // 2)),
+            "some, throttled": Led((4 * MIB - 1, 0), ("b",)),
+            "much, throttled": Led((frame, frame // 2), ("b",)),
+        }.items():
+            watched.hosted[identity] = led
+            feed.reply(identity, Reply("b", "first", 1, 1, (Data(0, 1), Data(0, 1))))
+        running = asyncio.create_task(feed.run())
+
+        answered = []
+        while len(answered) < 4:
+            answered += [answer.partition for answer in (await line.sent.get()).answers]
+
+        assert sorted(answered) == sorted(watched.hosted), "all of them, whatever the others are"
+        assert max(line.sizes) <= packet_bytes_max(DEFAULT_LIMITS), line.sizes
+        running.cancel()
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from penstock.broker.commits import Commit
 from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
 from penstock.cluster import hosted as hosted_module
-from penstock.cluster.core.effects import Propose, Reset, Trim
+from penstock.cluster.core.effects import Propose, Reset, Serve, Trim
 from penstock.cluster.core.events import RecordSeen, Tick
 from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, StartAt
 from penstock.cluster.core.record import PartitionRecord
@@ -35,6 +35,7 @@ class Host:
 
     def __init__(self) -> None:
         self.asked: list[Fetch] = []
+        self.withdrawals = 0
         self.replies: list[Reply] = []
         # Of copies that were written: what is called when they are on disk. None: a job sees to each.
         self.on_the_way: list[Callable[[PenstockError | None], None]] | None = None
@@ -67,6 +68,9 @@ class Host:
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
         self.asked.append(fetch)
 
+    def withdraw(self, hosted: Hosted) -> None:
+        self.withdrawals += 1
+
     def reply(self, hosted: Hosted, reply: Reply) -> None:
         self.replies.append(reply)
 
@@ -80,7 +84,7 @@ class Host:
         if at_us <= self.now_us():
             self.woken.append(hosted)
 
-    async def lead(self, hosted: Hosted) -> Partition:
+    async def lead(self, hosted: Hosted) -> Partition | None:
         raise AssertionError("nobody is served here")
 
     def show(self, hosted: Hosted) -> None: ...
@@ -147,6 +151,35 @@ def answer(host: Host, messages: Part, starts: tuple[int, int] = (0, 0)) -> Repl
     return Reply("b", "b1", 5, host.asked[-1].request, (messages, None), (0, 0), starts)
 
 
+def test_a_follower_withdraws_whenever_the_record_says_that_it_follows_that_leader_no_more() -> None:
+    async def main() -> None:
+        host = Host()
+        hosted = make(host, open_log(MemoryFiles()), open_log(MemoryFiles()), "b")
+        for revision, seen in enumerate(
+            (
+                record("a", 5),
+                record("c", 6),
+                record("c", 7),
+                replace(record("c", 8), leader=None),
+                record("a", 9),
+                record("b", 10),
+                record("a", 11),
+                None,
+            ),
+            7,
+        ):
+            before = host.withdrawals
+            hosted.step(RecordSeen(revision, seen))
+            assert host.withdrawals == before + 1, seen
+        before = host.withdrawals
+        hosted.step(RecordSeen(20, record("a", 12)))
+        hosted.step(RecordSeen(21, record("a", 12, isr="a b")))
+        assert host.withdrawals == before + 1, "it is the same leader, at the same epoch"
+        await hosted.close()
+
+    run(main())
+
+
 # --- an election --------------------------------------------------------------------------------------------
 
 
@@ -165,6 +198,42 @@ def test_who_is_elected_looks_at_once_who_is_gone_and_not_at_the_next_tick() -> 
         await hosted.close()
 
     run(main())
+
+
+def test_a_leader_that_is_replaced_asks_the_next_one_when_its_own_last_appends_are_in_the_log() -> None:
+    """Otherwise it asks for what comes at their offsets, and can't store that."""
+
+    async def main() -> None:
+        host, may_stop = Threads(), asyncio.Event()
+        hosted = make(host, _old_copy(), _old_copy())
+        await _elect(hosted, 7, 5)
+        host.may_go_on = may_stop
+        hosted.step(RecordSeen(8, record("b", 6)))
+        await some_turns()
+        # What was taken before and waited for a thread, say.
+        fill(hosted.logs[0], 3)
+        may_stop.set()
+        await until(lambda: bool(host.asked))
+        assert [asked.ends for asked in host.asked] == [(25, 22)]
+        hosted.step(Reply("a", "a1", 6, host.asked[-1].request, (Diverged(4, 21), None)))
+        await until(lambda: len(host.asked) == 2)
+        assert host.asked[1].ends == (21, 22)
+        await hosted.close()
+
+    run(main())
+
+
+class Threads(Host):
+    """A node whose threads are busy for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+
+    async def on_a_thread(self, work: Callable[[], T]) -> T:
+        await self.may_go_on.wait()
+        return work()
 
 
 class Written:
@@ -208,6 +277,137 @@ def test_nobody_else_is_proposed_before_others_know_what_was_decided_here_unless
     run(main())
 
 
+class Opening(Host):
+    """A node that is slow to open partitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # High watermarks that each recovery would read up to.
+        self.recovered_to: list[tuple[int, int]] = []
+        self.opened: asyncio.Future[Partition | None] = asyncio.get_running_loop().create_future()
+        self.shown = 0
+
+    async def lead(self, hosted: Hosted) -> Partition | None:
+        self.recovered_to.append((hosted.logs[0].safe_offset, hosted.logs[1].safe_offset))
+        opened = await self.opened
+        self.opened = asyncio.get_running_loop().create_future()
+        return opened
+
+    def show(self, hosted: Hosted) -> None:
+        self.shown += 1
+
+
+class Opened:
+    """A partition that was recovered, as far as a replica needs it."""
+
+    def __init__(self) -> None:
+        self.too_few = None
+        self.resigned = False
+
+    def committed(self, log: int, offset: int, nodes: tuple[str, ...]) -> None: ...
+
+    def resign(self) -> None:
+        self.resigned = True
+
+
+async def _elect(hosted: Hosted, revision: int, epoch: int) -> None:
+    """The node leads, and the start record of its epoch is on its own disk."""
+    hosted.step(RecordSeen(revision, record("a", epoch)))
+    await until(lambda: all(log.last_epoch == epoch for log in hosted.logs) and hosted._is_free)
+
+
+def _commit(hosted: Hosted, epoch: int) -> None:
+    """The in-sync replicas have everything."""
+    ends = hosted.replica.site.ends
+    for node in "bc":
+        hosted.step(fetch(node, epoch, ends, (epoch, epoch), epoch))
+
+
+async def _begin_to_open(hosted: Hosted, host: Opening) -> None:
+    """At epoch 5, with 20 messages and 20 rows of deliveries from epoch 4."""
+    await _elect(hosted, 7, 5)
+    _commit(hosted, 5)
+    await until(lambda: len(host.recovered_to) == 1)
+    assert host.recovered_to == [(22, 22)]
+
+
+def _old_copy() -> Log:
+    log = open_log(MemoryFiles())
+    log.append_epoch_start(4)
+    fill(log, 20)
+    log.sync()
+    return log
+
+
+@pytest.mark.parametrize("between", ["another leader", "the same leader"])
+def test_a_partition_whose_epoch_ends_while_it_opens_is_recovered_again_only_from_all_that_is_committed(
+    between: str,
+) -> None:
+    async def main() -> None:
+        host = Opening()
+        hosted = make(host, _old_copy(), _old_copy())
+        await _begin_to_open(hosted, host)
+        discarded: Any = Opened()
+        if between == "another leader":
+            hosted.step(RecordSeen(8, record("b", 6)))
+        hosted.step(RecordSeen(9, record("a", 7)))
+
+        host.opened.set_result(discarded)
+        await until(lambda: hosted.logs[1].last_epoch == 7 and hosted._is_free)
+        await some_turns()
+        assert discarded.resigned
+        assert len(host.recovered_to) == 1, "nothing is recovered before the epoch's start record is committed"
+
+        _commit(hosted, 7)
+        await until(lambda: len(host.recovered_to) == 2)
+        assert host.recovered_to[1] == (23, 23), "all that the leader was elected with, and its start record"
+        opened: Any = Opened()
+        host.opened.set_result(opened)
+        await until(lambda: host.shown > 0)
+        assert hosted.partition is opened
+        await hosted.close()
+
+    run(main())
+
+
+def test_a_partition_that_waits_to_be_opened_is_not_opened_at_a_later_epoch() -> None:
+    async def main() -> None:
+        host = Opening()
+        hosted = make(host, _old_copy(), _old_copy())
+        await _elect(hosted, 7, 5)
+        is_free = asyncio.Event()
+        hosted._job(lambda: is_free.wait())  # type: ignore[arg-type,return-value]
+        _commit(hosted, 5)
+        hosted.step(RecordSeen(8, record("a", 6)))
+        is_free.set()
+        await until(lambda: hosted.logs[1].last_epoch == 6 and hosted._is_free)
+        await some_turns()
+        assert not host.recovered_to
+
+        _commit(hosted, 6)
+        await until(lambda: host.recovered_to == [(23, 23)])
+        host.opened.set_result(None)
+        await hosted.close()
+
+    run(main())
+
+
+def test_recovery_from_less_than_the_leader_was_elected_with_stops_the_node() -> None:
+    async def main() -> None:
+        host = Opening()
+        host.failures = []
+        hosted = make(host, _old_copy(), _old_copy())
+        await _elect(hosted, 7, 5)
+        hosted.step(fetch("b", 1, (22, 22)))
+        # Both logs lose their high watermark on the way.
+        hosted._serve(Serve(host.now_us() + SECOND_US))
+        await until(lambda: bool(host.failures))
+        assert not host.recovered_to
+        await hosted.close()
+
+    run(main())
+
+
 # --- a full disk --------------------------------------------------------------------------------------------
 
 
@@ -224,7 +424,8 @@ def test_an_epoch_begins_once_there_is_room_for_it_in_both_logs() -> None:
         disk.is_full = False
         await until(lambda: [extent.durable for extent in hosted.replica.site.logs] == [1, 1])
 
-        assert [log.lineage for log in hosted.logs] == [(Epoch(5, 0),), (Epoch(5, 0),)]
+        begun = [[(each.epoch, each.first_offset) for each in log.lineage] for log in hosted.logs]
+        assert begun == [[(5, 0)], [(5, 0)]]
         await hosted.close()
 
     run(main())
@@ -307,7 +508,7 @@ def test_a_trim_that_had_to_wait_does_not_touch_what_came_after_a_reset() -> Non
         hosted.step(RecordSeen(7, record()))
         await until(lambda: not hosted._jobs)
         disk.is_full = True
-        hosted.replica.site.logs[0].trim(21)
+        hosted.replica.site.logs[0].trimming_to = 21
         hosted._trim(Trim(0, 21))
         await until(lambda: disk.refused > 0)
         hosted.replica.site.logs[0].is_resetting = True

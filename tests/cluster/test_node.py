@@ -9,6 +9,7 @@ import pytest
 
 from etcd_support import run
 from lone_node import LoneNode, on_node
+from penstock.broker.catalog import Catalog
 from penstock.broker.settings import TopicSettings
 from penstock.cluster.core.election import first
 from penstock.cluster.core.events import Registered, Unanswered
@@ -29,7 +30,7 @@ async def led(lone: LoneNode) -> Hosted:
     lone.put(ORPHAN)
     await lone.until(lambda: ORPHAN in lone.node.hosted)
     hosted = lone.node.hosted[ORPHAN]
-    await lone.until(lambda: hosted._is_opening and not hosted._jobs)
+    await lone.until(lambda: hosted._opening_epoch and not hosted._jobs)
     return hosted
 
 
@@ -219,7 +220,7 @@ def test_a_node_without_etcd_refuses_changes_and_is_ready_only_while_it_serves_w
         lone.etcd.down = True
         await lone.until(lambda: node.is_cut_off)
         with pytest.raises(EtcdUnavailable, match="node a has not reached etcd"):
-            await asyncio.to_thread(node.catalog.create_topic, "t", 1, TopicSettings())
+            await node.catalog.carry_out(asyncio.to_thread, Catalog.create_topic, "t", 1, TopicSettings())
         await lone.until(lambda: node.hosted[ORPHAN].serves_until_us <= node.now_us())
         with pytest.raises(SessionLost, match="serves nothing"):
             node.check_ready()

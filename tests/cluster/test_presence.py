@@ -114,3 +114,28 @@ def test_a_node_that_is_back_is_not_taken_for_the_one_that_was_leaving() -> None
         await first.close()
 
     run(main)
+
+
+def test_a_session_lets_nobody_serve_before_all_is_read_that_was_there_when_it_was_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the node had no session, another one may have been elected for what it led."""
+
+    async def main() -> None:
+        lone = LoneNode()
+        await lone.open()
+        node = lone.node
+        refresh, valid = node.view.refresh, []
+
+        async def refreshed() -> None:
+            if lone.etcd.read(node.keys.brokers).items:
+                valid.append(node.presence.valid_until_us)
+            await refresh()
+
+        monkeypatch.setattr(node.view, "refresh", refreshed)
+        await lone.join()
+        assert valid == [0]
+        assert node.presence.valid_until_us > node.now_us()
+        await lone.close()
+
+    run(main)

@@ -57,10 +57,10 @@ class Here:
         self.copies = {"a": (1, 4), "b": (1, 5)}
         self.while_asked: Callable[[], None] = lambda: None
 
-        async def replicas(identities: object) -> Any:
+        async def replicas(identities: object, *, with_groups: bool) -> Any:
             self.while_asked()
             heard = {
-                (node, "p"): SimpleNamespace(last_epoch=epoch, starts=(0, 0), ends=(end, 0))
+                (node, "p"): SimpleNamespace(last_epoch=epoch, starts=(0, 0), ends=(end, 0), groups={}, quarantined="")
                 for node, (epoch, end) in self.copies.items()
             }
             return heard, None

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from etcd_support import run
-from penstock.broker.catalog import TopicRecord
+from penstock.broker.catalog import Catalog, TopicRecord
 from penstock.broker.settings import TopicSettings
 from penstock.cluster.catalog import ClusterCatalog
 from penstock.cluster.core.election import first
@@ -20,8 +20,8 @@ from penstock.cluster.etcd.store import Lost, Put, Won
 from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
 from penstock.cluster.unclaimed import AFTER_US, Unclaimed
+from penstock.environment import random_id
 from penstock.errors import EtcdUnavailable, OutcomeUnknown, PenstockError, StaleMetadata
-from penstock.storage.files import random_id
 from penstock.testing import FakeEtcd, ManualClock, ManualTime
 
 KEYS = Keys()
@@ -37,7 +37,7 @@ class Here:
         self._store = self.etcd.store()
         store: Any = self
         self.catalog = ClusterCatalog(self.view, store, KEYS, _place, clock=ManualClock(), new_id=random_id)
-        self.unclaimed = Unclaimed(self.etcd.store(), self.view, KEYS, self.time.now_us)
+        self.unclaimed = Unclaimed(self.etcd.store(), self.view, KEYS, self.time.now_us, self.time.now_us)
         # Called before each commit of the catalog, with its number.
         self.before_commit: Callable[[int], None] = lambda number: None
         self.before_last_commit: Callable[[], Awaitable[None]] | None = None
@@ -52,10 +52,10 @@ class Here:
         return await self._store.commit(guards, puts, deletes)
 
     async def create(self) -> None:
-        await asyncio.to_thread(self.catalog.create_topic, "orders", 250, TopicSettings())
+        await self.catalog.carry_out(asyncio.to_thread, Catalog.create_topic, "orders", 250, TopicSettings())
 
     async def delete(self) -> None:
-        await asyncio.to_thread(self.catalog.delete_topic, "orders")
+        await self.catalog.carry_out(asyncio.to_thread, Catalog.delete_topic, "orders")
 
     async def a_while_later(self) -> None:
         """As the controller does it."""
@@ -66,7 +66,8 @@ class Here:
         await self.time.pass_us(0)
 
     def count(self, prefix: str) -> int:
-        return len(self.etcd.read(prefix).items)
+        """Without tombstones."""
+        return sum(not key.startswith(KEYS.deleted) for key in self.etcd.read(prefix).items)
 
     def lose_the_race(self) -> None:
         self.etcd.commit({}, [Put(TOPIC, THEIRS)], [])

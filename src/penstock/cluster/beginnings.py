@@ -74,12 +74,18 @@ class Beginnings:
         # Of groups whose members this node looks after, by group and the id of a topic.
         self._begun: dict[tuple[str, str], _Begun] = {}
         self._growing: dict[tuple[str, str], asyncio.Task[None]] = {}
-        # And when the group was made: one that was made anew meanwhile has begun nowhere.
+        # And the group's generation: one that was created anew meanwhile has begun nowhere.
         self._joining: dict[tuple[str, str, int], asyncio.Task[_Begun]] = {}
         self._loop = asyncio.get_running_loop()
 
     def forget(self, group: str) -> None:
         for key in [key for key in self._begun if key[0] == group]:
+            del self._begun[key]
+
+    def forget_deleted(self) -> None:
+        """Drop what is known of topics that are gone."""
+        there = {topic.record.id for topic in self._broker.replicated.open.values()}
+        for key in [key for key in self._begun if key[1] not in there]:
             del self._begun[key]
 
     @property
@@ -97,14 +103,14 @@ class Beginnings:
         """Before one of its members does. Those who ask at the same time wait for the same."""
         if self.knows(group, topic):
             return
-        created_us = self._broker.group_record(group).created_us
-        key = group, self._broker.topic(topic).record.id, created_us
+        generation = self._broker.group_record(group).generation
+        key = group, self._broker.topic(topic).record.id, generation
         if key not in self._joining:
             self._joining[key] = asyncio.ensure_future(self._started(group, topic, BRIEF_S))
             self._joining[key].add_done_callback(partial(self._joined, key))
         begun = await asyncio.shield(self._joining[key])
         # Unless it was deleted meanwhile, and maybe made anew.
-        if self._broker.has_group(group) and self._broker.group_record(group).created_us == created_us:
+        if self._broker.has_group(group) and self._broker.group_record(group).generation == generation:
             self._begun[key[:2]] = begun
 
     def _joined(self, key: tuple[str, str, int], task: asyncio.Task[_Begun]) -> None:

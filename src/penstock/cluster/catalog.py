@@ -1,29 +1,32 @@
 """The catalog of a cluster: the same records as a broker's own, each under a key of its own in etcd.
 
 What is known here follows the view. A change is decided as in any catalog, on a thread, by what was known at one
-moment, and then put into etcd guarded by the revisions of that moment: who was slower hears `StaleMetadata`, and
-decides anew. It counts once the view has it.
+moment, and then put into etcd by the loop, guarded by the revisions of that moment: who was slower hears
+`StaleMetadata`, and decides anew. It counts once the view has it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.broker.catalog import Catalog, Contents, GroupRecord, ScheduleRecord, TopicRecord
+from penstock.broker.catalog import Catalog, Contents, GroupRecord, OnAThread, ScheduleRecord, TopicRecord
+from penstock.broker.events import HISTORY_SHIFT
 from penstock.clock import Clock
+from penstock.cluster.core import unknown_fields
 from penstock.cluster.core.record import PartitionRecord, decode, encode
+from penstock.cluster.core.unknown_fields import Unknown
 from penstock.cluster.etcd.store import ABSENT, Lost, Put, Store
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.keys import Keys
 from penstock.cluster.placing import check_min_isr, min_isr_of, replicas_of
+from penstock.cluster.restored import generation_in
+from penstock.cluster.tombstones import tombstone
 from penstock.cluster.unclaimed import written
-from penstock.decoding import from_json
 from penstock.errors import LogCorrupt, OutcomeUnknown, StaleMetadata
 
 Record = TopicRecord | GroupRecord | ScheduleRecord
@@ -39,47 +42,40 @@ _TRIES = 20
 
 
 class _Held(NamedTuple):
-    """What was known at one moment, and the revision of each key then."""
+    """What was known at one moment, and of each key then its revision."""
 
     contents: Contents
     revisions: Mapping[str, int]
+    # Fields that this build does not know.
+    unknown: Mapping[str, Unknown]
 
 
 class _Draft(Catalog):
     """A change is decided here: what is known goes on changing meanwhile, on the loop, and this does not."""
 
-    def __init__(
-        self, contents: Contents, clock: Clock, new_id: Callable[[], bytes], save: Callable[[Contents], None]
-    ) -> None:
+    def __init__(self, contents: Contents, clock: Clock, new_id: Callable[[], bytes]) -> None:
         self._clock = clock
         self._new_id = new_id
-        self._put_into_etcd = save
         self._hold(contents)
 
+    @property
+    def contents(self) -> Contents:
+        return self._contents
+
     def _save(self, contents: Contents) -> None:
-        self._put_into_etcd(contents)
+        self._hold(contents)
 
 
-def _on_a_draft(decide: Callable[Concatenate[Catalog, P], T]) -> Callable[Concatenate[ClusterCatalog, P], T]:
-    @wraps(decide)
-    def change(catalog: ClusterCatalog, /, *given: P.args, **named: P.kwargs) -> T:
-        return decide(catalog.draft(), *given, **named)
+class _Changes(NamedTuple):
+    """By key. `before` is what all keys had."""
 
-    return change
+    puts: dict[str, Record]
+    gone: list[str]
+    before: dict[str, Record]
 
 
 class ClusterCatalog(Catalog):
     """Made before the view is started: it hears of everything that is there."""
-
-    create_topic = _on_a_draft(Catalog.create_topic)
-    change_topic = _on_a_draft(Catalog.change_topic)
-    put_archived = _on_a_draft(Catalog.put_archived)
-    delete_topic = _on_a_draft(Catalog.delete_topic)
-    put_group = _on_a_draft(Catalog.put_group)
-    restore_group = _on_a_draft(Catalog.restore_group)
-    delete_group = _on_a_draft(Catalog.delete_group)
-    put_schedule = _on_a_draft(Catalog.put_schedule)
-    delete_schedule = _on_a_draft(Catalog.delete_schedule)
 
     def __init__(
         self, view: View, store: Store, keys: Keys, place: Place, *, clock: Clock, new_id: Callable[[], bytes]
@@ -97,12 +93,14 @@ class ClusterCatalog(Catalog):
         self.check: Callable[[], None] = lambda: None
         self._records: dict[str, Record] = {}
         self._revisions: dict[str, int] = {}
+        self._unknown: dict[str, Unknown] = {}
         self._is_stale = False
         # Replaced as a whole: changes are decided on other threads.
-        self._held = _Held(Contents(), {})
+        self._held = _Held(Contents(), {}, {})
         self._hold(self._held.contents)
         for prefix, kind in self._kinds():
             view.on_change(prefix, self._follow(kind))
+        view.on_change(keys.restored, lambda known: self._changed())
 
     def _kinds(self) -> list[tuple[str, type[Record]]]:
         return [
@@ -116,24 +114,34 @@ class ClusterCatalog(Catalog):
             if known.now is None:
                 self._records.pop(known.key, None)
                 self._revisions.pop(known.key, None)
+                self._unknown.pop(known.key, None)
             else:
                 self._revisions[known.key] = known.now.revision
                 try:
-                    self._records[known.key] = from_json(known.now.value, kind)
+                    record, unknown = unknown_fields.decode(known.now.value, kind)
                 except msgspec.MsgspecError as error:
                     raise LogCorrupt(f"{known.key} in etcd can't be read: {error}") from error
-            if not self._is_stale:
-                # Once for all that changed together.
-                self._is_stale = True
-                self._loop.call_soon(self._refresh)
+                if isinstance(record, GroupRecord):
+                    # The order in which etcd created the groups. It depends on no clock and on no stale view.
+                    history = record.generation >> HISTORY_SHIFT
+                    record = replace(record, generation=(history << HISTORY_SHIFT) + known.now.created)
+                self._records[known.key], self._unknown[known.key] = record, unknown
+            self._changed()
 
         return follow
+
+    def _changed(self) -> None:
+        if not self._is_stale:
+            # Once for all that changed together.
+            self._is_stale = True
+            self._loop.call_soon(self._refresh)
 
     def _refresh(self) -> None:
         if self._is_stale:
             self._is_stale = False
-            contents = Contents(self._of(TopicRecord), (), self._of(GroupRecord), self._of(ScheduleRecord))
-            self._held = _Held(contents, dict(self._revisions))
+            generation = generation_in(self._view, self._keys) << HISTORY_SHIFT
+            contents = Contents(self._of(TopicRecord), (), self._of(GroupRecord), self._of(ScheduleRecord), generation)
+            self._held = _Held(contents, dict(self._revisions), dict(self._unknown))
             self._hold(contents)
             self.changed()
 
@@ -142,16 +150,34 @@ class ClusterCatalog(Catalog):
 
     # --- changes -----------------------------------------------------------------------------------------
 
-    def draft(self) -> Catalog:
-        """On a thread."""
+    async def carry_out(
+        self,
+        on_a_thread: OnAThread,
+        change: Callable[Concatenate[Catalog, P], T],
+        *given: P.args,
+        **named: P.kwargs,
+    ) -> T:
         held = self._held
-        return _Draft(held.contents, self._clock, self._new_id, partial(self._put_changes, held))
 
-    def put_replicas(self, name: str, replicas: int, min_isr: int | None, nodes: int) -> None:
-        """On a thread. So many the partitions of a topic have, all of them, and such a `min_isr`, or different ones:
-        its settings say so, unless they mean the same in a cluster of so many nodes."""
-        draft = self.draft()
-        settings = draft.topic(name).settings
+        def decide() -> tuple[T, _Changes]:
+            draft = _Draft(held.contents, self._clock, self._new_id)
+            decided = change(draft, *given, **named)
+            before, after = self._keyed(held.contents), self._keyed(draft.contents)
+            puts = {key: record for key, record in after.items() if before.get(key) != record}
+            return decided, _Changes(puts, [key for key in before if key not in after], before)
+
+        decided: T
+        decided, changes = await on_a_thread(decide)
+        if changes.puts or changes.gone:
+            await self._commit(held, changes)
+        return decided
+
+    async def put_replicas(
+        self, on_a_thread: OnAThread, name: str, replicas: int, min_isr: int | None, nodes: int
+    ) -> None:
+        """So many the partitions of a topic have, all of them, and such a `min_isr`, or different ones: its settings
+        say so, unless they mean the same in a cluster of so many nodes."""
+        settings = self.topic(name).settings
         is_said = replicas_of(settings, nodes) == replicas
         is_same = min_isr is None or min_isr_of(settings, replicas) == min_isr
         changed = replace(
@@ -160,16 +186,7 @@ class ClusterCatalog(Catalog):
             min_isr=settings.min_isr if is_same else min_isr,
         )
         if changed != settings:
-            draft.change_topic(name, settings=changed)
-
-    def _put_changes(self, held: _Held, contents: Contents) -> None:
-        before, after = self._keyed(held.contents), self._keyed(contents)
-        puts = {key: record for key, record in after.items() if before.get(key) != record}
-        gone = [key for key in before if key not in after]
-        if not puts and not gone:
-            return
-        guards = {key: held.revisions.get(key, ABSENT) for key in (*puts, *gone)}
-        asyncio.run_coroutine_threadsafe(self._commit(puts, gone, before, guards), self._loop).result()
+            await self.carry_out(on_a_thread, Catalog.change_topic, name, settings=changed)
 
     def _keyed(self, contents: Contents) -> dict[str, Record]:
         found: dict[str, Record] = {}
@@ -181,9 +198,10 @@ class ClusterCatalog(Catalog):
             found.update({prefix + record.name: record for record in records})
         return found
 
-    async def _commit(
-        self, puts: dict[str, Record], gone: list[str], before: dict[str, Record], guards: dict[str, int]
-    ) -> None:
+    async def _commit(self, held: _Held, changes: _Changes) -> None:
+        puts, gone, before = changes
+        guards = {key: held.revisions.get(key, ABSENT) for key in (*puts, *gone)}
+        encoded = {key: unknown_fields.encode(record, held.unknown.get(key, ())) for key, record in puts.items()}
         self.check()
         partitions: dict[str, PartitionRecord] = {}
         for key, record in puts.items():
@@ -200,13 +218,14 @@ class ClusterCatalog(Catalog):
         while len(items) > _AT_ONCE:
             some, items = items[:_AT_ONCE], items[_AT_ONCE:]
             await self._committed({**claim, **{key: ABSENT for key, _ in some}}, [Put(*item) for item in some], [])
-        deletes = [*gone, *self._old_partitions(gone, before)]
+        deletes, now_us = [*gone, *self._old_partitions(gone, before)], self._clock.now_us()
         deletes, rest = deletes[:_AT_ONCE], deletes[_AT_ONCE:]
         left = [Put(unclaimed, written(map(self._keys.name, rest)))] if rest else []
+        left += [tombstone(self._keys, topic.id, topic.partitions, now_us) for topic in _topics(gone, before)]
         await self._committed(
             {**guards, **claim, **{key: ABSENT for key, _ in items}},
             [
-                *(Put(key, msgspec.json.encode(record)) for key, record in puts.items()),
+                *(Put(key, value) for key, value in encoded.items()),
                 *(Put(*item) for item in items),
                 *left,
             ],
@@ -265,8 +284,7 @@ class ClusterCatalog(Catalog):
         return {key: decode(item.value) for key in keys if (item := self._view.get(key)) is not None}
 
     def _old_partitions(self, gone: list[str], before: dict[str, Record]) -> list[str]:
-        topics = [record for key in gone if isinstance(record := before[key], TopicRecord)]
-        return [self._keys.partition(identity) for topic in topics for identity in topic.partitions]
+        return [self._keys.partition(identity) for topic in _topics(gone, before) for identity in topic.partitions]
 
     def _revision(self, key: str) -> int:
         item = self._view.get(key)
@@ -294,6 +312,10 @@ class ClusterCatalog(Catalog):
             if item is None or item.value != put.value:
                 return False
         return all(self._view.get(key) is None for key in deletes)
+
+
+def _topics(gone: list[str], before: dict[str, Record]) -> list[TopicRecord]:
+    return [record for key in gone if isinstance(record := before[key], TopicRecord)]
 
 
 def _stale(guards: Mapping[str, int]) -> StaleMetadata:

@@ -59,7 +59,7 @@ class ClusterConsumers(Consumers):
     def begin(self, group: str, settings: GroupSettings, owners: Collection[Owner], term: int) -> None:
         """This node coordinates the group from now on: who has what, by those who lead the partitions."""
         members = Members(mode=settings.assignment)
-        now = self._clock.now_us()
+        now = self._clock.monotonic_us()
         known = [
             Change(now, owner.generation, Part(owner.topic, owner.partition), None, owner.member, "another coordinator")
             for owner in owners

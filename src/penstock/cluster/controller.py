@@ -1,29 +1,41 @@
 """The controller: whichever node holds its key elects leaders for partitions that have lost theirs.
 
-It decides nothing that is not safe: each election is a compare-and-swap on the record of the partition, and whoever is
-elected was in sync by that very record. Two controllers at a time, or one that knows old things, make elections that
-nobody needs, and no wrong ones.
+It decides nothing that is not safe: each election is a compare-and-swap on the record of the partition, and the new
+leader is in sync by that very record. Two controllers at a time, or one with an old view, make needless elections, and
+no wrong ones. Only after etcd was restored is the record no proof: see `elect_furthest`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
 from penstock.broker.names import DEAD_LETTERS
-from penstock.cluster.core.election import Live, drain, elect, hand_over, is_led, prefer
+from penstock.cluster.core.election import (
+    Copy,
+    Live,
+    drain,
+    elect,
+    elect_furthest,
+    hand_over,
+    is_led,
+    move_beside,
+    prefer,
+)
 from penstock.cluster.core.record import PartitionRecord, encode
 from penstock.cluster.etcd.session import Session
 from penstock.cluster.etcd.store import ABSENT, Put, Store, Won
 from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
 from penstock.cluster.leading import Leading, messages_first
+from penstock.cluster.levels import Levels
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions, Placed
 from penstock.cluster.tally import Tally
+from penstock.cluster.tombstones import Tombstones
 from penstock.cluster.unclaimed import Unclaimed
 from penstock.decoding import from_json
 from penstock.errors import EtcdError, PenstockError
@@ -36,9 +48,16 @@ _AT_ONCE = 16
 # A leader that has come back gets its partitions again when no other was elected for so long, so many at a time.
 PREFER_AFTER_US, PREFER_AT_ONCE = 10_000_000, 20
 
+# After etcd was restored, the controller waits this long for reports of all replicas before it elects one.
+RESTORED_US = 60_000_000
+
 
 # Of a partition, by its id: as it is, and as it should be.
 Change = tuple[str, Placed, PartitionRecord]
+
+
+async def _no_copies(partitions: tuple[str, ...]) -> Mapping[str, Mapping[str, Copy]]:
+    return {}
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -58,6 +77,8 @@ class Controller:
         session: Callable[[], Session | None],
         tally: Tally,
         unclaimed: Unclaimed,
+        tombstones: Tombstones,
+        levels: Levels,
         now_us: Callable[[], int],
     ) -> None:
         self._me = me
@@ -69,7 +90,13 @@ class Controller:
         self._session = session
         self._tally = tally
         self._unclaimed = unclaimed
+        self._tombstones = tombstones
+        self._levels = levels
         self._now_us = now_us
+        # Asks all nodes how far their copies of these partitions go. By partition and node, of those that answer.
+        self.ask_for_copies: Callable[[tuple[str, ...]], Awaitable[Mapping[str, Mapping[str, Copy]]]] = _no_copies
+        # By partition: since when it has been without a leader after etcd was restored.
+        self._fenced_since_us: dict[str, int] = {}
         self._stirred = asyncio.Event()
         # All epochs together, and since when they are the same.
         self._epochs = 0
@@ -139,16 +166,21 @@ class Controller:
                     wanted.append((identity, placed, preferred))
         busy = {identity for identity, _, _ in wanted}
         wanted += [each for each in drained if each[0] not in busy]
-        for at in range(0, len(wanted), _AT_ONCE):
-            await asyncio.gather(*[self._put(*each) for each in wanted[at : at + _AT_ONCE]])
+        await self._put_all(wanted)
+        # Last: a node that is silent would hold up the elections above.
+        await self._put_all(await self._restored(now_us))
         await self._lift_throttle()
         await self._unclaimed.clear()
+        await self._tombstones.clear()
+        await self._levels.raise_level()
 
     def _given_up(self, live: Live) -> tuple[list[Change], list[Change]]:
         """Other leaders: for what those led who died, and for what is led by those who are being drained."""
         everybody, draining = self._members.live, self._members.draining
         dead, left = [], []
         for each in self._partitions.items():
+            if each[1].record.is_fenced:
+                continue
             if not is_led(each[1].record, everybody):
                 dead.append(each)
             elif each[1].record.leader in draining:
@@ -173,6 +205,37 @@ class Controller:
                 leading.add(made)
         return elected, drained
 
+    async def _restored(self, now_us: int) -> list[Change]:
+        """Elect first leaders after etcd was restored: once all replicas have reported, or after `RESTORED_US`."""
+        fenced = {identity: placed for identity, placed in self._partitions.items() if placed.record.is_fenced}
+        self._fenced_since_us = {identity: self._fenced_since_us.get(identity, now_us) for identity in fenced}
+        if not fenced:
+            return []
+        elected: list[Change] = []
+        before = self._members.live
+        copies = await self.ask_for_copies(tuple(fenced))
+        # A node may have died since it reported, and be back with another disk.
+        live = {node: each for node, each in self._members.live.items() if before.get(node) == each}
+        for identity, placed in messages_first(list(fenced.items())):
+            record, reports = placed.record, copies.get(identity, {})
+            missing = [node for node in record.hosting if node not in reports or node not in live]
+            if missing and now_us - self._fenced_since_us[identity] < RESTORED_US:
+                continue
+            made = elect_furthest(record, reports, live)
+            if made is not None:
+                if missing:
+                    # Readers that were further get LogTruncated.
+                    made = msgspec.structs.replace(made, unclean=(*made.unclean, made.epoch))
+                    log.warning(
+                        "etcd was restored: %s is elected for partition %d of %s without a report from %s",
+                        made.leader,
+                        record.number,
+                        record.topic,
+                        ", ".join(missing),
+                    )
+                elected.append((identity, placed, made))
+        return elected
+
     async def _lift_throttle(self) -> None:
         """It is there for moves, and goes with the last one: forgotten, it would slow down whatever is moved next."""
         item = self._view.get(self._keys.throttle)
@@ -180,7 +243,8 @@ class Controller:
             await self._store.commit({item.key: item.revision}, deletes=[item.key])
 
     def _together(self, live: Live) -> list[Change]:
-        """Dead letters are led where the messages are that they are of: what is given up is buried there."""
+        """Dead letters are led where the messages are that they are of: what is given up is buried there. So they have
+        replicas there, too, also if their topic was deleted and created again elsewhere."""
         leaders = {(placed.record.topic, placed.record.number): placed.record for _, placed in self._partitions.items()}
         wanted = []
         for identity, placed in self._partitions.items():
@@ -188,10 +252,14 @@ class Controller:
             if record.topic.endswith(DEAD_LETTERS):
                 source = leaders.get((record.topic.removesuffix(DEAD_LETTERS), record.number))
                 if source is not None and source.leader is not None and source.successor is None:
-                    moved = hand_over(record, source.leader, live)
+                    moved = hand_over(record, source.leader, live) or move_beside(record, source, live)
                     if moved is not None:
                         wanted.append((identity, placed, moved))
         return wanted
+
+    async def _put_all(self, wanted: list[Change]) -> None:
+        for at in range(0, len(wanted), _AT_ONCE):
+            await asyncio.gather(*[self._put(*each) for each in wanted[at : at + _AT_ONCE]])
 
     async def _put(self, identity: str, placed: Placed, record: PartitionRecord) -> None:
         key = self._keys.partition(identity)

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from penstock.broker.broker import Broker
 from penstock.broker.catalog import GroupRecord
+from penstock.broker.joins import Join
 from penstock.broker.members import Change
 from penstock.broker.names import check_name
 from penstock.client.cluster_requests import FindGroups, GroupsIn
@@ -48,6 +50,9 @@ class Surroundings(Protocol):
     def term(self) -> int:
         """Whoever has seen later nodes has a larger one."""
 
+    def version(self) -> int:
+        """The same for clients, and larger than any from before etcd was set back."""
+
     def candidates(self) -> list[str]:
         """Those that may look after groups."""
 
@@ -74,7 +79,7 @@ class Coordination:
         consumers.decided = self._decided
         consumers.grown = self._grown
         consumers.forgotten = self._beginnings.forget
-        self._beginning: dict[str, asyncio.Lock] = {}
+        self._beginning: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # Members that have left groups before this node knew of any.
         self._left: dict[str, set[str]] = {}
         # What partitions are to be told, the last word for each.
@@ -90,7 +95,7 @@ class Coordination:
         best = max(
             names, key=lambda name: (blake2b(f"{group}\0{name}".encode(), digest_size=8).digest(), name), default=""
         )
-        return Coordinator(best, self._node.term())
+        return Coordinator(best, self._node.version())
 
     def _check(self, group: str) -> int:
         """The term in which this node coordinates it."""
@@ -99,7 +104,7 @@ class Coordination:
             raise NotCoordinator(
                 f"{found.node or 'no node'} looks after the members of {group}", group=group, coordinator=found.node
             )
-        return found.term
+        return self._node.term()
 
     def nodes_changed(self) -> None:
         for group in {*self._consumers.coordinated, *self._left, *self._beginnings.groups}:
@@ -126,6 +131,18 @@ class Coordination:
         check_name("consumer", consumer)
         names = self._broker.checked_topics(topics)
         self._check(check_name("group", group))
+        with self._consumers.joins.begin(group, consumer) as join:
+            return await self._join(join, group, consumer, names, session_us, given)
+
+    async def _join(
+        self,
+        join: Join,
+        group: str,
+        consumer: str,
+        names: Sequence[str],
+        session_us: int | None,
+        given: Mapping[str, Any],
+    ) -> GroupRecord:
         record = await self._broker.ensure_group(group, **given)
         for name in names:
             await self._beginnings.join(group, name)
@@ -136,8 +153,8 @@ class Coordination:
                 await self._must_be_as_late_as(owners, group)
                 # By the nodes of now: a change of them meanwhile was told to the groups that were there, not to this.
                 self._consumers.begin(group, record.settings, owners, self._check(group))
-                for left in self._left.pop(group, ()):
-                    self._consumers.leave(group, record.settings, left)
+                self._consumers.leave(group, record.settings, self._left.pop(group, ()))
+        join.check()
         session_us = record.settings.session_us if session_us is None else session_us
         self._consumers.join(group, record.settings, consumer, names, session_us)
         for name in names:
@@ -152,16 +169,25 @@ class Coordination:
             # At the next turn of the loop the term is that of the nodes which are known now.
             await asyncio.sleep(0)
 
-    def leave(self, group: str, consumer: str) -> None:
+    def leave(self, group: str, consumers: Sequence[str]) -> None:
+        # Before the check: a join may be under way here though another node coordinates the group by now.
+        for consumer in consumers:
+            self._consumers.joins.invalidate(group, consumer)
         self._check(group)
         if self._consumers.has(group):
-            self._consumers.leave(group, self._broker.group_record(group).settings, consumer)
-        elif self._broker.has_group(group) and len(left := self._left.setdefault(group, set())) < _LEFT_MAX:
-            # Those who lead partitions may still speak of it, to whoever asks for the first who joins.
-            left.add(consumer)
+            self._consumers.leave(group, self._broker.group_record(group).settings, consumers)
+        elif self._broker.has_group(group):
+            # Those who lead partitions may still speak of them, to whoever asks for the first who joins.
+            left = self._left.setdefault(group, set())
+            left.update(consumers[: max(_LEFT_MAX - len(left), 0)])
 
     async def begin(self, group: str, topic: str) -> None:
-        await self._beginnings.begin(group, topic)
+        try:
+            await self._beginnings.begin(group, topic)
+        except PASSING as error:
+            # The catalog has the replay. An error would make the caller repeat it, and the repetition would fail with
+            # AlreadyExists.
+            log.warning("replay %s of %s begins where it has not when a member joins: %s", group, topic, error.message)
 
     async def count(self, topic: str, ranges: Sequence[tuple[int, int]]) -> int:
         counts = [
@@ -185,6 +211,7 @@ class Coordination:
         return found
 
     def _grown(self, topic: str) -> None:
+        self._beginnings.forget_deleted()
         for group in self._consumers.coordinated:
             self._beginnings.see_to(group, topic)
 
@@ -261,7 +288,7 @@ class Coordination:
             partition = topic.partition(number)
             # It would wait for more, and whoever asks does not: it asks again.
             topic.check_in_sync(number, partition, "no group begins there")
-            if partition.groups.has(request.group) or group.settings.is_replay:
+            if partition.groups.has_started(request.group) or group.settings.is_replay:
                 continue
             # What is older than the group is of the past also where nobody led the partition when it began.
             since_us = self._broker.group_record(request.group).created_us if request.is_earlier else request.since_us
@@ -270,7 +297,7 @@ class Coordination:
             elif group.settings.start == "latest" and since_us:
                 not_older = max(0, since_us - SKEW_US)
                 first = await self._broker.on_a_thread(partial(partition.messages.offset_at, not_older))
-                if not partition.groups.has(request.group):
+                if not partition.groups.has_started(request.group):
                     await partition.groups.start(request.group, min(first, partition.reading.visible_offset))
             elif request.is_earlier:
                 await partition.groups.start(request.group, 0)

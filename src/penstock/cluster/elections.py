@@ -29,6 +29,9 @@ class _Copy(NamedTuple):
     last_epoch: int
     end: int
     node: str
+    # Whose deliveries go beyond its messages, and how far.
+    groups: dict[str, int]
+    is_quarantined: bool
 
 
 class Elections:
@@ -55,6 +58,14 @@ class Elections:
             ):
                 # Of all there are, those that can be.
                 continue
+            if record.is_fenced:
+                if request.topic is None:
+                    continue
+                raise NotEnoughReplicas(
+                    f"etcd was restored, and not all replicas of {name_of(record)} have reported where their logs end: "
+                    "wait a minute, or elect one that may lack acknowledged messages (--unclean --node)",
+                    nodes=list(record.hosting),
+                )
             if record.leader != leader or not election.is_led(record, live):
                 self._check_candidate(record, leader, is_preferred=request.node is None)
                 wanted[identity] = leader
@@ -77,17 +88,29 @@ class Elections:
             partitions = self._records.all()
         else:
             partitions = self._records.named(request.topic, request.partition)
+        # An operator may want a quarantined copy instead of what is led.
+        preferred: set[str] = set()
         if request.partition is not None:
-            for record in partitions.values():
-                self._check_lost(record)
+            for identity, record in partitions.items():
+                try:
+                    self._check_lost(record)
+                except InvalidInput:
+                    if not await self._is_quarantined(identity, record, request.node):
+                        raise
+                    preferred.add(identity)
         elif not request.is_dry:
             raise InvalidInput("an unclean election is of one partition: TOPIC:PARTITION", argument="partition")
-        lost = {identity: record for identity, record in partitions.items() if self._is_lost(record)}
+        lost = {
+            identity: record
+            for identity, record in partitions.items()
+            if identity in preferred or self._is_lost(record)
+        }
         if not lost:
             raise InvalidInput(
                 f"each partition of {request.topic or 'every topic'} has somebody alive with all of it that is "
                 "committed: there is no need to give anything up"
             )
+        live = self._node.members.live
         copies = await self._copies_of(lost)
         found, failure = [], None
         for identity, record in lost.items():
@@ -96,10 +119,11 @@ class Elections:
             except PenstockError as error:
                 failure = failure or error
                 continue
-            loses = _loses(record, chosen.node, chosen.end)
+            loses = _loses(record, chosen)
             if not request.is_dry:
-                await self._lead_unclean(identity, record, chosen.node, loses)
-            found.append(msgspec.structs.replace(self._elected(record, chosen.node), loses=loses))
+                await self._lead_unclean(identity, record, chosen, loses, live)
+            elected = self._elected(record, chosen.node)
+            found.append(msgspec.structs.replace(elected, loses=loses, end=chosen.end, groups=chosen.groups))
         if not found and failure is not None:
             if len(lost) > 1:
                 names = ", ".join(f"{record.topic}:{record.number}" for record in islice(lost.values(), _TOLD_MAX))
@@ -109,13 +133,23 @@ class Elections:
             raise failure
         return found
 
-    async def _lead_unclean(self, identity: str, record: PartitionRecord, node: str, loses: str) -> None:
-        live = self._node.members.live
+    async def _is_quarantined(self, identity: str, record: PartitionRecord, node: str | None) -> bool:
+        if node is None:
+            return False
+        copy = (await self._copies_of({identity: record}))[identity].get(node)
+        return copy is not None and copy.is_quarantined
+
+    async def _lead_unclean(
+        self, identity: str, record: PartitionRecord, chosen: _Copy, loses: str, live: election.Live
+    ) -> None:
+        """`live` is as it was before the copies were looked at: a process that has come since may have another disk."""
+        node = chosen.node
         elected = election.elect_unclean(record, node, live)
+        registered = live[node]
 
         def decide(now: PartitionRecord) -> PartitionRecord | None:
-            is_as_told = now == record and node in self._node.members.live
-            return elected if is_as_told and self._is_lost(now) else None
+            is_as_told = now == record and self._node.members.live.get(node) == registered
+            return elected if is_as_told and (chosen.is_quarantined or self._is_lost(now)) else None
 
         # Somebody in sync may come back at any moment, and who is to lead may go.
         keys = {self._node.keys.broker(name) for name in (node, *(member.node for member in record.isr))}
@@ -127,13 +161,13 @@ class Elections:
 
     async def _copies_of(self, lost: dict[str, PartitionRecord]) -> dict[str, dict[str, _Copy]]:
         """By partition and node, of those who answer."""
-        heard, _ = await self._survey.replicas(tuple(lost))
+        heard, _ = await self._survey.replicas(tuple(lost), with_groups=True)
         copies: dict[str, dict[str, _Copy]] = {identity: {} for identity in lost}
         for (node, identity), told in heard.items():
             # An older version does not say of which epoch its copy is.
             is_said = told.last_epoch > 0 or told.ends[0] == told.starts[0]
             if is_said and lost[identity].hosts(node) and node in self._node.members.live:
-                copies[identity][node] = _Copy(told.last_epoch, told.ends[0], node)
+                copies[identity][node] = _Copy(told.last_epoch, told.ends[0], node, told.groups, bool(told.quarantined))
         return copies
 
     def _chosen(self, record: PartitionRecord, copies: dict[str, _Copy], wanted: str | None) -> _Copy:
@@ -161,11 +195,13 @@ class Elections:
         return max(copies.values())
 
     def _is_lost(self, record: PartitionRecord) -> bool:
-        """Nobody leads it, and nobody will who is alive."""
+        """It has no leader, and no node that is alive surely has all that is committed."""
         live = self._node.members.live
-        return not election.is_led(record, live) and not self._in_sync(record)
+        return record.is_fenced or (not election.is_led(record, live) and not self._in_sync(record))
 
     def _check_lost(self, record: PartitionRecord) -> None:
+        if record.is_fenced:
+            return
         if election.is_led(record, self._node.members.live):
             raise InvalidInput(
                 f"{name_of(record)} is led by {record.leader}, which has all that is committed: there is no need to "
@@ -214,9 +250,18 @@ class Elections:
         return Elected(record.topic, record.number, before or "", leader)
 
 
-def _loses(record: PartitionRecord, node: str, end: int) -> str:
+def _loses(record: PartitionRecord, copy: _Copy) -> str:
     missing = ", ".join(f"{member.node} (disk {member.disk[:8]})" for member in record.isr)
+    if copy.is_quarantined:
+        leader = record.leader or "any other replica"
+        return (
+            f"{copy.node}'s quarantined copy, which ends at offset {copy.end} of epoch {copy.last_epoch}, becomes "
+            f"{name_of(record)}; what {leader} has that this copy lacks is lost for good, with what groups did there, "
+            "and its offsets are given out again"
+        )
+    groups = ", ".join(f"{group} (at offset {reached})" for group, reached in sorted(copy.groups.items()))
+    set_back = f". Groups that had come further are set back to offset {copy.end}: {groups}" if groups else ""
     return (
-        f"{node}'s copy of {name_of(record)} ends at offset {end}; what was acknowledged beyond it, and only {missing} "
-        "had, is lost for good, with what groups did there, and its offsets are given out again"
+        f"{copy.node}'s copy of {name_of(record)} ends at offset {copy.end}; what was acknowledged beyond it, and only "
+        f"{missing} had, is lost for good, with what groups did there, and its offsets are given out again{set_back}"
     )

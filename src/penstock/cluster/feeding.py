@@ -6,27 +6,32 @@ To replicas of partitions that are being moved, and have not caught up, they go 
 
 A node is fed as the process that is registered in etcd under its name. A stream of any other waits: if the view here is
 behind, it will show that process soon; if it never does, that was not the node.
+
+Every packet carries the time at which it was sent, which the follower returns with its next one: see `words`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from penstock.cluster.core.events import Registered
-from penstock.cluster.core.messages import Data, Fetch, Part, Reply
+from penstock.cluster.core.events import Contact, Registered
+from penstock.cluster.core.messages import Data, Fetch, Part, Reply, Withdraw
 from penstock.cluster.hosted import SENT_BYTES_MAX, Hosted
 from penstock.cluster.tally import Tally
+from penstock.cluster.tasks import Broke, start
 from penstock.cluster.throttle import Throttle
-from penstock.cluster.words import Answer, Answers, Fetches, Replicate, Sent, decoded
+from penstock.cluster.words import Answer, Answers, CleanedQuery, CleanedSegment, Fetches, Replicate, Sent, decoded
 from penstock.errors import Fatal, PenstockError, ProtocolError
 from penstock.limits import MIB
 
 log = logging.getLogger("penstock.cluster")
 
-# Of one packet.
+# A packet with this many bytes of frames takes no further answer. The last one may have a frame of the largest size
+# for each log, and the follower's connection has to accept all that: 24 MiB by default, see `conversation`.
 _PACKET_BYTES_MAX = 4 * MIB
 # After that the throttle is looked at again: it may have been lifted.
 _LOOK_S = 0.25
@@ -52,6 +57,14 @@ class Feed:
         self.peer = peer
         # What it has asked while it was not known yet, by partition.
         self.early: dict[str, Fetch] = {}
+        # By this node's clock: when the stream was taken, when the last packet arrived, when the last one was sent, and
+        # when the last one that the follower has answered was sent.
+        self.since_us = 0
+        self.heard_us = 0
+        self.sent_us = 0
+        self.confirmed_us = 0
+        # A heartbeat is to be answered.
+        self._has_heartbeat = False
         self._stream = stream
         self._correlation = correlation
         self._feeding = feeding
@@ -59,6 +72,9 @@ class Feed:
         self._waiting: dict[str, Reply] = {}
         # Those that the throttle is for.
         self._throttled: dict[str, Reply] = {}
+        self._cleaned: deque[CleanedSegment] = deque()
+        # By partition: the query that is being answered. A follower sends one at a time.
+        self._answering: dict[str, asyncio.Task[None]] = {}
         self._looking: asyncio.TimerHandle | None = None
         self._has_some = asyncio.Event()
 
@@ -66,6 +82,29 @@ class Feed:
         self._waiting.pop(identity, None)
         self._throttled.pop(identity, None)
         (self._throttled if self._feeding.is_throttled(identity, reply) else self._waiting)[identity] = reply
+        self._has_some.set()
+
+    def queried(self, query: CleanedQuery, hosted: Hosted | None, broke: Broke) -> None:
+        async def answer() -> None:
+            found = CleanedSegment(query.partition, query.epoch)
+            try:
+                if hosted is not None:
+                    found = await hosted.cleaned(query)
+            except PenstockError as error:
+                if isinstance(error, Fatal):
+                    raise
+                log.error("partition %s can't be read for %s: %s", query.partition, self.peer.node, error.message)
+            finally:
+                del self._answering[query.partition]
+            self._cleaned.append(found)
+            self._has_some.set()
+
+        if query.partition not in self._answering:
+            self._answering[query.partition] = start(answer(), broke)
+
+    def heartbeat(self) -> None:
+        """Have a packet sent, be there an answer or not: its time is what the follower returns."""
+        self._has_heartbeat = True
         self._has_some.set()
 
     def fetched(self, header: bytes) -> None:
@@ -102,14 +141,29 @@ class Feed:
                 size += sum(map(len, frames))
         if not self._waiting:
             self._has_some.clear()
+        if answers or self._has_heartbeat:
+            self._has_heartbeat = False
+            self._deliver(answers, payload)
         if self._throttled:
-            self._send_throttled(answers, payload)
-        if answers:
-            self._feeding.tally.sent_bytes += sum(map(len, payload))
-            self._stream.deliver(self._correlation, Answers(answers), payload)
+            self._send_throttled()
+        if self._cleaned:
+            # One a packet: it may be large.
+            self._deliver([], [], [self._cleaned.popleft()])
+            if self._cleaned:
+                self._has_some.set()
 
-    def _send_throttled(self, answers: list[Answer], payload: list[memoryview]) -> None:
+    def _deliver(
+        self, answers: list[Answer], payload: list[memoryview], cleaned: Sequence[CleanedSegment] = ()
+    ) -> None:
+        self._feeding.tally.sent_bytes += sum(map(len, payload))
+        self.sent_us = self._feeding.now_us()
+        self._stream.deliver(self._correlation, Answers(answers, self.sent_us, list(cleaned)), payload)
+
+    def _send_throttled(self) -> None:
+        """In a packet of their own: together with the others they could be more than the follower accepts."""
         throttle = self._feeding.throttle
+        answers: list[Answer] = []
+        payload: list[memoryview] = []
         size = 0
         while self._throttled and not throttle.wait_us() and size < _PACKET_BYTES_MAX:
             identity = next(iter(self._throttled))
@@ -120,6 +174,8 @@ class Feed:
                 payload += frames
                 size += sum(map(len, frames))
                 throttle.sent(sum(map(len, frames)))
+        if answers:
+            self._deliver(answers, payload)
         if self._throttled and self._looking is None:
             wait_s = min(throttle.wait_us() / 1e6, _LOOK_S)
             self._looking = asyncio.get_running_loop().call_later(wait_s, self._look)
@@ -142,7 +198,7 @@ class Feeding:
     ) -> None:
         self._hosted = hosted
         self._live = live
-        self._now_us = now_us
+        self.now_us = now_us
         self._broke = broke
         self.tally = tally
         self.throttle = Throttle(now_us)
@@ -150,8 +206,6 @@ class Feeding:
         self._feeds: dict[str, Feed] = {}
         # Of processes that are not registered as the node they say they are, or not yet.
         self._strangers: dict[Replicate, Feed] = {}
-        # When each was last heard to still wait for answers.
-        self.heard_us: dict[str, int] = {}
         # By node: incarnations that have fetched from here, and whose connection was lost since.
         self.lost: dict[str, str] = {}
         # Told when one is lost, or is back.
@@ -179,6 +233,7 @@ class Feeding:
     def _take(self, feed: Feed) -> None:
         before = self._feeds.get(feed.peer.node)
         self._feeds[feed.peer.node] = feed
+        feed.since_us = feed.heard_us = self.now_us()
         if before is not None:
             before.abort()
         log.info("%s fetches from here", feed.peer.node)
@@ -191,7 +246,7 @@ class Feeding:
                 del self._strangers[peer]
                 self._take(feed)
                 early, feed.early = feed.early, {}
-                self._fetched(feed, list(early.items()))
+                self._fetched(feed, Fetches(list(early.items())))
 
     def _is_back(self, feed: Feed) -> None:
         if self._feeds.get(feed.peer.node) is feed and self.lost.pop(feed.peer.node, None) is not None:
@@ -212,28 +267,46 @@ class Feeding:
         self._is_ending = True
 
     def fetched(self, feed: Feed, header: bytes) -> None:
-        fetches = decoded(header, Fetches).fetches
-        for _, fetch in fetches:
-            if Replicate(fetch.node, fetch.disk, fetch.incarnation) != feed.peer:
-                raise ProtocolError(f"a fetch of {fetch.node} comes by the stream of another process")
+        word = decoded(header, Fetches)
+        spoken: list[Fetch | Withdraw] = [fetch for _, fetch in word.fetches]
+        spoken += [withdraw for _, withdraw in word.withdrawn]
+        for said in spoken:
+            if Replicate(said.node, said.disk, said.incarnation) != feed.peer:
+                raise ProtocolError(f"a fetch of {said.node} comes by the stream of another process")
+        if word.echo_us > feed.sent_us:
+            raise ProtocolError(f"{feed.peer.node} returns a time that was not sent to it: {word.echo_us}")
         if self._feeds.get(feed.peer.node) is feed:
-            self._fetched(feed, fetches)
+            self._fetched(feed, word)
+            for query in word.queries:
+                feed.queried(query, self._hosted.get(query.partition), self._broke)
         elif self._strangers.get(feed.peer) is feed:
-            feed.early.update(fetches)
+            for identity, _ in word.withdrawn:
+                feed.early.pop(identity, None)
+            feed.early.update(word.fetches)
             self.reread()
         else:
             # Nobody would answer.
             feed.abort()
 
-    def _fetched(self, feed: Feed, fetches: Sequence[tuple[str, Fetch]]) -> None:
-        self.heard_us[feed.peer.node] = self._now_us()
-        for identity, fetch in fetches:
+    def _fetched(self, feed: Feed, word: Fetches) -> None:
+        feed.heard_us = self.now_us()
+        feed.confirmed_us = max(feed.confirmed_us, word.echo_us)
+        for identity, withdraw in word.withdrawn:
+            if identity in self._hosted:
+                self._hosted[identity].step(withdraw)
+        if not word.fetches:
+            feed.heartbeat()
+        for identity, fetch in word.fetches:
             hosted = self._hosted.get(identity)
             if hosted is not None:
                 hosted.step(fetch)
             else:
                 # Not here, or not yet: whoever asks looks at the record again.
                 self._send(identity, Reply(fetch.node, fetch.incarnation, 0, fetch.request, is_fenced=True))
+
+    def contacts(self) -> dict[str, Contact]:
+        """By node: the stream by which it fetches from here."""
+        return {node: Contact(feed.since_us, feed.heard_us, feed.confirmed_us) for node, feed in self._feeds.items()}
 
     def reply(self, hosted: Hosted, reply: Reply) -> None:
         self._send(hosted.identity, reply)

@@ -1,12 +1,15 @@
 """Before a planned end of a node: those who follow lead, and nobody waits for a session to run out.
 
 Several may be stopped at a time. Each says so first, and then nobody hands over to it; if all are, nobody to anybody.
+
+A leader whose disk is full hands over as well: the replicas may have room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 
 from penstock.cluster.core.election import drain
@@ -45,14 +48,31 @@ async def hand_over(
         log.warning("partitions can't be handed over: %s", error.message)
 
 
-async def _ask(node: str, store: Store, keys: Keys, members: Members, partitions: Partitions) -> bool:
-    """Whether any is still being handed over."""
+async def hand_over_these(
+    node: str, identities: Collection[str], store: Store, keys: Keys, members: Members, partitions: Partitions
+) -> None:
+    """Ask for that once. The caller repeats it while they are still led there."""
+    try:
+        await _ask(node, store, keys, members, partitions, identities)
+    except EtcdError as error:
+        log.debug("partitions can't be handed over: %s", error.message)
+
+
+async def _ask(
+    node: str,
+    store: Store,
+    keys: Keys,
+    members: Members,
+    partitions: Partitions,
+    identities: Collection[str] | None = None,
+) -> bool:
+    """Have all that the node leads handed over, or these. Return whether any is still being handed over."""
     staying = {name: each for name, each in members.live.items() if name not in members.leaving}
     usable = {name: each for name, each in staying.items() if name not in members.draining}
     leading = Leading(partitions.records(), members.live)
     is_under_way = False
     for identity, placed in messages_first(partitions.items()):
-        if placed.record.leader != node:
+        if placed.record.leader != node or (identities is not None and identity not in identities):
             continue
         rank = leading.rank(placed.record)
         # One that is being drained leads rather than nobody does.

@@ -19,11 +19,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from crc32c import crc32c
+
 from penstock.broker.commits import Commits
 from penstock.broker.disk import Synced
 from penstock.broker.partition import Partition
 from penstock.broker.recollection import Recollection
 from penstock.broker.topic import TooFew
+from penstock.cluster.cleaning import CopyCleaner, cleaned_segment, next_segment
 from penstock.cluster.core.effects import (
     Ask,
     Begin,
@@ -40,7 +43,19 @@ from penstock.cluster.core.effects import (
     Trim,
     Wake,
 )
-from penstock.cluster.core.events import Begun, Event, ProposalEnded, RecordSeen, Stored, Tick, WasCut, Wrote
+from penstock.cluster.core.events import (
+    Begun,
+    Event,
+    Expired,
+    ProposalEnded,
+    RecordSeen,
+    Stored,
+    Tick,
+    Trimmed,
+    Unanswered,
+    WasCut,
+    Wrote,
+)
 from penstock.cluster.core.extent import LOGS, MESSAGES, Extent
 from penstock.cluster.core.leader import Leader
 from penstock.cluster.core.lineage import Lineage
@@ -51,6 +66,7 @@ from penstock.cluster.core.replica import Replica
 from penstock.cluster.core.site import Site
 from penstock.cluster.core.timing import Timing
 from penstock.cluster.tasks import failure_of
+from penstock.cluster.words import CleanedQuery, CleanedSegment
 from penstock.errors import DiskFull, InvalidFrame, LogClosed, LogDiverged, PenstockError
 from penstock.frame import FrameRun
 from penstock.limits import KIB, MIB
@@ -90,6 +106,9 @@ class Host(Protocol):
         """If it is little: written when this returns, on disk when `done` is called. Otherwise None."""
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None: ...
+
+    def withdraw(self, hosted: Hosted) -> None:
+        """The replica no longer follows the leader that it last fetched from, if any."""
 
     def reply(self, hosted: Hosted, reply: Reply) -> None: ...
 
@@ -136,8 +155,11 @@ class Hosted:
         self.identity = identity
         self.logs = logs
         self._host = host
+        # Why it is quarantined, as the log says already.
+        self._reported = ""
         extents = (_extent(logs[0]), _extent(logs[1]))
         self.replica = Replica(Site(node, disk, incarnation, extents, timing))
+        self.cleaner = CopyCleaner(identity, logs[MESSAGES], self.replica)
         # While this node leads and has begun to serve.
         self.partition: Partition | None = None
         self.serves_until_us = 0
@@ -150,7 +172,10 @@ class Hosted:
         self._all_arrived = asyncio.Event()
         self._all_arrived.set()
         self._proposing: asyncio.Task[None] | None = None
-        self._is_opening = False
+        # Jobs that end this node's own appends. What those add is not known before.
+        self._standing_back = 0
+        # The epoch at which the partition is being opened; 0 if it is not.
+        self._opening_epoch = 0
         self._events: deque[Event] = deque()
         self._is_stepping = False
         self._arrived: tuple[Frames | None, Frames | None] = (None, None)
@@ -301,7 +326,9 @@ class Hosted:
             # The other follower has just got the same.
             return last[1]
         run = copies(own, part.first, until=extent.end, bytes_max=bytes_max)
-        sent = Data(part.first, run.next_offset, extent.lineage.within(part.first, run.next_offset)), run
+        epochs = extent.lineage.within(part.first, run.next_offset)
+        ids = tuple(extent.lineage.id_of(epoch) for epoch, _ in epochs)
+        sent = Data(part.first, run.next_offset, epochs, ids), run
         self._sent[number] = (asked, sent) if len(run.data) <= _KEPT_BYTES_MAX else None
         return sent
 
@@ -315,6 +342,15 @@ class Hosted:
         for segment in own.segments[:-1]:
             merge_small_frames(own, segment)
 
+    async def cleaned(self, query: CleanedQuery) -> CleanedSegment:
+        """For a follower that removes what this leader has removed."""
+        own = self.logs[MESSAGES]
+        is_leader = self.partition is not None and self.epoch == query.epoch
+        segment = next_segment(own, query) if is_leader else None
+        if segment is None:
+            return CleanedSegment(query.partition, query.epoch)
+        return await self._host.on_a_thread(partial(cleaned_segment, own, query, segment))
+
     # --- what comes of them ------------------------------------------------------------------------------
 
     def _begin(self, effect: Begin) -> None:
@@ -322,16 +358,20 @@ class Hosted:
             # It has led before, too, and goes on with what it has; nobody is served before the epoch has begun.
             self.serves_until_us = 0
             self._host.hide(self)
+        self._host.withdraw(self)
         self._job(partial(self._begun, effect.epoch))
         # Most often the one before has died. Nothing is committed until it is out of the ISR.
         self._host.wake(self, self._host.now_us())
 
     async def _begun(self, epoch: int) -> None:
+        # Random, as an incarnation is: no other leader has it, should the number of the epoch have been used before.
+        epoch_id = crc32c(self.replica.site.incarnation.encode())
+
         def begin() -> None:
             for each in self.logs:
                 # One of them may have begun before there was no room for the other.
                 if each.last_epoch != epoch:
-                    each.append_epoch_start(epoch)
+                    each.append_epoch_start(epoch, epoch_id)
 
         def sync() -> None:
             for each in self.logs:
@@ -347,7 +387,7 @@ class Hosted:
             self.partition.reading.holes.add(first)
         if self.partition is not None:
             self._tell_epoch(self.partition)
-        self.step(Begun(epoch, (first, _first_of(self.logs[1], epoch))))
+        self.step(Begun(epoch, (first, _first_of(self.logs[1], epoch)), epoch_id))
         await self._host.on_a_thread(sync)
         for number in LOGS:
             self.wrote(number)
@@ -365,7 +405,27 @@ class Hosted:
     def _follow(self, effect: Follow) -> None:
         self._stand_back()
 
+    @property
+    def quarantined(self) -> str:
+        """Why this copy takes no part in replication, though the record says that it should. Empty if it does."""
+        record, last = self.record, self.replica.site.last_epoch
+        if record is not None and record.epoch < last:
+            return (
+                f"it is of epoch {last}, and the record in etcd of epoch {record.epoch}: etcd was set back to a backup"
+            )
+        if self.replica.is_quarantined:
+            return "it has what its leader lacks, from before etcd was set back to a backup"
+        return ""
+
     def _rest(self, effect: Rest) -> None:
+        if self.quarantined and self.quarantined != self._reported:
+            self._reported = self.quarantined
+            log.error(
+                "the copy of %s is quarantined: %s. It is kept unchanged and follows no leader. Decide what to do "
+                "with it: `penstock cluster status`",
+                self.shown,
+                self.quarantined,
+            )
         self._stand_back()
         if not effect.is_host:
             self._host.drop(self)
@@ -373,6 +433,7 @@ class Hosted:
     def _stand_back(self) -> None:
         """Nobody writes to the logs any more but a leader, through us."""
         self.serves_until_us = 0
+        self._host.withdraw(self)
         if self.partition is not None:
             self._host.hide(self)
             self.partition.resign()
@@ -387,34 +448,41 @@ class Hosted:
             await self._host.on_a_thread(follow)
             for number in LOGS:
                 self.wrote(number)
+            self._standing_back -= 1
+            self.step(Unanswered())
 
+        self._standing_back += 1
         self._job(synced)
 
     def _serve(self, effect: Serve) -> None:
         self.serves_until_us = effect.until_us
         if self.partition is not None:
             self._host.show(self)
-        elif not self._is_opening:
-            self._is_opening = True
-            self._job(self._open)
+        elif self._opening_epoch != self.epoch:
+            self._opening_epoch = self.epoch
+            self._job(partial(self._open, self.epoch))
 
-    async def _open(self) -> None:
-        epoch = self.epoch
+    async def _open(self, epoch: int) -> None:
+        """Recover the partition for the leader of `epoch`, whose start record is committed in both logs.
+
+        If the epoch ends meanwhile, this attempt is discarded. The next epoch opens the partition with its own `Serve`:
+        until its start record is committed, readers of the logs see less than the leader was elected with.
+        """
+        partition = None
         try:
-            if not self.is_leader:
-                return
-            partition = await self._host.lead(self)
+            if self._leads(epoch):
+                self._check_committed(epoch)
+                partition = await self._host.lead(self)
         finally:
-            self._is_opening = False
-        if partition is None or not self.is_leader or self.epoch != epoch or self._is_closed:
-            # It was long in opening.
-            if partition is not None:
-                partition.resign()
-            if self.is_leader and not self._is_closed:
-                self._is_opening = True
-                self._job(self._open)
+            if self._opening_epoch == epoch:
+                self._opening_epoch = 0
+        if partition is None:
+            return
+        if not self._leads(epoch):
+            partition.resign()
             return
         self.partition, partition.commits = partition, self._commits
+        partition.expire = partial(self._expire, partition)
         self._tell_epoch(partition)
         self._count(partition)
         # Of what it was not told while it followed.
@@ -423,6 +491,17 @@ class Hosted:
             partition.committed(number, self.replica.committed[number], self._in_sync())
         if self.serves_until_us > self._host.now_us():
             self._host.show(self)
+
+    def _leads(self, epoch: int) -> bool:
+        return self.is_leader and self.epoch == epoch and not self._is_closed
+
+    def _check_committed(self, epoch: int) -> None:
+        """Recovery reads up to the high watermark, which must have passed the start record of the leader's epoch: below
+        that lies everything the leader was elected with."""
+        for own in self.logs:
+            first = _first_of(own, epoch)
+            assert first is not None, f"{self.shown} has not begun epoch {epoch}"
+            assert own.safe_offset > first, f"{self.shown} is not committed up to epoch {epoch}"
 
     def _tell_epoch(self, partition: Partition) -> None:
         partition.epoch, partition.unclean = self.epoch, () if self.record is None else self.record.unclean
@@ -472,20 +551,36 @@ class Hosted:
 
         self._job(changed)
 
-    def _trim(self, effect: Trim) -> None:
-        self._job(partial(self._trimmed, effect.log))
+    def _expire(self, partition: Partition, number: int, start: int) -> None:
+        """By retention, of a partition that is led here."""
+        if self.partition is partition:
+            self.step(Expired(number, start))
 
-    async def _trimmed(self, number: int) -> None:
-        """To where the copy begins by now: it may have been reset since."""
-        own = self.logs[number]
-        start = min(self.replica.site.logs[number].start, own.end_offset)
+    def _trim(self, effect: Trim) -> None:
+        self._job(partial(self._trimmed, effect))
+
+    async def _trimmed(self, effect: Trim) -> None:
+        own, extent = self.logs[effect.log], self.replica.site.logs[effect.log]
+
+        def trim() -> None:
+            own.delete_prefix(effect.start)
+            if own.segments[-1].base_offset < effect.start:
+                # A copy's segments end at other offsets than its leader's. Sealed, this one can be deleted as a whole.
+                with suppress(DiskFull):
+                    own.roll()
+
         try:
-            if start > own.start_offset:
-                await self._host.on_a_thread(partial(own.delete_prefix, start))
+            # It may have been cut or reset since, or another may lead.
+            if own.start_offset < effect.start <= min(extent.trimming_to, own.end_offset):
+                await self._host.on_a_thread(trim)
         except DiskFull as error:
             # Even this takes a little. What else there is to do does not wait for it.
             log.warning("%s can't be trimmed: %s; trying again", self.shown, error.message)
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._job, partial(self._trimmed, number))
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._job, partial(self._trimmed, effect))
+            return
+        if self.partition is not None:
+            self.partition.forget_deleted()
+        self.step(Trimmed(effect.log, own.start_offset))
 
     def _store(self, effect: Store) -> None:
         arrived = self._arrived[effect.log]
@@ -493,9 +588,12 @@ class Hosted:
         own = self.logs[effect.log]
 
         begins_epoch = any(epoch > self._last(effect.log) for epoch, _ in effect.data.epochs)
+        # A leader of an older build sends none.
+        epoch_ids = {epoch: id for (epoch, _), id in zip(effect.data.epochs, effect.data.ids, strict=False)}
 
         def append() -> int:
-            return append_replicated(own, arrived.frames, source_id=arrived.log, next_offset=effect.data.end)
+            frames, end = arrived.frames, effect.data.end
+            return append_replicated(own, frames, source_id=arrived.log, next_offset=end, epoch_ids=epoch_ids)
 
         def store_anew() -> int:
             own.reset(own.start_offset, epoch=next(reversed(own.lineage), None))
@@ -514,6 +612,7 @@ class Hosted:
             return await self._host.on_a_thread(store_anew)
 
         async def stored() -> None:
+            is_diverged = False
             try:
                 end = await tried()
                 if min(arrived.whole_from, end) > own.whole_from:
@@ -522,9 +621,9 @@ class Hosted:
                 # The leader is asked again, when room may have been made, or another one leads.
                 log.warning("%s can't be copied: %s; asking again", self.shown, error.message)
                 await asyncio.sleep(_AGAIN_S)
-                end = own.end_offset
-            lineage = tuple((epoch.epoch, epoch.first_offset) for epoch in own.lineage)
-            self.step(Stored(effect.log, end, tuple(entry for entry in lineage if entry[0] > self._last(effect.log))))
+                end, is_diverged = own.end_offset, isinstance(error, LogDiverged)
+            begun = tuple(entry for entry in own.lineage if entry.epoch > self._last(effect.log))
+            self.step(Stored(effect.log, end, begun, is_diverged))
 
         is_plain = not begins_epoch and arrived.whole_from <= own.whole_from
         is_next = self._is_free and not self._jobs
@@ -565,6 +664,9 @@ class Hosted:
         return self.replica.site.logs[number].lineage.last
 
     def _ask(self, effect: Ask) -> None:
+        if self._standing_back:
+            # Its own appends may be on their way to the disk still, to the offsets that it would ask for.
+            return
         self._host.ask(effect.leader, self, effect.fetch)
 
     def _reply(self, effect: Reply) -> None:
@@ -649,7 +751,7 @@ def _first_of(own: Log, epoch: int) -> int | None:
 
 
 def _extent(own: Log) -> Extent:
-    lineage = Lineage((epoch.epoch, epoch.first_offset) for epoch in own.lineage if epoch.epoch)
+    lineage = Lineage(entry for entry in own.lineage if entry.epoch)
     return Extent(own.start_offset, own.end_offset, lineage)
 
 

@@ -4,11 +4,14 @@
 <prefix>/claims/<node>         whose a node's name is, before it is there for others, too: bound to its session
 <prefix>/brokers/<node>        a live node: bound to its session
 <prefix>/controller            the node that elects leaders: bound to its session
-<prefix>/nodes/<node>          a node that has ever joined, alive or not
+<prefix>/level                 the feature level that all nodes support
+<prefix>/nodes/<node>          a node that has ever joined, alive or not, and the level of its build
 <prefix>/leaving/<node>        one that is being stopped, and hands over what it leads: bound to its session
 <prefix>/draining/<node>       a node that is to lead nothing, alive or not: stays until an operator takes it back
 <prefix>/throttle              how fast replicas that are moved may catch up: gone when no move is under way
 <prefix>/partitions/<id>       a partition's record: who leads, who is in sync
+<prefix>/deleted/<id>          ids of partitions that were deleted on purpose: gone after a week
+<prefix>/restored              how often etcd was found to be set back to a backup
 <prefix>/unclaimed/<id>        ids of partitions that have records and no topic: of one being made, or deleted
 <prefix>/catalog/topics/…      topics, groups and schedules, each under its name
 """
@@ -40,11 +43,14 @@ class Keys:
         self.claims = self.prefix + "claims/"
         self.brokers = self.prefix + "brokers/"
         self.controller = self.prefix + "controller"
+        self.level = self.prefix + "level"
         self.nodes = self.prefix + "nodes/"
         self.draining = self.prefix + "draining/"
         self.leaving = self.prefix + "leaving/"
         self.throttle = self.prefix + "throttle"
         self.partitions = self.prefix + "partitions/"
+        self.deleted = self.prefix + "deleted/"
+        self.restored = self.prefix + "restored"
         self.unclaimed = self.prefix + "unclaimed/"
         self.topics = self.prefix + "catalog/topics/"
         self.groups = self.prefix + "catalog/groups/"

@@ -10,7 +10,7 @@ from penstock.client.placement import NodeInfo
 from penstock.cluster.core.events import Registered
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.keys import Keys
-from penstock.cluster.registration import Broker
+from penstock.cluster.registration import Broker, Joined
 from penstock.decoding import from_json
 from penstock.errors import LogCorrupt
 
@@ -29,6 +29,8 @@ class Members:
         self.leaving: frozenset[str] = frozenset()
         # Those that have ever joined.
         self.known: frozenset[str] = frozenset()
+        # Of each of those, the feature level of the build that joined last.
+        self.levels: dict[str, int] = {}
         # The revision of the last change: whoever knows the same has seen the same nodes.
         self.term = 0
         self._view = view
@@ -63,7 +65,12 @@ class Members:
 
     def _follow_known(self, known: Known) -> None:
         node = self._keys.name(known.key)
-        self.known = self.known - {node} if known.now is None else self.known | {node}
+        if known.now is None:
+            self.known -= {node}
+            self.levels.pop(node, None)
+        else:
+            self.known |= {node}
+            self.levels[node] = from_json(known.now.value, Joined).level
 
     @property
     def usable(self) -> dict[str, Broker]:

@@ -85,8 +85,7 @@ class Moves:
                 skipped += is_waiting
             else:
                 placed[identity] = replicas
-        moves = await self._node.on_a_thread(partial(balanced, placed, racks, fixed=fixed))
-        wanted = {**dict(moves), **self._astray(placed, dict(moves))}
+        wanted = dict(await self._node.on_a_thread(partial(balanced, placed, racks, fixed=fixed)))
         if request.is_dry:
             return Plan(self._moves(self._taken_along(wanted)), skipped)
         return Plan(await self._move(wanted, throttle), skipped)
@@ -158,9 +157,8 @@ class Moves:
                     break
                 least = min_isrs.pop() if len(min_isrs) == 1 else None
                 nodes = len(self._node.members.known - self._node.members.draining)
-                put = partial(self._node.catalog.put_replicas, name, replicas.pop(), least, nodes)
                 try:
-                    await self._node.on_a_thread(put)
+                    await self._node.catalog.put_replicas(self._node.on_a_thread, name, replicas.pop(), least, nodes)
                     break
                 except StaleMetadata:
                     # Decided anew: it may have got more partitions.
@@ -193,22 +191,6 @@ class Moves:
             if target is not None:
                 found[identity] = target
         return found
-
-    def _astray(
-        self, placed: dict[str, tuple[str, ...]], moves: dict[str, tuple[str, ...]]
-    ) -> dict[str, tuple[str, ...]]:
-        """Dead letters that are elsewhere than their partition, which stays where it is."""
-        staying = {
-            (self._records.record(identity).topic + DEAD_LETTERS, self._records.record(identity).number): replicas
-            for identity, replicas in placed.items()
-            if identity not in moves
-        }
-        return {
-            identity: staying[record.topic, record.number]
-            for identity, record in self._records.all().items()
-            if (record.topic, record.number) in staying
-            and set(record.target or record.replicas) != set(staying[record.topic, record.number])
-        }
 
     def _check_nodes(self, nodes: Sequence[str]) -> None:
         if not nodes or len(set(nodes)) < len(nodes):

@@ -13,9 +13,10 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.broker.broker import Broker as Queue
 from penstock.broker.disk import Synced
@@ -25,39 +26,44 @@ from penstock.client.placement import DescribeCluster, NodeInfo
 from penstock.clock import Clock
 from penstock.cluster.catalog import ClusterCatalog
 from penstock.cluster.controller import Chosen, Controller
-from penstock.cluster.core.events import RecordSeen, Tick, Trimmed
-from penstock.cluster.core.extent import LOGS
+from penstock.cluster.core.events import RecordSeen, Tick
 from penstock.cluster.core.messages import Fetch, Reply
-from penstock.cluster.core.record import PartitionRecord, decode, encode
+from penstock.cluster.core.record import PartitionRecord, decode, encode, generation_of
 from penstock.cluster.core.timing import Timing
-from penstock.cluster.etcd.session import BootTime
+from penstock.cluster.etcd.session import BootTime, Time
 from penstock.cluster.etcd.store import ABSENT, Lost, Put, Store, Won
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.feeding import Feeding
 from penstock.cluster.following import Following
-from penstock.cluster.handing_over import hand_over
+from penstock.cluster.handing_over import hand_over, hand_over_these
 from penstock.cluster.hosted import Hosted, Logs
 from penstock.cluster.inventory import Inventory
 from penstock.cluster.keys import Keys, check_node
+from penstock.cluster.levels import LEVEL, TOMBSTONES, Levels
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions, Placed
 from penstock.cluster.placing import Placing
 from penstock.cluster.presence import Presence
 from penstock.cluster.registration import Broker, mark_disk, own_disk
+from penstock.cluster.restored import Restored, Seen, read_seen, write_seen
 from penstock.cluster.storing import Storing
 from penstock.cluster.tally import Tally
 from penstock.cluster.tasks import start
 from penstock.cluster.throttle import Setting
+from penstock.cluster.tombstones import Tombstones
 from penstock.cluster.unclaimed import Unclaimed
 from penstock.cluster.words import Replicate
 from penstock.decoding import from_json
+from penstock.environment import random_id
 from penstock.errors import (
     DiskFull,
     EtcdError,
     EtcdReplaced,
     EtcdUnavailable,
     Fatal,
+    InvalidInput,
     LogClosed,
+    NotFound,
     OutcomeUnknown,
     PenstockError,
     SessionLost,
@@ -65,7 +71,7 @@ from penstock.errors import (
 from penstock.net.address import place_of
 from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
-from penstock.storage.files import Files, random_id
+from penstock.storage.files import Files
 from penstock.storage.log import Log
 
 log = logging.getLogger("penstock.cluster")
@@ -80,6 +86,17 @@ RECOLLECT_S = 1.0
 _FRAMES_AT_ONCE, _REST, _BREATH_S = 200, 4, 0.01
 _RETRY_S = 0.25
 _ANSWER_S = 1.0
+# A node detects a restored etcd if the backup is older than this.
+_SEEN_S = 5.0
+
+
+class KeptCopy(NamedTuple):
+    """A quarantined copy of a partition that is not hosted here: of that epoch, from where to where its logs go."""
+
+    epoch: int
+    starts: tuple[int, int]
+    ends: tuple[int, int]
+    why: str
 
 
 class _Cluster(msgspec.Struct, frozen=True):
@@ -94,24 +111,44 @@ async def _raised(error: EtcdError) -> None:
 class Node:
     """Opened with `Node.open`. Belongs to one event loop."""
 
-    def __init__(self, name: str, store: Store, files: Files, clock: Clock, *, cluster: str, ttl_s: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        files: Files,
+        clock: Clock,
+        *,
+        time: Time,
+        new_id: Callable[[], bytes],
+        cluster: str,
+        ttl_s: int,
+    ) -> None:
         self.name = check_node(name)
         self.keys = Keys(cluster)
-        self.incarnation = random_id().hex()
+        self._new_id = new_id
+        self.incarnation = new_id().hex()
         self._store = store
         self._files = files
         self._clock = clock
         self._timing = Timing.of_session(ttl_s * 1_000_000)
         self._loop = asyncio.get_running_loop()
-        self._time = BootTime()
+        self._time = time
         self.view = View(store, self.keys.prefix, self._time)
         self.members = Members(self.view, self.keys)
         self.partitions = Partitions(self.view, self.keys)
-        placing = Placing(self.members, self.partitions)
-        self.catalog = ClusterCatalog(self.view, store, self.keys, placing.place, clock=clock, new_id=random_id)
+        self._placing = Placing(self.members, self.partitions)
+        self.catalog = ClusterCatalog(self.view, store, self.keys, self._placing.place, clock=clock, new_id=new_id)
+        self.levels = Levels(store, self.view, self.keys, self.members, self.partitions)
+        self.tombstones = Tombstones(store, self.view, self.keys, clock.now_us)
+        self.restored = Restored(store, self.view, self.keys, self.partitions)
+        self._seen = Seen()
+        # Copies on this disk that are kept though nothing in etcd says that they should be here, by partition.
+        self.kept: dict[str, KeptCopy] = {}
+        # Of copies that were discarded: the last fetch. A leader ignores fetches that do not count up.
+        self._requests: dict[str, int] = {}
         self.tally = Tally()
         self.presence = Presence(
-            self.name, store, self.view, self.keys, self.members, ttl_s, self.tally, self._namesake_answers
+            self.name, store, self.view, self.keys, self.members, self.levels, ttl_s, self.tally, self._namesake_answers
         )
         self.controller = Controller(
             Chosen(self.name, self.incarnation),
@@ -122,7 +159,9 @@ class Node:
             self.partitions,
             lambda: self.presence.session,
             self.tally,
-            Unclaimed(store, self.view, self.keys, self.now_us),
+            Unclaimed(store, self.view, self.keys, self.now_us, clock.now_us),
+            self.tombstones,
+            self.levels,
             self.now_us,
         )
         self.hosted: dict[str, Hosted] = {}
@@ -131,6 +170,7 @@ class Node:
         # Partitions that are led here since a moment ago.
         self._to_take_up: set[str] = set()
         self._taking_up: asyncio.Task[None] | None = None
+        self._handing_over: asyncio.Task[None] | None = None
         # When each was made: one that was deleted may be there again.
         self._groups: dict[str, int] = {}
         self._storing = Storing(lambda: self.queue.disk, self.on_a_thread)
@@ -164,18 +204,23 @@ class Node:
         open_queue: Callable[[ClusterCatalog], Awaitable[Queue]],
         *,
         clock: Clock,
+        time: Time | None = None,
+        new_id: Callable[[], bytes] = random_id,
         cluster: str = "default",
         ttl_s: int = TTL_S,
         broke: Callable[[PenstockError], None] = lambda error: None,
         tls: ssl.SSLContext | None = None,
         unreachable: Callable[[EtcdError], Awaitable[None]] = _raised,
+        partitions_max: int | None = None,
     ) -> Node:
         """`files` are locked; `open_queue` opens the broker over them. `tls` is for nodes whose doors have it; without
         one, those are trusted whom the system trusts. `unreachable` is told that etcd does not answer, while the node
-        opens or joins: when it returns, that is tried again."""
-        node = cls(name, store, files, clock, cluster=cluster, ttl_s=ttl_s)
+        opens or joins: when it returns, that is tried again. No topic is created that would give a node more replicas
+        than `partitions_max`."""
+        node = cls(name, store, files, clock, time=time or BootTime(), new_id=new_id, cluster=cluster, ttl_s=ttl_s)
         node._broke = broke
         node._unreachable = unreachable
+        node._placing.partitions_max = partitions_max
         node._tls = tls or ssl.create_default_context()
         try:
             await node._open(open_queue)
@@ -187,12 +232,15 @@ class Node:
     async def _open(self, open_queue: Callable[[ClusterCatalog], Awaitable[Queue]]) -> None:
         await self._patiently(self._found)
         loop = self._loop
-        disk = await loop.run_in_executor(None, own_disk, self._files, self.name, self.id, random_id())
+        disk = await loop.run_in_executor(None, own_disk, self._files, self.name, self.id, self._new_id())
         self._disk = disk.id
         self._inventory = await loop.run_in_executor(None, Inventory, self._files)
         me = Replicate(self.name, disk.id, self.incarnation)
         self.following = Following(self.place, self.hosted, me, self._clock, self.tally, self.broke)
         await self._patiently(self.view.start)
+        self.levels.check()
+        self._seen = await loop.run_in_executor(None, read_seen, self._files)
+        await self._patiently(lambda: self.restored.check(self._seen))
         await self._patiently(lambda: self.presence.claim(disk.id))
         await loop.run_in_executor(None, mark_disk, self._files, disk)
         self.queue = await open_queue(self.catalog)
@@ -202,12 +250,76 @@ class Node:
         self.partitions.changed = self._partition_changed
         self.members.changed = self._members_changed
         self.members.term = self.view.revision
+        await self._patiently(self._leave_isrs_without_copies)
         for identity, placed in self.partitions.items():
             self._partition_changed(identity, placed, placed.revision)
         await self._settled()
         if self.failure is not None:
             raise self.failure
+        await self._patiently(self._check_epochs)
         await self._sweep()
+        await self._note_seen()
+
+    async def _leave_isrs_without_copies(self) -> None:
+        """A restored etcd may say that this node is in sync with what it has deleted since the backup: an empty copy
+        would be elected."""
+        names = set(await self.on_a_thread(self.queue.directories.names))
+        for identity, placed in self.partitions.items():
+            record = placed.record
+            # A directory that is missing although the inventory lists it is damage, which stops the node.
+            is_here = identity in names or identity in self._inventory
+            if is_here or not generation_of(record.epoch) or not record.is_in_sync(self.name, self._disk):
+                continue
+            if not await self._leave_isr(identity):
+                continue
+            log.error(
+                "node %s has no copy of partition %d of %s, but the restored etcd lists the node as in sync: the node "
+                "leaves the ISR",
+                self.name,
+                record.number,
+                record.topic,
+            )
+        await self.view.refresh()
+
+    async def _leave_isr(self, identity: str) -> bool:
+        """Whether it was this node that changed the record. Other nodes may do the same at the same time."""
+        key = self.keys.partition(identity)
+        while (placed := self.partitions.get(identity)) is not None:
+            record = placed.record
+            if not record.is_in_sync(self.name, self._disk):
+                return False
+            isr = tuple(member for member in record.isr if member.node != self.name)
+            changed = [Put(key, encode(replace(record, isr=isr)))]
+            if isinstance(await self._store.commit({key: placed.revision}, changed), Won):
+                return True
+            await self.view.refresh()
+        return False
+
+    async def _check_epochs(self) -> None:
+        """Etcd is older than a copy here, though its revision is not: begin another generation."""
+        if any(hosted.quarantined for hosted in self.hosted.values()):
+            # Surely by the newest that there is.
+            await self.view.refresh()
+        if any(hosted.quarantined for hosted in self.hosted.values()):
+            log.error("etcd was set back to a backup: copies on this node are of later epochs than their records")
+            # Copies may be of a generation that etcd has forgotten.
+            known = [generation_of(hosted.replica.site.last_epoch) for hosted in self.hosted.values()]
+            await self.restored.begin(max(self.restored.generation, *known) + 1)
+
+    async def _note_seen(self) -> None:
+        seen = self.restored.now()
+        if seen == self._seen:
+            return
+        try:
+            await self._loop.run_in_executor(None, write_seen, self._files, seen)
+            self._seen = seen
+        except DiskFull as error:
+            log.warning("the revision of etcd can't be written down yet: %s", error.message)
+
+    async def _keep_noting_seen(self) -> None:
+        while True:
+            await asyncio.sleep(_SEEN_S)
+            await self._note_seen()
 
     async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
         """What may be tried again while etcd is away."""
@@ -221,7 +333,7 @@ class Node:
 
     async def _found(self) -> None:
         """The cluster, or makes it: who comes first gives it its id and its secret."""
-        made = _Cluster(random_id().hex(), random_id().hex() + random_id().hex())
+        made = _Cluster(self._new_id().hex(), self._new_id().hex() + self._new_id().hex())
         outcome = await self._store.commit(
             {self.keys.cluster: ABSENT}, [Put(self.keys.cluster, msgspec.json.encode(made))]
         )
@@ -241,6 +353,7 @@ class Node:
             info.version,
             self._clock.now_us(),
             has_tls,
+            LEVEL,
         )
         await self._patiently(lambda: self.presence.announce(broker))
         self._keeping = start(self.presence.keep(broker, self.broke), self.broke)
@@ -251,6 +364,7 @@ class Node:
             self._watch(),
             self._tidy(),
             self._recollect(),
+            self._keep_noting_seen(),
         ):
             self._tasks.append(start(work, self.broke))
 
@@ -292,7 +406,9 @@ class Node:
         if self._is_closed:
             await hosted.close()
             return
+        hosted.replica.site.request = self._requests.pop(identity, 0)
         self.hosted[identity] = hosted
+        self.kept.pop(identity, None)
         hosted.step(self._surroundings())
         placed = self.partitions.get(identity)
         if placed is not None:
@@ -308,7 +424,7 @@ class Node:
     def _open_copy(self, identity: str) -> Logs:
         """On a thread."""
         directories = self.queue.directories
-        self._inventory.check(identity, directories.names())
+        self._inventory.check(identity, directories.has)
         logs = directories.logs(identity)
         try:
             self._inventory.add(identity, logs)
@@ -327,23 +443,83 @@ class Node:
             await asyncio.wait(self._opening.values())
 
     async def _sweep(self) -> None:
-        """Copies of partitions that were moved away while this node was not there."""
+        """Copies that the records in etcd do not place here: of partitions that were moved away or deleted while this
+        node was down. Those that may be newer than the records are kept."""
         for identity in await self.on_a_thread(self.queue.directories.names):
             placed = self.partitions.get(identity)
-            if placed is None:
-                # Most likely its topic was deleted; but if etcd was set back to a backup, this may be all there is.
-                log.warning(
-                    "partitions/%s is of no partition there is, and is left alone: its topic was deleted while this "
-                    "node was down, and then it can be removed; or etcd was set back to a backup",
-                    identity,
-                )
-            elif identity not in self.hosted and not placed.record.hosts(self.name):
-                try:
-                    await self.on_a_thread(partial(self._remove_copy, identity))
-                except DiskFull as error:
-                    log.warning("%s was moved away, and is removed at the next start: %s", identity, error.message)
-                    continue
-                log.info("the copy of partition %s is removed: it was moved away", identity)
+            if placed is not None and placed.record.hosts(self.name):
+                continue
+            if identity in self.hosted or identity in self._opening or identity in self._dropping:
+                # Moved away since this node has opened it: that sees to the copy.
+                continue
+            # Should its record place it here meanwhile, it is opened after that.
+            self._dropping[identity] = sweeping = start(self._sweep_copy(identity), self.broke)
+            await asyncio.wait([sweeping])
+        if self.failure is not None:
+            raise self.failure
+
+    async def _sweep_copy(self, identity: str) -> None:
+        try:
+            # One that is not in the inventory is what a removal has left that was cut short.
+            if identity in self._inventory or not self._is_surely_elsewhere(identity):
+                copy = await self.on_a_thread(partial(self._look_at_copy, identity))
+                if not copy.why:
+                    copy = copy._replace(why=self._why_kept(identity, copy.epoch))
+                if copy.why:
+                    self._keep(identity, copy)
+                    return
+            await self.on_a_thread(partial(self._remove_copy, identity))
+            log.info("the copy of partition %s is removed: it was moved away, or deleted", identity)
+        except DiskFull as error:
+            log.warning("%s was moved away, and is removed at the next start: %s", identity, error.message)
+        finally:
+            self._dropping.pop(identity, None)
+
+    def _is_surely_elsewhere(self, identity: str) -> bool:
+        """By its record, or by a tombstone."""
+        return self.partitions.get(identity) is not None or identity in self.tombstones
+
+    def _look_at_copy(self, identity: str) -> KeptCopy:
+        """On a thread."""
+        try:
+            logs = self.queue.directories.logs(identity)
+        except PenstockError as error:
+            if isinstance(error, Fatal):
+                raise
+            return KeptCopy(0, (0, 0), (0, 0), f"it can't be opened: {error.message}")
+        messages, deliveries = logs
+        copy = KeptCopy(
+            max(messages.last_epoch, deliveries.last_epoch),
+            (messages.start_offset, deliveries.start_offset),
+            (messages.end_offset, deliveries.end_offset),
+            "",
+        )
+        for each in logs:
+            each.close()
+        return copy
+
+    def _why_kept(self, identity: str, epoch: int) -> str:
+        """Why a copy of that epoch, which is not hosted here, must not be deleted. Empty if it may be."""
+        placed = self.partitions.get(identity)
+        if placed is None:
+            if identity in self.tombstones:
+                return ""
+            return "etcd knows no such partition, and does not say that it was deleted: etcd may have been set back"
+        if placed.record.epoch < epoch:
+            of = f"it is of epoch {epoch}, and the record in etcd of epoch {placed.record.epoch}"
+            return f"{of}: etcd was set back to a backup"
+        if generation_of(placed.record.epoch) > generation_of(epoch):
+            return "it is from before etcd was set back to a backup, which may have forgotten what is in it"
+        return ""
+
+    def _keep(self, identity: str, copy: KeptCopy) -> None:
+        self.kept[identity] = copy
+        log.error(
+            "partitions/%s is quarantined: %s. Nothing of it is deleted. Decide what becomes of it: see `penstock "
+            "cluster status`",
+            identity,
+            copy.why,
+        )
 
     def _members_changed(self) -> None:
         self.controller.stir()
@@ -371,7 +547,7 @@ class Node:
             # A process that dies closes its connections. Its session lasts for seconds, and to wait for that would hold
             # up every partition that it follows here: it leaves their ISRs at once, and is back as soon as it fetches.
             live = {name: each for name, each in live.items() if lost.get(name) != each.incarnation}
-        return Tick(self.presence.valid_until_us, live, dict(self.feeding.heard_us))
+        return Tick(self.presence.valid_until_us, live, self.feeding.contacts())
 
     def _until_tick_s(self) -> float:
         """Nobody is served for longer than it may be."""
@@ -386,13 +562,21 @@ class Node:
             for hosted in list(self.hosted.values()):
                 if not hosted.is_leader:
                     continue
-                for number in LOGS:
-                    start = hosted.logs[number].start_offset
-                    if start > hosted.replica.site.logs[number].start:
-                        hosted.step(Trimmed(number, start))
                 hosted.step(surroundings)
                 if hosted.partition is not None and hosted.serves_until_us <= now_us:
                     self.hide(hosted)
+            self._hand_over_for_room()
+
+    def _hand_over_for_room(self) -> None:
+        """Other replicas may have room for what happens to messages."""
+        lacking = {
+            identity
+            for identity, hosted in self.hosted.items()
+            if hosted.partition is not None and hosted.partition.groups.lacks_room
+        }
+        if lacking and (self._handing_over is None or self._handing_over.done()):
+            asked = hand_over_these(self.name, lacking, self._store, self.keys, self.members, self.partitions)
+            self._handing_over = start(asked, self.broke)
 
     def _throttled(self, known: Known) -> None:
         rate = 0 if known.now is None else from_json(known.now.value, Setting).bytes_per_s
@@ -428,19 +612,30 @@ class Node:
             raise SessionLost("the node reaches neither etcd nor any node that leads what it has copies of")
 
     async def _tidy(self) -> None:
-        """Of partitions that are led here the broker sees to that."""
         while True:
             await asyncio.sleep(TIDY_S)
-            for hosted in list(self.hosted.values()):
-                if not hosted.is_leader and self.hosted.get(hosted.identity) is hosted:
-                    try:
-                        await self.on_a_thread(hosted.tidy)
-                    except LogClosed:
-                        continue
-                    except PenstockError as error:
-                        if isinstance(error, Fatal):
-                            self.broke(error)
-                        log.warning("the copy of %s can't be tidied: %s", hosted.identity, error.message)
+            await self.tidy()
+
+    async def tidy(self) -> None:
+        """All copies. Of partitions that are led here the broker sees to that."""
+        for hosted in list(self.hosted.values()):
+            if not hosted.is_leader and self.hosted.get(hosted.identity) is hosted:
+                try:
+                    await self.on_a_thread(hosted.tidy)
+                    await self._clean(hosted)
+                except LogClosed:
+                    continue
+                except PenstockError as error:
+                    if isinstance(error, Fatal):
+                        self.broke(error)
+                    log.warning("the copy of %s can't be tidied: %s", hosted.identity, error.message)
+
+    async def _clean(self, hosted: Hosted) -> None:
+        """What its leader has removed goes here, too."""
+        while (query := hosted.cleaner.query()) is not None:
+            answer = await self.following.cleaned(query)
+            if answer is None or not await self.on_a_thread(partial(hosted.cleaner.apply, answer)):
+                return
 
     async def _recollect(self) -> None:
         """So that those who follow would have little left to read before they lead. A little at a time, by turns: what
@@ -461,9 +656,9 @@ class Node:
 
     def _catalog_changed(self) -> None:
         self.queue.follow_catalog()
-        groups = {record.name: record.created_us for record in self.catalog.groups}
-        for name, created_us in self._groups.items():
-            if groups.get(name) != created_us:
+        groups = {record.name: record.generation for record in self.catalog.groups}
+        for name, generation in self._groups.items():
+            if groups.get(name) != generation:
                 self.queue.drop_here(name)
         self._groups = groups
         for hosted in list(self.hosted.values()):
@@ -489,6 +684,9 @@ class Node:
 
     def ask(self, leader: str, hosted: Hosted, fetch: Fetch) -> None:
         self.following.ask(leader, hosted, fetch)
+
+    def withdraw(self, hosted: Hosted) -> None:
+        self.following.withdraw(hosted.identity)
 
     def reply(self, hosted: Hosted, reply: Reply) -> None:
         self.feeding.reply(hosted, reply)
@@ -547,7 +745,16 @@ class Node:
             await asyncio.sleep(_RETRY_S / 10)
             found = self.queue.replicated.place_of(hosted.identity)
         self.tally.leaderships += 1
-        return await self.queue.replicated.lead(found[0], hosted.logs, hosted.wrote, hosted.recollected())
+        partition = await self.queue.replicated.lead(found[0], hosted.logs, hosted.wrote, hosted.recollected())
+        for group, (reached, offset) in partition.groups.set_back.items():
+            log.warning(
+                "group %s is set back from offset %d to %d of %s: an unclean election lost the messages between",
+                group,
+                reached,
+                offset,
+                hosted.shown,
+            )
+        return partition
 
     def show(self, hosted: Hosted) -> None:
         found = self.queue.replicated.place_of(hosted.identity)
@@ -596,13 +803,18 @@ class Node:
     def drop(self, hosted: Hosted) -> None:
         """The record says that no replica is here any more: moved away, or its topic was deleted."""
         if self.hosted.pop(hosted.identity, None) is not None:
-            self.following.forget(hosted.identity)
             self._dropping[hosted.identity] = start(self._drop(hosted), self.broke)
 
     async def _drop(self, hosted: Hosted) -> None:
         try:
             await hosted.close()
             while await self._is_surely_not_here(hosted.identity):
+                why = self._why_kept(hosted.identity, hosted.replica.site.last_epoch)
+                # Older nodes leave no tombstones.
+                is_deleted = self.partitions.get(hosted.identity) is None and self.levels.finalized < TOMBSTONES
+                if why and not is_deleted:
+                    self._keep(hosted.identity, _copy_of(hosted, why))
+                    return
                 try:
                     await self.on_a_thread(partial(self._remove_copy, hosted.identity))
                 except DiskFull as error:
@@ -617,6 +829,46 @@ class Node:
             self.broke(error)
         finally:
             self._dropping.pop(hosted.identity, None)
+
+    async def discard(self, identity: str) -> None:
+        """Delete a quarantined copy at the request of an operator."""
+        # Another operator may just have had this copy elected.
+        await self.view.refresh()
+        for under_way in (self._opening.get(identity), self._dropping.get(identity)):
+            if under_way is not None:
+                await asyncio.wait([under_way])
+        hosted = self.hosted.get(identity)
+        if identity not in self.kept and (hosted is None or not hosted.quarantined):
+            raise NotFound(f"node {self.name} has no quarantined copy of a partition {identity}", partition=identity)
+        if hosted is not None:
+            record = hosted.record
+            if record is not None and record.is_in_sync(self.name, self._disk):
+                raise InvalidInput(
+                    f"{hosted.shown} counts on this copy: by its record {self.name} is in sync. Have another replica "
+                    "lead it first, which takes this one out of sync after some seconds; then try again",
+                    partition=identity,
+                )
+            self.hosted.pop(identity)
+            self._requests[identity] = hosted.replica.site.request
+            self.following.withdraw(identity)
+        # Should its record change meanwhile, the copy is opened anew after that; and the caller may give up waiting.
+        self._dropping[identity] = discarding = self._loop.create_task(self._discard(identity, hosted))
+        await asyncio.shield(discarding)
+
+    async def _discard(self, identity: str, hosted: Hosted | None) -> None:
+        try:
+            if hosted is not None:
+                await hosted.close()
+            await self.on_a_thread(partial(self._remove_copy, identity))
+            self.kept.pop(identity, None)
+            log.warning("the quarantined copy of partition %s is deleted at the request of an operator", identity)
+        except Fatal as error:
+            # The operator may not wait for the outcome any more.
+            self.broke(error)
+            raise
+        finally:
+            self._dropping.pop(identity, None)
+            self._host_again(identity)
 
     async def _is_surely_not_here(self, identity: str) -> bool:
         """By a read that has everything: what was known when the node started may be older than the copy."""
@@ -687,7 +939,8 @@ class Node:
     async def close(self) -> None:
         """Of what was opened; the broker itself and etcd are closed by whoever opened them."""
         self._is_closed = True
-        tasks = [task for task in (*self._tasks, self._rereading, self._taking_up) if task is not None]
+        under_way = (*self._tasks, self._rereading, self._taking_up, self._handing_over)
+        tasks = [task for task in under_way if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -698,8 +951,23 @@ class Node:
         for hosted in list(self.hosted.values()):
             await hosted.close()
         self.hosted.clear()
+        if hasattr(self, "queue"):
+            try:
+                await self._note_seen()
+            except PenstockError as error:
+                log.warning("the revision of etcd can't be written down: %s", error.message)
         if hasattr(self, "following"):
             await self.following.close()
         if self._dropping:
             await asyncio.wait(self._dropping.values())
+        if hasattr(self, "_inventory"):
+            try:
+                await self._loop.run_in_executor(None, self._inventory.close)
+            except PenstockError as error:
+                log.warning("the list of copies can't be written anew, and is at the next start: %s", error.message)
         await self.view.close()
+
+
+def _copy_of(hosted: Hosted, why: str) -> KeptCopy:
+    site = hosted.replica.site
+    return KeptCopy(site.last_epoch, site.starts, site.ends, why)

@@ -10,10 +10,16 @@ To carry it out is up to those who lead, and to the controller: nothing is lost 
 
 from __future__ import annotations
 
+from functools import partial
+
+import msgspec
+
+from penstock.broker.deliveries import groups_beyond
 from penstock.client.cluster_requests import (
     CancelMoves,
     ClusterReport,
     DescribeReplicas,
+    DiscardCopy,
     DrainNode,
     Elected,
     ElectLeaders,
@@ -27,10 +33,11 @@ from penstock.client.cluster_requests import (
 )
 from penstock.cluster.elections import Elections
 from penstock.cluster.etcd.store import Store
+from penstock.cluster.hosted import Hosted
 from penstock.cluster.moves import Moves
 from penstock.cluster.node import Node
 from penstock.cluster.records import Records
-from penstock.cluster.survey import Survey, Transports, replica_report
+from penstock.cluster.survey import Survey, Transports, kept_report, replica_report
 
 
 class Operations:
@@ -38,8 +45,10 @@ class Operations:
 
     def __init__(self, node: Node, store: Store, transport: Transports) -> None:
         self._node = node
-        records = Records(node, store)
+        self._transport = transport
+        self._records = records = Records(node, store)
         self._survey = Survey(node, transport)
+        node.controller.ask_for_copies = self._survey.copies
         self._moves = Moves(node, records)
         self._elections = Elections(node, records, self._survey)
 
@@ -70,8 +79,31 @@ class Operations:
         self._node.check_etcd()
         await self._moves.undrain(request)
 
-    def replicas(self, request: DescribeReplicas) -> list[ReplicaReport]:
+    async def discard(self, request: DiscardCopy) -> None:
+        if request.node == self._node.name:
+            await self._node.discard(request.id)
+        elif request.node in self._node.members.live:
+            await self._transport(request.node).call(request)
+        else:
+            raise self._records.unknown(request.node)
+
+    async def replicas(self, request: DescribeReplicas) -> list[ReplicaReport]:
         """Those of this node, for another one that asks."""
         hosted = self._node.hosted
-        ids = list(hosted) if request.ids is None else request.ids
-        return [replica_report(hosted[identity]) for identity in ids if identity in hosted]
+        kept = self._node.kept
+        ids = [*hosted, *kept] if request.ids is None else request.ids
+        reports = [replica_report(hosted[identity]) for identity in ids if identity in hosted]
+        reports += [kept_report(identity, kept[identity]) for identity in ids if identity in kept]
+        if not request.with_groups:
+            return reports
+        found = []
+        for report in reports:
+            groups = await self._groups_beyond(hosted[report.id]) if report.id in hosted else {}
+            found.append(msgspec.structs.replace(report, groups=groups))
+        return found
+
+    async def _groups_beyond(self, hosted: Hosted) -> dict[str, int]:
+        messages, deliveries = hosted.logs
+        if hosted.is_leader:
+            return {}
+        return await self._node.queue.on_a_reading_thread(partial(groups_beyond, deliveries, messages))

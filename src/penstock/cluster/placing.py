@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.broker.catalog import TopicRecord
 from penstock.broker.names import DEAD_LETTERS
-from penstock.broker.settings import TopicSettings
+from penstock.broker.settings import TopicSettings, check_room
 from penstock.cluster.core.election import Live, first
 from penstock.cluster.core.record import Member, PartitionRecord
 from penstock.cluster.members import Members
@@ -46,6 +46,9 @@ class Load:
     def add(self, replicas: Sequence[str]) -> None:
         self._replicas.update(replicas)
         self._leaders[replicas[0]] += 1
+
+    def replicas(self, node: str) -> int:
+        return self._replicas[node]
 
     def choose(self, count: int, brokers: Mapping[str, Broker]) -> tuple[str, ...]:
         """The leader is the one with the fewest leaders; then those with the fewest replicas, of other racks first."""
@@ -95,6 +98,8 @@ class Placing:
     def __init__(self, members: Members, partitions: Partitions) -> None:
         self._members = members
         self._partitions = partitions
+        # Of a node. They are taken to be alike: each decides by its own.
+        self.partitions_max: int | None = None
 
     def place(self, record: TopicRecord, added: Mapping[str, int]) -> dict[str, PartitionRecord]:
         """Of new partitions, by their ids and numbers."""
@@ -124,6 +129,9 @@ class Placing:
                 replicas = load.choose(wanted, brokers)
                 least = min(min_isr_of(record.settings, len(replicas)), len(replicas))
                 placed[identity] = first(record.name, number, replicas, least, live)
+        if self.partitions_max is not None and not record.name.endswith(DEAD_LETTERS):
+            for node in {node for one in placed.values() for node in one.replicas}:
+                check_room(load.replicas(node), self.partitions_max, node)
         return placed
 
     def _nodes_for(self, topic: str) -> int:

@@ -14,12 +14,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from penstock.cluster.core import unknown_fields
 from penstock.cluster.etcd.session import Session
 from penstock.cluster.etcd.store import ABSENT, Put, Store, Won
 from penstock.cluster.etcd.view import View
 from penstock.cluster.keys import Keys
+from penstock.cluster.levels import Levels
 from penstock.cluster.members import Members
-from penstock.cluster.registration import Broker, Claim
+from penstock.cluster.registration import Broker, Claim, Joined
 from penstock.cluster.tally import Tally
 from penstock.decoding import from_json
 from penstock.errors import AlreadyExists, EtcdUnavailable, OutcomeUnknown, PenstockError, SessionLost
@@ -40,6 +42,7 @@ class Presence:
         view: View,
         keys: Keys,
         members: Members,
+        levels: Levels,
         ttl_s: int,
         tally: Tally,
         answers: Callable[[], Awaitable[bool]],
@@ -53,6 +56,7 @@ class Presence:
         self._view = view
         self._keys = keys
         self._members = members
+        self._levels = levels
         self._ttl_s = ttl_s
         self._tally = tally
         self._answers = answers
@@ -76,15 +80,22 @@ class Presence:
         if session is None or session.lost.is_set():
             session = await self._store.session(self._ttl_s)
         puts = [Put(self._keys.broker(self._name), msgspec.json.encode(broker), session)]
-        if self._name not in self._members.known:
-            puts.append(Put(self._keys.nodes + self._name, b"{}"))
+        joined = self._view.get(self._keys.nodes + self._name)
+        if joined is None or self._members.levels.get(self._name) != broker.level:
+            _, unknown = unknown_fields.decode(b"{}" if joined is None else joined.value, Joined)
+            puts.append(Put(self._keys.nodes + self._name, unknown_fields.encode(Joined(broker.level), unknown)))
         # A process before this one may have said so, and its session not have ended yet.
-        await self._win(session, broker.disk, puts, [self._keys.leaving + self._name])
-        self.session = session
+        await self._win(session, broker.disk, puts, [self._keys.leaving + self._name], joins=True)
+        # Not before all is read that was there when the node was registered: without a session for a while, it may have
+        # been replaced, and a valid session would let it serve what it does not lead any more.
+        self._claimed = session
         await self._view.refresh()
+        self.session, self._claimed = session, None
         log.info("node %s has joined", self._name)
 
-    async def _win(self, session: Session, disk: str, puts: list[Put], deletes: Sequence[str] = ()) -> None:
+    async def _win(
+        self, session: Session, disk: str, puts: list[Put], deletes: Sequence[str] = (), *, joins: bool = False
+    ) -> None:
         """The name for that disk, and what goes with it. The session ends if that fails."""
         keys = (self._keys.claim(self._name), self._keys.broker(self._name))
         puts = [Put(keys[0], msgspec.json.encode(Claim(disk)), session), *puts]
@@ -101,7 +112,10 @@ class Presence:
                     await asyncio.sleep(_RETRY_S)
                     continue
                 guards = {key: item.revision if item else ABSENT for key, item in found.items()}
-                if isinstance(await self._store.commit(guards, puts, deletes), Won):
+                self._levels.check()
+                level, keep_level = self._levels.joining()
+                more = ({**guards, **level}, [*puts, keep_level]) if joins else (guards, puts)
+                if isinstance(await self._store.commit(*more, deletes), Won):
                     return
         except BaseException:
             await session.close()

@@ -30,7 +30,7 @@ class Records:
     def named(self, topic: str, number: int | None) -> dict[str, PartitionRecord]:
         found = next((record for record in self._node.catalog.topics if record.name == topic), None)
         if found is None:
-            raise TopicNotFound(f"there is no topic {topic}", topic=topic)
+            raise TopicNotFound.named(topic)
         if number is not None and not 0 <= number < len(found.partitions):
             raise PartitionNotFound(
                 f"{topic} has partitions 0 to {len(found.partitions) - 1}, and none with the number {number}",
@@ -41,10 +41,15 @@ class Records:
         return {identity: placed.record for identity in ids if (placed := self._node.partitions.get(identity))}
 
     def units(self) -> dict[str, PartitionRecord]:
-        """All partitions but those of dead letters, which go with another."""
+        """All partitions but those of dead letters, which go with another. There may be none: their topic may have been
+        created again with fewer."""
         records = self.all()
-        topics = {record.topic for record in records.values()}
-        return {identity: record for identity, record in records.items() if source_of(record.topic) not in topics}
+        places = {(record.topic, record.number) for record in records.values()}
+        return {
+            identity: record
+            for identity, record in records.items()
+            if (source_of(record.topic), record.number) not in places
+        }
 
     def all(self) -> dict[str, PartitionRecord]:
         """Those whose topics are there."""

@@ -37,6 +37,12 @@ class Claim(msgspec.Struct, frozen=True):
     disk: str
 
 
+class Joined(msgspec.Struct, frozen=True):
+    """A node that has joined before, in etcd: with a build that supports this feature level."""
+
+    level: int = 1
+
+
 class Broker(msgspec.Struct, frozen=True):
     """A live node, in etcd."""
 
@@ -51,6 +57,8 @@ class Broker(msgspec.Struct, frozen=True):
     since_us: int = 0
     # Whether its native door speaks TLS.
     tls: bool = False
+    # The highest feature level that its build supports.
+    level: int = 1
 
     def info(self, node: str) -> NodeInfo:
         return NodeInfo(node, self.native, self.http, self.grpc, self.rack, self.version)

@@ -15,18 +15,21 @@ from penstock.client.cluster_requests import (
     FollowerReport,
     NodeReport,
     PartitionReport,
+    QuarantinedCopy,
     ReplicaReport,
 )
 from penstock.client.transport import Transport
-from penstock.cluster.core.election import is_led
+from penstock.cluster.core.election import Copy, is_led
 from penstock.cluster.core.leader import Leader
 from penstock.cluster.core.record import Member, PartitionRecord
 from penstock.cluster.hosted import Hosted
-from penstock.cluster.node import Node
+from penstock.cluster.node import KeptCopy, Node
 from penstock.errors import PenstockError, TopicNotFound
 
 # A node that is alive answers in milliseconds; one that has just died is alive for etcd until its session is over.
 PATIENCE_S = 2.0
+# If it has to read deliveries logs first.
+READING_PATIENCE_S = 20.0
 
 Transports = Callable[[str], Transport]
 
@@ -41,7 +44,7 @@ class Survey:
         records = [record for record in node.catalog.topics if not topics or record.name in topics]
         for name in topics:
             if not node.catalog.has_topic(name):
-                raise TopicNotFound(f"there is no topic {name}", topic=name)
+                raise TopicNotFound.named(name)
         ids = tuple(identity for record in records for identity in record.partitions) if topics else None
         heard, silent = await self.replicas(ids)
         partitions = [
@@ -61,21 +64,41 @@ class Survey:
             silent,
             node.feeding.throttle.rate,
             node.is_cut_off,
+            self._quarantined(heard),
+            node.levels.finalized,
         )
 
+    def _quarantined(self, heard: Mapping[tuple[str, str], ReplicaReport]) -> tuple[QuarantinedCopy, ...]:
+        found = []
+        for (node, identity), told in sorted(heard.items()):
+            if told.quarantined:
+                placed = self._node.partitions.get(identity)
+                topic, number = ("", -1) if placed is None else (placed.record.topic, placed.record.number)
+                span = told.starts[0], told.ends[0]
+                found.append(QuarantinedCopy(node, identity, topic, number, told.last_epoch, *span, told.quarantined))
+        return tuple(found)
+
     async def replicas(
-        self, ids: tuple[str, ...] | None
+        self, ids: tuple[str, ...] | None, *, with_groups: bool = False
     ) -> tuple[dict[tuple[str, str], ReplicaReport], tuple[str, ...]]:
         """By node and partition, and the nodes that did not answer."""
         names = sorted(self._node.members.brokers)
-        answers = await asyncio.gather(*[self._asked(name, ids) for name in names])
+        answers = await asyncio.gather(*[self._asked(name, DescribeReplicas(ids, with_groups)) for name in names])
         heard = {(name, one.id): one for name, answer in zip(names, answers, strict=True) if answer for one in answer}
         return heard, tuple(name for name, answer in zip(names, answers, strict=True) if answer is None)
 
-    async def _asked(self, node: str, ids: tuple[str, ...] | None) -> list[ReplicaReport] | None:
+    async def copies(self, ids: tuple[str, ...]) -> dict[str, dict[str, Copy]]:
+        """By partition and node, of those that answer."""
+        found: dict[str, dict[str, Copy]] = {}
+        heard, _ = await self.replicas(ids)
+        for (node, identity), told in heard.items():
+            found.setdefault(identity, {})[node] = Copy(told.last_epoch, told.ends)
+        return found
+
+    async def _asked(self, node: str, request: DescribeReplicas) -> list[ReplicaReport] | None:
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await self._transport(node).call(DescribeReplicas(ids))
+            async with asyncio.timeout(READING_PATIENCE_S if request.with_groups else PATIENCE_S):
+                return await self._transport(node).call(request)
         except (PenstockError, TimeoutError):
             return None
 
@@ -152,4 +175,10 @@ def replica_report(hosted: Hosted) -> ReplicaReport:
         followers,
         hosted.lagging(),
         messages.last_epoch,
+        quarantined=hosted.quarantined,
     )
+
+
+def kept_report(identity: str, copy: KeptCopy) -> ReplicaReport:
+    """Of a quarantined copy on this node that is not hosted."""
+    return ReplicaReport(identity, 0, False, copy.starts, copy.ends, last_epoch=copy.epoch, quarantined=copy.why)

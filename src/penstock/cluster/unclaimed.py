@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from penstock.cluster.core import unknown_fields
 from penstock.cluster.etcd.store import Item, Put, Store, Won
 from penstock.cluster.etcd.view import Known, View
 from penstock.cluster.keys import Keys
-from penstock.decoding import from_json
+from penstock.cluster.tombstones import tombstone
 
 log = logging.getLogger("penstock.cluster")
 
@@ -40,10 +41,13 @@ def written(partitions: Iterable[str]) -> bytes:
 class Unclaimed:
     """Made before the view is started."""
 
-    def __init__(self, store: Store, view: View, keys: Keys, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self, store: Store, view: View, keys: Keys, now_us: Callable[[], int], wall_us: Callable[[], int]
+    ) -> None:
         self._store = store
         self._keys = keys
         self._now_us = now_us
+        self._wall_us = wall_us
         # As they are, and since when that is known here.
         self._known: dict[str, tuple[Item, int]] = {}
         view.on_change(keys.unclaimed, self._follow)
@@ -60,9 +64,12 @@ class Unclaimed:
             await self._delete(item)
 
     async def _delete(self, item: Item) -> None:
-        partitions = from_json(item.value, _Written).partitions
-        given_up = Put(item.key, msgspec.json.encode(_Written(partitions, is_given_up=True)))
-        outcome = await self._store.commit({item.key: item.revision}, [given_up])
+        left, unknown = unknown_fields.decode(item.value, _Written)
+        partitions = left.partitions
+        given_up = Put(item.key, unknown_fields.encode(_Written(partitions, is_given_up=True), unknown))
+        # Nodes may have copies of them by now.
+        deleted = tombstone(self._keys, self._keys.name(item.key), partitions, self._wall_us())
+        outcome = await self._store.commit({item.key: item.revision}, [given_up, deleted])
         if not isinstance(outcome, Won):
             return
         records = [self._keys.partition(identity) for identity in partitions]

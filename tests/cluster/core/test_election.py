@@ -45,6 +45,45 @@ def test_a_node_that_is_not_alive_can_have_a_replica_of_a_new_partition_which_is
     assert made.isr == (Member("a", "da"), Member("b", "db"))
 
 
+def copies(**ends: tuple[int, int, int]) -> dict[str, election.Copy]:
+    return {node: election.Copy(epoch, (messages, rows)) for node, (epoch, messages, rows) in ends.items()}
+
+
+@pytest.mark.parametrize(
+    ("isr", "told", "leader"),
+    [
+        ("a b c", copies(a=(5, 10, 4), b=(5, 12, 4), c=(5, 11, 9)), "b"),
+        ("a b c", copies(a=(5, 12, 4), b=(5, 12, 5), c=(5, 12, 4)), "b"),
+        ("a b c", copies(a=(5, 99, 4), b=(6, 12, 4), c=(6, 11, 4)), "b"),
+        ("a b c", copies(a=(5, 12, 4), b=(5, 12, 4), c=(5, 12, 4)), "a"),
+        ("a b", copies(a=(5, 10, 4), b=(5, 10, 4), c=(6, 12, 4)), "c"),
+        ("b", copies(a=(0, 0, 0), b=(5, 10, 4)), "b"),
+        ("b", copies(a=(0, 0, 0)), None),
+        ("a b c", copies(a=(0, 0, 0), b=(0, 0, 0)), "a"),
+        ("a b c", {}, None),
+    ],
+)
+def test_after_a_restore_of_etcd_the_copy_that_goes_furthest_leads(
+    isr: str, told: dict[str, election.Copy], leader: str | None
+) -> None:
+    fenced = record(isr).fenced(1)
+    assert fenced.is_fenced
+    elected = election.elect_furthest(fenced, told, live("a2 b2 c2"))
+    if leader is None:
+        assert elected is None
+    else:
+        assert elected is not None
+        assert (elected.leader, elected.incarnation, elected.epoch) == (leader, f"{leader}2", (1 << 20) + 1)
+        # The others may lack something, whatever the backup says.
+        assert elected.isr == (Member(leader, f"d{leader}"),)
+        assert not elected.is_fenced
+
+
+def test_a_record_without_a_leader_is_not_one_of_a_restored_etcd() -> None:
+    assert not record(leader=None, epoch=0).is_fenced
+    assert not record(leader=None, epoch=(1 << 20) + 3).is_fenced
+
+
 def test_a_leader_that_is_there_stays() -> None:
     assert election.elect(record(), live("a")) is None
 
@@ -111,6 +150,27 @@ def test_a_move_keeps_all_who_have_copies_until_it_ends() -> None:
 def test_a_move_needs_live_nodes_and_enough_of_them(target: list[str]) -> None:
     with pytest.raises(InvalidInput):
         election.reassign(record(), target, live("a b c d"))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "nodes", "target"),
+    [
+        (("a", "d"), "a b c d", ("a", "d")),
+        (("d", "e"), "a b c d e", ("d", "e")),
+        # It has a min_isr of 2.
+        (("d",), "a b c d", ("d", "a")),
+        (("c", "b", "a"), "a b c", None),
+        (("a", "d"), "a b c", None),
+        (("b", "c"), "a", ("b", "c")),
+    ],
+)
+def test_dead_letters_are_moved_to_where_their_messages_are(
+    replicas: tuple[str, ...], nodes: str, target: tuple[str, ...] | None
+) -> None:
+    made = election.move_beside(record(), PartitionRecord("s", 0, replicas, 1), live(nodes))
+    assert (None if made is None else made.target) == target
+    if made is not None:
+        assert election.move_beside(made, PartitionRecord("s", 0, replicas, 1), live(nodes)) is None
 
 
 def test_an_unclean_election_is_written_down() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.cluster.core.effects import Ask, Cut, Follow, Reread, Reset, Rest, Store, Trim, Wake
-from penstock.cluster.core.events import RecordSeen, Stored, Unanswered, WasCut
+from penstock.cluster.core.effects import Ask, Begin, Cut, Follow, Reread, Reset, Rest, Store, Trim, Wake
+from penstock.cluster.core.events import RecordSeen, Stored, Trimmed, Unanswered, WasCut
 from penstock.cluster.core.extent import Both
-from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, StartAt
-from replica_support import SECOND_US, Play, fetch, record
+from penstock.cluster.core.messages import Data, Diverged, Fetch, Foreign, Part, Reply, StartAt
+from replica_support import SECOND_US, Entry, Play, fetch, record
 
 
-def follower(*epochs: tuple[int, int], end: int = 10) -> Play:
+def follower(*epochs: Entry, end: int = 10) -> Play:
     """The node "b", which has asked "a" once."""
     play = Play("b", list(epochs) or [(4, 0)], [(4, 0)], (end, 4))
     play.does(RecordSeen(7, record()))
@@ -62,37 +62,56 @@ def test_it_never_cuts_to_the_high_watermark() -> None:
 def test_it_begins_anew_where_the_leaders_log_begins() -> None:
     b = follower()
     assert b.does(reply(1, StartAt(50))) == [Reset(0, 50)]
-    assert asked(b.does(WasCut(0, 50, 50))) == [fetch("b", 2, (50, 4), (0, 4))]
+    assert asked(b.does(WasCut(0, 50, 50))) == [fetch("b", 2, (50, 4), (0, 4), starts=(50, 0))]
 
 
 def test_it_never_goes_back_to_before_its_start() -> None:
     for part in (StartAt(3), Diverged(3, 4)):
         b = follower()
         b.does(reply(1, starts=(6, 0)))
+        b.does(Trimmed(0, 6))
         assert b.does(reply(2, part)) == [Reread(), Wake(b.now_us + SECOND_US // 10)]
 
 
 def test_after_an_unclean_election_it_goes_back_as_far_as_it_must() -> None:
     b = follower()
     b.does(reply(1, starts=(6, 0)))
+    b.does(Trimmed(0, 6))
     b.does(RecordSeen(8, record("c", 6, unclean=(6,))))
     assert b.does(Reply("b", "b1", 6, 3, (StartAt(3), None))) == [Reset(0, 3)]
-    assert asked(b.does(WasCut(0, 3, 3))) == [fetch("b", 4, (3, 4), (0, 4), epoch=6)]
+    assert asked(b.does(WasCut(0, 3, 3))) == [fetch("b", 4, (3, 4), (0, 4), epoch=6, starts=(3, 0))]
 
 
 def test_cut_to_its_start_it_is_empty_and_goes_on_from_there() -> None:
     b = follower((3, 0), (4, 6))
     b.does(reply(1, starts=(8, 0)))
+    b.does(Trimmed(0, 8))
     assert b.does(reply(2, Diverged(3, 9))) == [Reset(0, 8)]
-    assert asked(b.does(WasCut(0, 8, 8))) == [fetch("b", 3, (8, 4), (0, 4))]
+    assert asked(b.does(WasCut(0, 8, 8))) == [fetch("b", 3, (8, 4), (0, 4), starts=(8, 0))]
 
 
 def test_it_deletes_what_the_leader_has_deleted() -> None:
     b = follower((1, 0), (4, 5))
-    effects = b.does(reply(1, starts=(7, 2)))
-    assert effects == [Trim(0, 7), Trim(1, 2), Ask("a", fetch("b", 2, (10, 4), (4, 4)))]
+    assert b.does(reply(1, starts=(7, 2))) == [Trim(0, 7), Trim(1, 2)]
+    assert b.does(Trimmed(0, 7)) == []
+    assert asked(b.does(Trimmed(1, 2))) == [fetch("b", 2, (10, 4), (4, 4), starts=(7, 2))]
 
-    assert b.does(reply(2, starts=(7, 2))) == [Ask("a", fetch("b", 3, (10, 4), (4, 4)))]
+    assert asked(b.does(reply(2, starts=(7, 2)))) == [fetch("b", 3, (10, 4), (4, 4), starts=(7, 2))]
+
+
+def test_a_follower_that_has_not_deleted_yet_says_so_to_the_next_leader() -> None:
+    b = follower()
+    b.does(reply(1, starts=(7, 0)))
+    assert b.does(RecordSeen(8, record("c", 6))) == [Follow("c", 6)]
+    assert asked(b.does(Trimmed(0, 7))) == [fetch("b", 2, (10, 4), (4, 4), epoch=6, starts=(7, 0))]
+
+
+def test_what_is_not_there_yet_is_deleted_when_it_is() -> None:
+    b = follower(end=4)
+    data = Data(4, 9, ((4, 4),))
+    assert b.does(reply(1, data, starts=(7, 0))) == [Store(0, data)]
+    assert asked(b.does(Stored(0, 9, data.epochs))) == [fetch("b", 2, (9, 4), (4, 4))]
+    assert b.does(reply(2, starts=(7, 0))) == [Trim(0, 7)]
 
 
 def test_it_makes_room_before_it_stores_more() -> None:
@@ -150,3 +169,78 @@ def test_who_is_no_replica_any_more_rests() -> None:
     b = follower()
     assert b.does(RecordSeen(8, record(replicas=("a", "c"), isr="a c"))) == [Rest(False, 8)]
     assert b.does(Unanswered()) == []
+
+
+# --- an etcd that was set back ---------------------------------------------------------------------------------
+
+RESTORED = 1 << 20
+
+
+def of_before(leader: str = "a") -> Play:
+    """The node "b" has what an etcd that was set back has forgotten; its leader was elected since."""
+    play = Play("b", [(1, 0), (4, 6)], [(4, 0)], (10, 4))
+    play.does(RecordSeen(7, record(leader, RESTORED + 1)))
+    return play
+
+
+def restored_reply(messages: Part = None, deliveries: Part = None) -> Reply:
+    return Reply("b", "b1", RESTORED + 1, 1, (messages, deliveries), (6, 4))
+
+
+def test_it_cuts_nothing_off_for_a_leader_that_was_elected_since_etcd_was_set_back() -> None:
+    for part in (Diverged(1, 6), StartAt(3), StartAt(50)):
+        for parts in ((part, None), (None, part)):
+            b = of_before()
+            assert b.does(restored_reply(*parts)) == [Rest(True, 7)]
+            assert b.replica.is_quarantined
+            assert b.replica.site.committed == (0, 0), "what that leader has committed is not of this copy"
+            # Nor later, for whoever leads then.
+            assert b.does(RecordSeen(8, record("c", RESTORED + 2))) == [Rest(True, 8)]
+
+
+def test_it_cuts_nothing_off_for_a_leader_with_another_epoch_of_the_same_number() -> None:
+    """An etcd that was set back unnoticed: the epochs are of one generation."""
+    for parts in ((Foreign(), None), (None, Foreign())):
+        b = follower((1, 0, 11), (4, 6, 44))
+        assert b.does(reply(1, *parts)) == [Rest(True, 7)]
+        assert b.replica.is_quarantined
+
+
+def test_its_fetch_tells_the_ids_of_its_last_epochs() -> None:
+    b = Play("b", [(1, 0, 11), (4, 6, 44)], [(1, 0, 11)], (10, 4))
+    (first,) = asked(b.does(RecordSeen(7, record())))
+    assert first.ids == (44, 11)
+    b.does(reply(1, Data(10, 13, ((4, 10), (5, 12)), (44, 55))))
+    (second,) = asked(b.does(Stored(0, 13, ((5, 12, 55),))))
+    assert second.ids == (55, 11)
+    b.does(reply(2, Diverged(4, 12)))
+    (third,) = asked(b.does(WasCut(0, 0, 12)))
+    assert third.ids == (44, 11)
+
+
+def test_it_leads_with_all_of_it_if_an_operator_says_so() -> None:
+    b = of_before()
+    b.does(restored_reply(Diverged(1, 6)))
+    assert b.does(RecordSeen(8, record("b", RESTORED + 2, isr="b", unclean=(RESTORED + 2,)))) == [Begin(RESTORED + 2)]
+    assert not b.replica.is_quarantined
+
+
+def test_it_follows_a_leader_that_has_all_that_it_has() -> None:
+    b = of_before()
+    assert b.does(restored_reply(Data(10, 12, ((RESTORED + 1, 10),)))) == [
+        Store(0, Data(10, 12, ((RESTORED + 1, 10),)))
+    ]
+
+
+def test_an_empty_copy_begins_where_its_leader_does_though_etcd_was_set_back() -> None:
+    b = Play("b")
+    b.does(RecordSeen(7, record("a", RESTORED + 1)))
+    assert b.does(restored_reply(StartAt(50))) == [Reset(0, 50)]
+
+
+def test_it_cuts_nothing_off_for_a_leader_whose_log_parts_from_its_own_within_an_epoch() -> None:
+    """An epoch of before may have been used twice: by a node that did not know yet that etcd was set back."""
+    b = of_before()
+    b.does(restored_reply(Data(10, 12, ((RESTORED + 1, 10),))))
+    assert b.does(Stored(0, 10, (), is_diverged=True)) == [Rest(True, 7)]
+    assert b.replica.is_quarantined

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.cluster.core.effects import Begin, Committed, Follow, Hold, Propose, Reread, Rest, Serve, Wake
-from penstock.cluster.core.events import Begun, ProposalEnded, RecordSeen, Registered, Tick, Trimmed, Unanswered
+from penstock.cluster.core.effects import Ask, Begin, Committed, Follow, Hold, Propose, Reread, Rest, Serve, Trim, Wake
+from penstock.cluster.core.events import (
+    Begun,
+    Contact,
+    Expired,
+    ProposalEnded,
+    RecordSeen,
+    Registered,
+    Tick,
+    Trimmed,
+)
 from penstock.cluster.core.leader import Leader
 from penstock.cluster.core.membership import still_in_sync
-from penstock.cluster.core.messages import Data, Diverged, Reply, StartAt
+from penstock.cluster.core.messages import Data, Diverged, Foreign, Reply, StartAt, Withdraw
 from penstock.cluster.core.record import Member
 from replica_support import SECOND_US, Play, fetch, new_leader, open_leader, record
 
 
 def replies(effects: list[object]) -> list[Reply]:
     return [effect for effect in effects if isinstance(effect, Reply)]
+
+
+def trims(effects: list[object]) -> list[Trim]:
+    return [effect for effect in effects if isinstance(effect, Trim)]
 
 
 def proposed(effects: list[object]) -> list[Propose]:
@@ -52,6 +65,13 @@ def test_the_high_watermark_is_what_the_slowest_has_on_disk() -> None:
         Committed(0, 15),
     ]
     assert a.writes(0, 20) == [Committed(0, 18)]
+
+
+def test_a_fetch_of_a_later_epoch_ends_the_wait_of_the_one_before_so_that_its_refusal_is_the_last_reply() -> None:
+    a = open_leader(record())
+    assert replies(a.does(fetch("b", 2, (11, 5), epoch=6))) == [Reply("b", "b1", 5, 2, is_fenced=True)]
+    told = replies(a.writes(0, 12, durable=11))
+    assert [reply.to for reply in told] == ["c"]
 
 
 def test_a_fetch_with_nothing_to_tell_is_held_until_there_is() -> None:
@@ -107,12 +127,99 @@ def test_a_follower_that_has_gone_another_way_is_told_where_they_part() -> None:
     assert replies(a.does(fetch("b", 3, (9, 7), (3, 4))))[0].parts == (None, Diverged(1, 4))
 
 
+def test_a_follower_of_another_epoch_of_the_same_number_is_told_so() -> None:
+    a = Play("a", [(1, 0, 11), (4, 6, 44)], [(1, 0, 11)], (10, 4))
+    a.ticks()
+    a.does(RecordSeen(7, record()))
+    a.does(Begun(5, (10, 4), 55))
+    assert replies(a.does(fetch("b", 1, (9, 4), (4, 1), ids=(99, 11))))[0].parts == (Foreign(), None)
+    assert replies(a.does(fetch("b", 2, (11, 5), (5, 5), ids=(55, 99))))[0].parts == (None, Foreign())
+    # The same epoch, one that is not known to be another, and one that this leader does not have.
+    assert replies(a.does(fetch("b", 3, (9, 4), (4, 1), ids=(44, 11))))[0].parts == (Data(9, 11), Data(4, 5))
+    assert replies(a.does(fetch("b", 4, (9, 4), (4, 1), ids=(0, 0))))[0].parts == (Data(9, 11), Data(4, 5))
+    assert replies(a.does(fetch("b", 5, (9, 4), (3, 1), ids=(99, 11))))[0].parts == (Diverged(1, 6), None)
+
+
 def test_a_follower_whose_log_ends_before_the_leaders_begins_starts_anew() -> None:
     a = open_leader(record())
     assert a.does(Trimmed(0, 8)) == []
     assert replies(a.does(fetch("b", 2, (7, 5), (4, 5))))[0].parts == (StartAt(8), None)
     assert replies(a.does(fetch("b", 3, (9, 5), (3, 5))))[0].parts == (StartAt(8), None)
     assert replies(a.does(fetch("b", 4, (8, 5), (0, 5))))[0].parts == (Data(8, 11), None)
+
+
+def test_followers_of_a_partition_that_nobody_writes_to_are_told_where_its_logs_are_to_begin() -> None:
+    a = open_leader(record())
+    effects = a.does(Expired(0, 8))
+    assert [(each.to, each.parts, each.starts) for each in replies(effects)] == [
+        ("b", (None, None), (8, 0)),
+        ("c", (None, None), (8, 0)),
+    ]
+    # Told once; and nothing more is asked of a follower that has done it.
+    assert replies(a.does(fetch("b", 2, (11, 5), starts=(8, 0)))) == []
+    assert replies(a.does(Expired(0, 8))) == []
+
+
+def test_a_leader_deletes_when_all_of_the_isr_have() -> None:
+    a = open_leader(record())
+    assert trims(a.does(Expired(0, 8))) == []
+    assert trims(a.does(fetch("b", 2, (11, 5), starts=(8, 0)))) == []
+    assert a.replica.site.starts == (0, 0)
+    assert trims(a.does(fetch("c", 2, (11, 5), starts=(8, 0)))) == [Trim(0, 8)]
+    assert trims(a.does(fetch("c", 3, (11, 5), starts=(8, 0)))) == []
+    a.does(Trimmed(0, 8))
+    assert a.replica.site.starts == (8, 0)
+
+
+def test_a_leader_deletes_as_far_as_the_slowest_of_the_isr_has() -> None:
+    a = open_leader(record())
+    a.does(Expired(1, 3))
+    a.does(fetch("b", 2, (11, 5), starts=(0, 3)))
+    a.does(Expired(1, 4))
+    a.does(fetch("b", 3, (11, 5), starts=(0, 4)))
+    assert trims(a.does(fetch("c", 2, (11, 5), starts=(0, 3)))) == [Trim(1, 3)]
+
+
+def test_a_follower_of_a_build_that_does_not_say_where_its_logs_begin_holds_up_nothing() -> None:
+    a = open_leader(record(isr="a b"))
+    a.does(fetch("b", 2, (11, 5), starts=None))
+    effects = a.does(Expired(0, 8))
+    assert trims(effects) == [Trim(0, 8)]
+    # It would not stop asking.
+    assert replies(effects) == []
+
+
+def test_a_new_leader_does_not_serve_before_the_isr_has_deleted_what_it_has() -> None:
+    a = Play("a", [(4, 0)], [(4, 0)], (10, 4))
+    a.does(Trimmed(0, 6))
+    a.ticks()
+    a.does(RecordSeen(7, record(isr="a b")))
+    a.does(Begun(5, (10, 4)))
+    a.writes(0, 11)
+    a.writes(1, 5)
+    (told,) = replies(a.does(fetch("b", 1, (11, 5))))
+    assert (told.parts, told.starts) == ((None, None), (6, 0))
+    assert not a.replica.role.is_open
+    a.does(fetch("b", 2, (11, 5), starts=(6, 0)))
+    assert a.replica.role.is_open
+
+
+def test_a_follower_joins_the_isr_when_it_has_deleted_what_the_leader_has() -> None:
+    a = open_leader(record(isr="a b"))
+    a.does(Expired(0, 8))
+    a.does(fetch("b", 2, (11, 5), starts=(8, 0)))
+    a.does(Trimmed(0, 8))
+    effects = a.does(fetch("c", 1, (11, 5)))
+    assert proposed(effects) == []
+    effects = a.does(fetch("c", 2, (11, 5), starts=(8, 0)))
+    assert [effect.record for effect in proposed(effects)] == [record()]
+
+
+def test_a_follower_that_has_what_the_leader_is_just_deleting_does_not_join_the_isr() -> None:
+    a = open_leader(record(isr="a b"))
+    a.does(Expired(0, 8))
+    assert trims(a.does(fetch("b", 2, (11, 5), starts=(8, 0)))) == [Trim(0, 8)]
+    assert proposed(a.does(fetch("c", 1, (11, 5)))) == []
 
 
 def test_an_empty_follower_goes_on_where_it_begins() -> None:
@@ -144,7 +251,7 @@ def test_a_follower_that_waits_and_is_heard_of_is_caught_up() -> None:
     a = open_leader(record())
     for _ in range(10):
         a.waits(1)
-        assert proposed(a.ticks(heard={"b": a.now_us, "c": a.now_us})) == []
+        assert proposed(a.ticks(contacts=a.hears("b c"))) == []
 
 
 def test_a_follower_whose_session_is_gone_leaves_the_isr_at_once() -> None:
@@ -256,13 +363,93 @@ def test_below_min_isr_nothing_is_committed() -> None:
     assert Committed(0, 11) in a.does(RecordSeen(8, record(isr="a b")))
 
 
-def test_a_leader_that_etcd_does_not_hear_serves_while_enough_followers_are_heard() -> None:
+def test_a_leader_without_etcd_serves_while_enough_followers_answer() -> None:
     a = open_leader(record())
     a.waits(4)
-    heard = a.now_us
-    assert Serve(heard + 5 * SECOND_US) in a.ticks(session=-1, heard={"b": heard})
+    answered = a.hears("b")
+    assert Serve(a.now_us + 5 * SECOND_US) in a.ticks(session=-1, contacts=answered)
     a.waits(4)
-    assert not any(isinstance(effect, Serve) for effect in a.ticks(session=-1, heard={"b": heard}))
+    assert not served(a.ticks(session=-1, contacts=answered))
+
+
+def test_a_leader_without_etcd_stops_as_soon_as_its_followers_withdraw_though_their_nodes_go_on_answering() -> None:
+    a = open_leader(record())
+    a.waits(4)
+    assert served(a.ticks(session=-1, contacts=a.hears("b c")))
+    assert a.does(Withdraw("b", "db", "b1", 5, 1)) == []
+    assert a.does(Withdraw("c", "dc", "c1", 5, 1)) == [Hold()]
+    for _ in range(10):
+        a.waits(1)
+        assert not served(a.ticks(session=-1, contacts=a.hears("b c")))
+    a.does(fetch("c", 2, (11, 5)))
+    assert served(a.ticks(session=-1, contacts=a.hears("b c"))), "it follows again, at this epoch"
+
+
+def test_a_fetch_that_was_withdrawn_counts_no_more_if_it_arrives_late() -> None:
+    a = new_leader(record())
+    for name in "bc":
+        a.does(Withdraw(name, f"d{name}", f"{name}1", 5, 2))
+        a.does(fetch(name, 1, (11, 5)))
+        a.does(fetch(name, 2, (11, 5)))
+    assert not served(a.ticks(session=-1, contacts=a.hears("b c")))
+
+
+def test_a_fetch_of_a_restarted_follower_that_was_withdrawn_counts_no_more_if_it_arrives_late() -> None:
+    a = open_leader(record())
+    a.waits(6)
+    a.does(Withdraw("b", "db", "b2", 5, 1))
+    live = {**a.replica.site.tick.live, "b": Registered("db", "b2")}
+    contacts = {"b": Contact(a.now_us, a.now_us, a.now_us)}
+    assert not served(a.does(Tick(0, live, contacts)))
+    a.does(fetch("b", 1, (11, 5), incarnation="b2"))
+    assert not served(a.does(Tick(0, live, contacts)))
+
+
+def test_a_withdrawal_from_another_epoch_says_nothing_about_this_one() -> None:
+    a = open_leader(record())
+    assert a.does(Withdraw("b", "db", "b1", 4, 9)) == []
+    a.waits(1)
+    a.does(fetch("b", 2, (11, 5)))
+    assert served(a.ticks(session=-1, contacts=a.hears("b")))
+
+
+def test_a_fetch_from_before_the_epoch_began_can_be_withdrawn() -> None:
+    a = Play("a", [(4, 0)], [(4, 0)], (10, 4))
+    a.ticks()
+    a.does(RecordSeen(7, record()))
+    a.does(fetch("b", 1, (10, 4), (4, 4)))
+    a.does(Withdraw("b", "db", "b1", 5, 1))
+    assert replies(a.does(Begun(5, (10, 4)))) == []
+
+
+def test_a_leader_whose_session_is_valid_serves_whoever_withdraws() -> None:
+    a = open_leader(record())
+    assert a.does(Withdraw("b", "db", "b1", 5, 1)) == []
+    assert a.does(Withdraw("c", "dc", "c1", 5, 1)) == []
+    a.waits(1)
+    assert served(a.ticks())
+
+
+def test_a_packet_that_answers_nothing_recent_does_not_let_a_leader_serve() -> None:
+    """It waited in a socket while this process was stopped."""
+    a = open_leader(record())
+    a.ticks(session=-1, contacts=a.hears("b c"))
+    before_us = a.now_us
+    a.waits(30)
+    assert not served(a.ticks(session=-1, contacts=dict.fromkeys("bc", Contact(0, a.now_us, before_us))))
+    a.does(fetch("b", 2, (11, 5)))
+    assert not served(a.ticks(session=-1, contacts=dict.fromkeys("bc", Contact(0, a.now_us, before_us))))
+    assert served(a.ticks(session=-1, contacts=a.hears("b")))
+
+
+def test_fetches_of_an_earlier_stream_are_void() -> None:
+    """The follower may have left while it was not connected."""
+    a = open_leader(record())
+    a.waits(6)
+    again = dict.fromkeys("bc", Contact(a.now_us, a.now_us, a.now_us))
+    assert not served(a.ticks(session=-1, contacts=again))
+    a.does(fetch("b", 2, (11, 5)))
+    assert served(a.ticks(session=-1, contacts=again))
 
 
 def served(effects: list[object]) -> bool:
@@ -274,7 +461,7 @@ def test_a_leader_that_nobody_hears_stops_serving_also_if_all_replicas_are_neede
     a = open_leader(record(isr="a b", replicas=("a", "b")))
     a.waits(4)
     assert not served(a.ticks(session=-1))
-    assert served(a.ticks(session=-1, heard={"b": a.now_us}))
+    assert served(a.ticks(session=-1, contacts=a.hears("b")))
 
 
 def test_a_leader_whose_followers_are_dead_serves_while_its_session_lasts() -> None:
@@ -284,11 +471,14 @@ def test_a_leader_whose_followers_are_dead_serves_while_its_session_lasts() -> N
         assert served(a.ticks(live="a"))
 
 
-def test_a_leader_with_the_only_copy_goes_on_without_etcd() -> None:
+def test_a_leader_with_the_only_copy_stops_when_its_session_is_over() -> None:
+    """Its topic may have been deleted, and created again elsewhere."""
     a = open_leader(record(isr="a", replicas=("a",), min_isr=1))
     for _ in range(10):
         a.waits(1)
-        assert served(a.ticks(session=-1))
+        assert served(a.ticks())
+    a.waits(5)
+    assert not served(a.ticks(session=-1))
 
 
 def test_an_epoch_that_could_not_begin_in_both_logs_is_known_in_the_one() -> None:
@@ -297,9 +487,26 @@ def test_an_epoch_that_could_not_begin_in_both_logs_is_known_in_the_one() -> Non
     a.does(RecordSeen(7, record()))
     a.does(RecordSeen(8, record("b", 6)))
     assert a.does(Begun(5, (10, None))) == []
+    assert a.writes(0, 11) == [Ask("b", fetch("a", 1, (11, 4), (5, 4), epoch=6))]
+
+
+def test_a_node_that_is_replaced_at_once_asks_the_next_leader_when_it_knows_what_it_has_begun_with() -> None:
+    """Otherwise it asks for what comes at the offset of the frame that is on its way to its own log."""
+    a = Play("a", [(4, 0)], [(4, 0)], (10, 4))
+    a.ticks()
+    assert a.does(RecordSeen(7, record())) == [Begin(5)]
+    assert a.does(RecordSeen(8, record("b", 6))) == [Follow("b", 6)]
+    assert a.does(Begun(5, (10, 4))) == []
     assert a.writes(0, 11) == []
-    asked = a.does(Unanswered())[0].fetch  # type: ignore[union-attr]
-    assert (asked.ends, asked.lasts) == ((11, 4), (5, 4))
+    assert a.writes(1, 5) == [Ask("b", fetch("a", 1, (11, 5), (5, 5), epoch=6))]
+
+
+def test_a_node_that_is_replaced_before_it_has_begun_asks_the_next_leader_all_the_same() -> None:
+    a = Play("a", [(4, 0)], [(4, 0)], (10, 4))
+    a.ticks()
+    a.does(RecordSeen(7, record()))
+    assert a.does(RecordSeen(8, record("b", 6))) == [Follow("b", 6)]
+    assert a.does(Begun(5, (None, None))) == [Ask("b", fetch("a", 1, (10, 4), (4, 4), epoch=6))]
 
 
 def test_a_leader_whose_epoch_is_over_follows() -> None:

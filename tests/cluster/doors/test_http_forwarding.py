@@ -144,7 +144,7 @@ def test_a_stream_has_what_comes_and_no_more_than_it_may_hold(door: Door, topic:
     sent = door.published(topic, *"abcdef")
     query = {"topics": topic, "consumer": "s", "max_in_flight": "4", "as": "text"}
     got: list[dict[str, Any]] = []
-    with door.http.stream("GET", "/v1/groups/streamed/stream", params=query) as events:
+    with door.http.stream("POST", "/v1/groups/streamed/stream", params=query) as events:
         lines = events.iter_lines()
         while len(got) < 4:
             got += _message(next(lines))
@@ -160,7 +160,7 @@ def _message(line: str) -> list[dict[str, Any]]:
 
 def test_what_a_client_that_is_gone_had_asked_for_comes_to_others(door: Door, topic: str) -> None:
     door.polled(topic, group="gone")
-    with door.http.stream("GET", "/v1/groups/gone/stream", params={"topics": topic, "consumer": "c"}) as events:
+    with door.http.stream("POST", "/v1/groups/gone/stream", params={"topics": topic, "consumer": "c"}) as events:
         next(events.iter_lines())
     sent = door.published(topic, *"abc")
     assert {message["id"] for message in door.polled_all(topic, 3, group="gone", consumer="c")} == set(sent)

@@ -18,9 +18,13 @@ from cluster_doors import Door
 from cluster_nodes import LocalCluster, found
 from cluster_processes import cluster as processes
 from etcd_support import needs_etcd
+from penstock.batch import Batch
 from penstock.client.cluster_requests import DrainNode, ElectLeaders, Reassign
+from penstock.client.identified import Identity
 from penstock.client.placement import FindPlacement
-from penstock.net.connecting import transport_to
+from penstock.message import Message
+from penstock.net.connecting import connect_async, transport_to
+from penstock.server.access_file import add_key
 from penstock.server.config import Address
 from penstock.server.keys import make
 
@@ -83,7 +87,7 @@ def test_a_stream_at_another_node_goes_on_when_a_leader_is_killed(tmp_path: Path
         with (
             httpx.Client(base_url=f"http://{door.http}", timeout=40) as http,
             httpx.Client(base_url=f"http://{other.http}", timeout=40) as elsewhere,
-            http.stream("GET", "/v1/groups/g/stream", params={"topics": "t", "consumer": "c", "as": "text"}) as stream,
+            http.stream("POST", "/v1/groups/g/stream", params={"topics": "t", "consumer": "c", "as": "text"}) as stream,
         ):
             events = _events(stream.iter_lines())
             for number in range(3):
@@ -162,3 +166,27 @@ def test_rights_are_checked_before_anything_is_forwarded(guarded: tuple[Door, st
     assert door.fails("POST", "/v1/groups/mine/poll", {"topics": ["yours"]}) == denied
     assert door.fails("POST", "/v1/groups/yours/poll", {"topics": ["mine"]}) == denied
     assert door.fails("GET", "/v1/topics/yours/messages") == denied
+
+
+def test_in_a_cluster_with_keys_work_under_an_identity_finds_what_it_has_stored(tmp_path: Path, etcd: str) -> None:
+    key, kept = make("spark")
+    file = tmp_path / "access.yaml"
+    add_key(file, kept)
+    cluster = LocalCluster(tmp_path, etcd)
+
+    async def work() -> None:
+        async with await connect_async(f"penstock://{cluster.nodes['a'].native}", key=key) as client:
+            await client.create_topic("t", 1)
+            batch = Batch.from_messages([Message(value, timestamp=1) for value in (b"a", b"b")], 1)
+            for _ in range(2):
+                async with client.identified("t", Identity(9)) as writer:
+                    await writer.put(0, batch)
+                    await writer.finish()
+                    assert [place.messages for place in await writer.places(0)] == [2]
+            assert [message.value async for message in client.reader("t")] == [b"a", b"b"]
+
+    try:
+        cluster.start("a", access=str(file))
+        cluster.run(work())
+    finally:
+        cluster.close()

@@ -115,7 +115,9 @@ def test_a_commit_that_etcd_says_it_has_not_carried_out_is_told_so(
 
 
 def test_a_read_goes_to_the_next_member_and_later_ones_stay_there() -> None:
-    items = answered({"header": HEADER, "kvs": [{"key": "L2E=", "value": "MQ==", "mod_revision": "3"}]})
+    items = answered(
+        {"header": HEADER, "kvs": [{"key": "L2E=", "value": "MQ==", "mod_revision": "3", "create_revision": "2"}]}
+    )
     unavailable = failed(14, "etcdserver: leader changed", "503 Service Unavailable")
     with (
         pretending(range=lambda _: unavailable) as first,
@@ -126,7 +128,7 @@ def test_a_read_goes_to_the_next_member_and_later_ones_stay_there() -> None:
         async def work() -> None:
             async with opened([first.address, leaderless.address, last.address]) as store:
                 for _ in range(2):
-                    assert (await store.get("/a")).items["/a"] == ("/a", b"1", 3)
+                    assert (await store.get("/a")).items["/a"] == ("/a", b"1", 3, 2)
                 assert await store.commit({}, [Put("/a", b"2")]) == Won(6)
             assert first.paths == ["/v3/maintenance/status", "/v3/kv/range"]
             # Nothing is asked of a member that has no leader.

@@ -16,6 +16,7 @@ from penstock.cluster.etcd.store import ABSENT, Changes, Item, Lost, Put, Snapsh
 from penstock.cluster.etcd.view import RECONCILE_US, Known, View
 from penstock.errors import EtcdReplaced, EtcdUnavailable, OutcomeUnknown, WatchBehind
 from penstock.testing import FakeEtcd, ManualTime
+from penstock.testing.fake_etcd import FakeStore
 
 SECOND_US = 1_000_000
 
@@ -62,12 +63,12 @@ def test_what_is_there_comes_as_a_change_from_nothing_and_then_what_happens() ->
         partitions: list[Known] = []
         here.view.on_change("/v/partitions/", partitions.append)
         await here.view.start()
-        item = Item("/v/a", b"1", first)
+        item = Item("/v/a", b"1", first, first)
         assert here.told == [Known("/v/a", None, item)]
         second = here.put("/v/partitions/7", b"2")
         here.delete("/v/a")
         await here.settled()
-        made = Item("/v/partitions/7", b"2", second)
+        made = Item("/v/partitions/7", b"2", second, second)
         assert here.told[1:] == [Known("/v/partitions/7", None, made), Known("/v/a", item, None)]
         assert partitions == [Known("/v/partitions/7", None, made)]
         assert here.view.items == {"/v/partitions/7": made}
@@ -276,34 +277,6 @@ def test_what_a_watch_tells_after_a_read_knew_better_is_left_alone() -> None:
         # It was late, and told all the same: no reason to make it anew.
         await here.time.pass_us(2 * RECONCILE_US)
         assert held[0].watched == 1
-        await here.view.close()
-
-    run(work)
-
-
-def test_of_two_reads_that_overtake_each_other_the_older_one_is_left_alone() -> None:
-    async def work() -> None:
-        held: list[Held] = []
-
-        def store(etcd: FakeEtcd) -> Held:
-            held.append(Held(etcd.store()))
-            return held[0]
-
-        here = Here(store)
-        await here.view.start()
-        here.etcd.deaf = held[0].holding = True
-        here.put("/v/a", b"1")
-        older = asyncio.create_task(here.view.refresh())
-        await here.settled()
-        here.delete("/v/a")
-        newer = asyncio.create_task(here.view.refresh())
-        await here.settled()
-        held[0].gates[1].set()
-        await newer
-        held[0].gates[0].set()
-        await older
-        assert here.values() == {}
-        assert here.told == []
         await here.view.close()
 
     run(work)
@@ -536,7 +509,7 @@ def once(seed: int) -> None:
             match chance.randrange(12):
                 case 0 | 1 | 2 | 3:
                     revision = here.put(key, b"x")
-                    truth.happened(key, Item(key, b"x", revision), revision)
+                    truth.happened(key, here.etcd.read(key).items[key], revision)
                 case 4 | 5:
                     if key in here.etcd.read("/v/").items:
                         here.delete(key)
@@ -569,7 +542,7 @@ def once(seed: int) -> None:
         # A watch that went deaf after all was known is found out by what it does not tell.
         for value, wait_us in ((b"last but one", RECONCILE_US + 2 * SECOND_US), (b"last", 0)):
             revision = here.put("/v/z", value)
-            truth.happened("/v/z", Item("/v/z", value, revision), revision)
+            truth.happened("/v/z", here.etcd.read("/v/z").items["/v/z"], revision)
             await here.time.pass_us(wait_us)
             assert here.values()["/v/z"] == value
         assert not here.view._failed.done()
@@ -588,3 +561,48 @@ def test_whatever_happens_no_key_goes_back_and_in_the_end_everything_is_known(
         except BaseException as error:
             error.add_note(f"replay: pytest {request.node.nodeid} --seed {seed}")
             raise
+
+
+def test_callers_share_a_full_read_that_begins_after_they_have_called() -> None:
+    began: list[asyncio.Event] = []
+
+    class Slow(FakeStore):
+        async def get(self, prefix: str) -> Snapshot:
+            answered = asyncio.Event()
+            found = await super().get(prefix)
+            began.append(answered)
+            await answered.wait()
+            return found
+
+    async def work(here: Here) -> None:
+        first = asyncio.ensure_future(here.view.refresh())
+        await here.settled()
+        here.put("/v/a", b"1")
+        # These must not be content with the first one.
+        others = [asyncio.ensure_future(here.view.refresh()) for _ in range(1_000)]
+        await here.settled()
+        assert len(began) == 1
+        began[0].set()
+        await first
+        await here.settled()
+        assert (here.values(), len(began)) == ({}, 2)
+        others[0].cancel()
+        began[1].set()
+        await asyncio.gather(*others[1:])
+        assert (here.values(), len(began)) == ({"/v/a": b"1"}, 2)
+
+    on_view(work, Slow)
+
+
+def test_each_caller_of_a_full_read_that_fails_receives_the_error() -> None:
+    class Away(FakeStore):
+        async def get(self, prefix: str) -> Snapshot:
+            raise EtcdUnavailable("etcd does not answer")
+
+    async def work(here: Here) -> None:
+        outcomes = await asyncio.gather(*[here.view.refresh() for _ in range(3)], return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [EtcdUnavailable] * 3
+        with pytest.raises(EtcdUnavailable):
+            await here.view.refresh()
+
+    on_view(work, Away)

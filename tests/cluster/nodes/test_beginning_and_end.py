@@ -16,8 +16,10 @@ from etcd_support import run as run_on_a_loop
 from penstock.cluster.etcd.process import EtcdProcess
 from penstock.cluster.keys import Keys
 from penstock.errors import EtcdUnavailable, EtcdVersionRefused, Fatal
+from penstock.net.singles import Singles
 from penstock.server import server as server_module
 from penstock.server.config import Address, Config
+from penstock.server.forwarding import forwarding as forwarding_module
 from penstock.server.server import Ready, Server
 
 
@@ -143,3 +145,28 @@ def test_a_node_that_can_not_go_on_ends_its_session_before_anything_else(
 
     run_on_a_loop(main)
     assert "were not answered" not in caplog.text
+
+
+@needs_etcd
+def test_a_node_stops_though_a_forwarded_publish_finds_no_leader(
+    tmp_path: Path, etcd: EtcdProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding_module, "_UNSENT_S", 0.01)
+    close, began = Singles.close, list[Singles]()
+
+    async def hang_once(singles: Singles) -> None:
+        if not began:
+            began.append(singles)
+            await asyncio.Event().wait()
+        await close(singles)
+
+    monkeypatch.setattr(Singles, "close", hang_once)
+
+    async def main() -> None:
+        running = Running(server(tmp_path, etcd.address))
+        await running.ready
+        running.server.stop()
+        await running.task
+        assert began
+
+    run_on_a_loop(main)

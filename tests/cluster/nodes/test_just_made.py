@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import cycle
 
 import pytest
 
@@ -56,13 +57,16 @@ def test_whoever_asks_for_topics_that_are_not_there_keeps_etcd_from_nothing_else
     monkeypatch.setattr(View, "knows", knows)
 
     async def work() -> None:
-        node = await RemoteTransport.to(place_of(cluster.nodes["a"].native), SystemClock(), patience_s=0)
+        place = place_of(cluster.nodes["a"].native)
+        # Of each connection, few calls are carried out at once.
+        nodes = [await RemoteTransport.to(place, SystemClock(), patience_s=0) for _ in range(16)]
         try:
             asked = [("same",), ("../other",), ("x" * 5_000,)] * 50 + [(f"other-{number}",) for number in range(200)]
-            found = await asyncio.gather(*[node.call(FindPlacement(topics)) for topics in asked])
-            assert not any(each.topics for each in found)
+            calls = [node.call(FindPlacement(topics)) for node, topics in zip(cycle(nodes), asked, strict=False)]
+            assert not any(each.topics for each in await asyncio.gather(*calls))
         finally:
-            await node.close()
+            for node in nodes:
+                await node.close()
 
     cluster.run(work())
     assert max(at_once) == 2

@@ -7,18 +7,12 @@ import asyncio
 import pytest
 
 import penstock
-from cluster_nodes import LocalCluster, found
+from cluster_nodes import LocalCluster, found, node_of
 from penstock.broker.recollection import Recollection
 from penstock.client.cluster_requests import ElectLeaders
 from penstock.cluster import node as node_module
-from penstock.cluster.node import Node
 
 MESSAGES = 600
-
-
-def node_of(cluster: LocalCluster, name: str) -> Node:
-    """Behind the doors."""
-    return cluster.nodes[name].server._doors[0].feeding.changed.__self__  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 import penstock
 from cluster_nodes import LocalCluster, found
 from penstock.client.cluster_requests import ClusterReport, DrainNode, ElectLeaders, Reassign, UndrainNode
+from penstock.cluster.moves import Moves
 from penstock.errors import InvalidInput, InvalidSetting, NodeNotFound, NotEnoughReplicas
 
 
@@ -62,6 +63,38 @@ def test_with_moves_its_replicas_go_elsewhere_if_there_are_nodes_for_them(cluste
     assert [move.number for move in moves] == [0, 1, 2]
     report = cluster.until(lambda report: not any("c" in each.replicas for each in report.partitions))
     assert all(sorted(each.replicas) == ["a", "b", "d"] for each in report.partitions)
+
+
+def test_dead_letters_that_stayed_behind_leave_a_drained_node(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create("orders", 1)
+    with penstock.connect(cluster.address) as q, q.consumer("g", "orders", start="earliest", max_retries=0) as consumer:
+        q.publish("orders", "bad")
+        consumer.poll(1, wait="30s")[0].reject("bad")
+    cluster.until(lambda report: any(each.topic == "orders.dlq" for each in report.partitions))
+    with monkeypatch.context() as patch:
+        # As if the topic of the dead letters were created just after the moves were decided.
+        patch.setattr(Moves, "_taken_along", lambda self, wanted: wanted)
+        cluster.call(Reassign("orders", 0, ("a", "b")))
+    report = cluster.until(lambda report: len(found(report, "orders", 0).replicas) == 2)
+    assert "c" in found(report, "orders.dlq", 0).replicas
+    cluster.call(DrainNode("c", moves=True))
+    cluster.until(lambda report: not any("c" in each.replicas for each in report.partitions))
+
+
+def test_dead_letters_of_partitions_that_are_gone_leave_a_drained_node(cluster: LocalCluster) -> None:
+    cluster.create("orders", 3)
+    with penstock.connect(cluster.address) as q, q.consumer("g", "orders", start="earliest", max_retries=0) as consumer:
+        q.publish("orders", "bad", partition=2)
+        consumer.poll(1, wait="30s")[0].reject("bad")
+        cluster.until(lambda report: any(each.topic == "orders.dlq" for each in report.partitions))
+        q.delete_topic("orders")
+        q.create_topic("orders", partitions=1, replicas=2)
+    cluster.start("d")
+    cluster.call(DrainNode("c", moves=True))
+    report = cluster.until(lambda report: not any("c" in each.replicas for each in report.partitions))
+    assert set(found(report, "orders.dlq", 2).replicas) == {"a", "b", "d"}
 
 
 def test_a_node_that_is_gone_for_good_is_emptied_too(cluster: LocalCluster) -> None:

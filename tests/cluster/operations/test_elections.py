@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from cluster_nodes import LocalCluster, found
-from penstock.client.cluster_requests import ClusterReport, ElectLeaders, Reassign
+from penstock.client.cluster_requests import ClusterReport, ElectLeaders, FollowerReport, Reassign
 from penstock.errors import (
     InvalidInput,
     LogTruncated,
@@ -130,6 +130,50 @@ def test_what_an_unclean_election_would_be_is_told_of_all_that_nobody_in_sync_is
     assert found(report, "bills", 0).leader == ""
     with pytest.raises(NotEnoughReplicas):
         cluster.call(ElectLeaders(None, is_unclean=True, is_dry=True))
+
+
+def test_groups_that_had_come_further_than_the_elected_copy_get_what_is_published_since(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of both logs a copy gets 2 MiB at a time: it has all deliveries long before it has all messages."""
+    cluster.create("t", 1, replicas=1, min_isr=1)
+    (leader,) = cluster.partition("t", 0).replicas
+    follower = min(set(cluster.nodes) - {leader})
+    with penstock.connect("penstock://" + cluster.nodes[follower].native) as q:
+        with q.producer("t") as producer:
+            for _ in range(300):
+                producer.send(bytes(20_000))
+        with q.consumer("g", "t", start="earliest") as consumer:
+            for _, message in zip(range(300), consumer, strict=False):
+                message.ack()
+    cluster.call(Reassign("t", 0, (follower,), throttle=64 * 1024))
+    cluster.until(
+        lambda report: any(each.node == follower and has_begun(each) for each in found(report, "t", 0).followers)
+    )
+    cluster.stop(leader)
+    cluster.until(lambda report: found(report, "t", 0).leader == "")
+    (would,) = cluster.call(ElectLeaders("t", 0, follower, is_unclean=True, is_dry=True))
+    reached = would.groups["g"]
+    assert 0 < would.end < reached <= 301
+    assert f"Groups that had come further are set back to offset {would.end}: g (at offset {reached})" in would.loses
+    assert cluster.call(ElectLeaders("t", 0, follower, is_unclean=True)) == [would]
+    cluster.until(lambda report: found(report, "t", 0).leader == follower)
+    sent = [b"%d" % number for number in range(400)]
+    with penstock.connect("penstock://" + cluster.nodes[follower].native) as q:
+        for value in sent:
+            q.publish("t", value)
+        with q.consumer("g", "t") as consumer:
+            got = []
+            for _, message in zip(sent, consumer, strict=False):
+                got.append(message.value)
+                message.ack()
+    assert got == sent
+    assert f"group g is set back from offset {reached} to {would.end} of t:0" in caplog.text
+
+
+def has_begun(follower: FollowerReport) -> bool:
+    """It has what came with the first answer, and waits for the next."""
+    return 0 < follower.messages_behind < 300
 
 
 def is_on(report: ClusterReport, topic: str, nodes: tuple[str, ...]) -> bool:

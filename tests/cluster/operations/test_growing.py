@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 import penstock
 from cluster_nodes import LocalCluster
-from penstock.broker.catalog import Catalog
 from penstock.client.requests import ChangeTopic, TopicInfo
 from penstock.cluster.catalog import ClusterCatalog
 from penstock.net.connecting import transport_to
@@ -63,7 +63,7 @@ def test_two_nodes_that_grow_a_topic_at_the_same_time_do_it_once(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create("orders", 2)
-    draft, grown = ClusterCatalog.draft, ChangeTopic("orders", 4, {})
+    carry_out, grown = ClusterCatalog.carry_out, ChangeTopic("orders", 4, {})
     seen: list[int] = []
 
     async def ask(node: str) -> TopicInfo:
@@ -77,16 +77,16 @@ def test_two_nodes_that_grow_a_topic_at_the_same_time_do_it_once(
         await catalog._view.refresh()
         await asyncio.sleep(0)
 
-    def late(catalog: ClusterCatalog) -> Catalog:
-        """On a thread: this one has counted the partitions, and another node grows the topic before it goes on."""
+    async def late(catalog: ClusterCatalog, *given: Any, **named: Any) -> Any:
+        """This one has counted the partitions, and another node grows the topic before it goes on."""
         if not seen:
             seen.append(len(catalog.topic("orders").partitions))
-            cluster.run(ask("b"))
-            cluster.run(heard(catalog))
+            await ask("b")
+            await heard(catalog)
             assert len(catalog.topic("orders").partitions) == 4
-        return draft(catalog)
+        return await carry_out(catalog, *given, **named)
 
-    monkeypatch.setattr(ClusterCatalog, "draft", late)
+    monkeypatch.setattr(ClusterCatalog, "carry_out", late)
     assert len(cluster.run(ask("a")).partitions) == 4
     assert seen == [2]
     assert sum(each.topic == "orders" for each in cluster.report().partitions) == 4

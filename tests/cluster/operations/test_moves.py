@@ -165,6 +165,26 @@ def test_dead_letters_are_not_moved_on_their_own(cluster: LocalCluster) -> None:
         cluster.call(Reassign("orders.dlq", 0, ("a", "b")))
 
 
+def test_dead_letters_go_to_where_their_topic_was_created_again(cluster: LocalCluster) -> None:
+    cluster.create("orders", 1, replicas=1)
+    with penstock.connect(cluster.address) as q:
+        for value in ("first", "second"):
+            with q.consumer("g", "orders", start="earliest", max_retries=0) as consumer:
+                q.publish("orders", value)
+                consumer.poll(1, wait="30s")[0].reject(value)
+            until = time.monotonic() + WITHIN_S
+            while value not in {letter.reason for letter in q.dead_letters.list("orders")}:
+                assert time.monotonic() < until, f"{value} is buried nowhere"
+            if value == "first":
+                before = found(cluster.report(), "orders", 0).leader
+                q.delete_topic("orders")
+                cluster.create("orders", 1, replicas=1)
+                # There it would have less to do.
+                assert found(cluster.report(), "orders", 0).leader != before
+    report = cluster.until(lambda report: not any(each.target for each in report.partitions))
+    assert found(report, "orders.dlq", 0).leader == found(report, "orders", 0).leader
+
+
 def test_partitions_with_a_replica_on_a_node_that_is_gone_are_left_alone(cluster: LocalCluster) -> None:
     cluster.create("orders", 2)
     cluster.stop("c")

@@ -12,8 +12,8 @@ from penstock.cluster.core.record import PartitionRecord
 
 
 class Begin(Struct, frozen=True, gc=False):
-    """This node leads. Append to both logs the frame that begins the epoch, tell `Begun`, and `Wrote` as it gets to
-    disk. From now on appends are stamped with this epoch. Nobody is served yet."""
+    """This node leads. Append to both logs the frame that begins the epoch. Report `Begun` in any case, and `Wrote` as
+    the frames reach the disk. From now on appends are stamped with this epoch. The node serves no requests yet."""
 
     epoch: int
 
@@ -37,13 +37,15 @@ class Rest(Struct, frozen=True, gc=False):
 
 
 class Serve(Struct, frozen=True, gc=False):
-    """Writers and readers may be served while boot time is below that. A later one takes its place."""
+    """Writers and readers may be served while boot time is below that. A later one takes its place, also if it ends
+    sooner."""
 
     until_us: int
 
 
 class Hold(Struct, frozen=True, gc=False):
-    """Leadership is being handed over: take no writes until the next `Serve`. What was taken goes on."""
+    """Leadership is being handed over, or another node may lead by now: take no writes until the next `Serve`. What was
+    taken goes on."""
 
 
 class Committed(Struct, frozen=True, gc=False):
@@ -68,7 +70,7 @@ class Reset(Struct, frozen=True, gc=False):
 
 
 class Trim(Struct, frozen=True, gc=False):
-    """Delete what is below `start`, as the leader has."""
+    """Delete what is below `start`; report `Trimmed` once that is on disk. Followers do so before their leader."""
 
     log: int
     start: int

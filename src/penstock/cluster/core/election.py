@@ -7,14 +7,25 @@ never somebody who lacks what is committed. None always means: leave the record 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from penstock.cluster.core.events import Registered
+from penstock.cluster.core.extent import Both
 from penstock.cluster.core.record import Member, PartitionRecord
 from penstock.errors import InvalidInput
 
 Live = Mapping[str, Registered]
+
+
+class Copy(NamedTuple):
+    """How far a copy goes. One of a later epoch has more of what is committed, also if it is shorter."""
+
+    last_epoch: int
+    ends: Both
+
+
 # Among nodes that can lead, the one for whom this is lowest; of equals the first replica.
 Rank = Callable[[str], int]
 
@@ -35,17 +46,33 @@ def first(topic: str, number: int, replicas: Sequence[str], min_isr: int, live: 
 
 
 def elect(record: PartitionRecord, live: Live, rank: Rank = _equal) -> PartitionRecord | None:
-    """Another leader, if the one there is has died, or was started again; None too if nobody can be elected.
+    """Another leader, if the one there is has died, or was started again; None too if nobody can be elected. After etcd
+    was restored, the first leader is elected by `elect_furthest`: the ISR is that of the backup, and proves nothing.
 
     Who is in the ISR stays in it. To take out the dead is up to the new leader: should that one be gone too, what only
     the dead one has is not given up for lost.
     """
-    if is_led(record, live):
+    if is_led(record, live) or record.is_fenced:
         return None
     leader = min(_candidates(record, live), key=rank, default=None)
     if leader is None:
         return None
     return record.elected(leader, live[leader].incarnation, record.isr)
+
+
+def elect_furthest(record: PartitionRecord, copies: Mapping[str, Copy], live: Live) -> PartitionRecord | None:
+    """The first leader after etcd was restored. The ISR is that of the backup, and members of it may lack what was
+    committed since; replicas outside of it may have all. So the copy that goes furthest leads, and the others join the
+    ISR again when they have caught up. An empty copy leads only if it is in the ISR."""
+    able = [
+        node
+        for node in record.hosting
+        if node in live and node in copies and (copies[node].last_epoch or record.is_in_sync(node, live[node].disk))
+    ]
+    if not able:
+        return None
+    leader = max(able, key=lambda node: (copies[node].last_epoch, copies[node].ends))
+    return record.elected(leader, live[leader].incarnation, (Member(leader, live[leader].disk),))
 
 
 def prefer(record: PartitionRecord, live: Live) -> PartitionRecord | None:
@@ -80,6 +107,16 @@ def reassign(record: PartitionRecord, target: Sequence[str], live: Live) -> Part
         return None
     leaving = tuple(node for node in record.hosting if node not in record.replicas and node not in target)
     return replace(record, target=tuple(target), leaving=leaving, successor=None)
+
+
+def move_beside(record: PartitionRecord, sibling: PartitionRecord, live: Live) -> PartitionRecord | None:
+    """Have the partition moved to where the sibling is or is to be, and to more of its own replicas if it needs more.
+    None if it is there, or goes there, or a node is not live that it would have to be copied to."""
+    beside, own = sibling.target or sibling.replicas, record.target or record.replicas
+    others = [node for node in own if node not in beside]
+    target = (*beside, *others[: max(record.min_isr - len(beside), 0)])
+    is_possible = len(target) >= record.min_isr and all(node in live or node in record.replicas for node in target)
+    return reassign(record, target, live) if is_possible and set(target) != set(own) else None
 
 
 def elect_unclean(record: PartitionRecord, node: str, live: Live) -> PartitionRecord:

@@ -7,15 +7,20 @@ or to where its own part of that epoch ends, and asks again, until they agree.
 Nor does it ever go back to before its log's start: what was there was committed, and deleted as such. A leader that has
 less is one that was; unless it was elected at the cost of what is committed.
 
-It asks only when all it has is on disk, so that a fetch acknowledges what it does not ask for.
+Nor does it cut anything off for a leader of a later generation, or one that has another epoch of the same number: etcd
+was restored from a backup in between, and a leader elected since then may lack committed data. The copy is quarantined
+until an operator decides.
+
+It fetches only when its whole log is on disk, and when it has deleted what the leader asked it to delete. So a fetch
+acknowledges both.
 """
 
 from __future__ import annotations
 
 from penstock.cluster.core.effects import Ask, Cut, Effect, Follow, Reread, Reset, Store, Trim, Wake
 from penstock.cluster.core.extent import LOGS
-from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, StartAt
-from penstock.cluster.core.record import PartitionRecord
+from penstock.cluster.core.messages import Data, Diverged, Fetch, Foreign, Part, Reply, StartAt
+from penstock.cluster.core.record import PartitionRecord, generation_of
 from penstock.cluster.core.site import Site
 
 
@@ -25,6 +30,8 @@ class Follower:
         self.leader = leader
         self.epoch = record.epoch
         self._unclean = max(record.unclean, default=0)
+        # It has what the leader lacks, of before etcd was set back.
+        self.is_quarantined = False
         # The number of the fetch that is not answered yet.
         self._asked: int | None = None
         # It was fenced, and does not ask before.
@@ -37,11 +44,14 @@ class Follower:
         if self._asked is not None or self._not_before_us or not site.is_settled:
             return
         messages, deliveries = site.logs
+        if messages.is_trimming or deliveries.is_trimming:
+            return
         site.request += 1
         self._asked = site.request
         ends = messages.durable, deliveries.durable
         lasts = messages.lineage.last, deliveries.lineage.last
-        fetch = Fetch(site.node, site.disk, site.incarnation, self.epoch, site.request, ends, lasts)
+        ids = messages.lineage.last_id, deliveries.lineage.last_id
+        fetch = Fetch(site.node, site.disk, site.incarnation, self.epoch, site.request, ends, lasts, site.starts, ids)
         out.append(Ask(self.leader, fetch))
 
     def unanswered(self, out: list[Effect]) -> None:
@@ -62,6 +72,9 @@ class Follower:
             out.append(Reread())
             out.append(Wake(self._not_before_us))
             return
+        if any(self._is_restored_over(log, reply.parts[log]) for log in LOGS):
+            self.is_quarantined = True
+            return
         known = self.site.committed
         self.site.committed = max(known[0], reply.committed[0]), max(known[1], reply.committed[1])
         for log in LOGS:
@@ -78,6 +91,18 @@ class Follower:
         own = self.site.logs[log]
         offset = part.start if isinstance(part, StartAt) else part.end if isinstance(part, Diverged) else own.start
         return offset < own.start and self._unclean <= own.lineage.last
+
+    def _is_restored_over(self, log: int, part: Part) -> bool:
+        """Return whether the leader's log goes another way since etcd was restored: what it lacks is not cut off."""
+        own = self.site.logs[log]
+        if isinstance(part, Foreign):
+            return True
+        return isinstance(part, Diverged | StartAt) and self.is_earlier(log) and own.start < own.end
+
+    def is_earlier(self, log: int) -> bool:
+        """Return whether etcd was restored since the last frame here was written. Before it was noticed, a node may
+        have led at an epoch that was used already: then the leader does not know that the logs part."""
+        return generation_of(self.site.logs[log].lineage.last) < generation_of(self.epoch)
 
     def _take(self, log: int, part: Part, out: list[Effect]) -> None:
         own = self.site.logs[log]
@@ -104,6 +129,6 @@ class Follower:
 
     def _trim(self, log: int, start: int, out: list[Effect]) -> None:
         own = self.site.logs[log]
-        if own.start < start <= own.end and not own.is_busy:
-            own.trim(start)
+        if own.trimming_to < start <= own.end and not own.is_busy:
+            own.trimming_to = start
             out.append(Trim(log, start))

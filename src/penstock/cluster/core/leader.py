@@ -3,16 +3,19 @@
 High watermark of a log: as far as it is on the disks of the leader and of all voters. It stands still while the ISR is
 smaller than `min_isr`. It counts only beyond the frame that began this epoch: what lies below may have been on as many
 disks before, and yet have been replaced by the leader of an epoch in between.
+
+Low watermark of a log, its start: all voters delete what retention no longer needs, and the leader deletes it last. So
+the next leader holds nothing that this leader has deleted: the start of a log never goes back.
 """
 
 from __future__ import annotations
 
 from penstock.cluster.core.ballot import Ballot
-from penstock.cluster.core.effects import Begin, Committed, Effect, Hold, Reread, Serve, Wake
+from penstock.cluster.core.effects import Begin, Committed, Effect, Hold, Reread, Serve, Trim, Wake
 from penstock.cluster.core.events import Begun
 from penstock.cluster.core.extent import LOGS, Both
 from penstock.cluster.core.membership import in_sync
-from penstock.cluster.core.messages import Data, Diverged, Fetch, Part, Reply, StartAt
+from penstock.cluster.core.messages import Data, Diverged, Fetch, Foreign, Part, Reply, StartAt, Withdraw
 from penstock.cluster.core.progress import Progress
 from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.core.site import Site
@@ -30,8 +33,17 @@ class Leader:
         self.is_open = False
         self.until_us = 0
         self.began_us = now_us
+        # Where the logs are to begin, on all replicas.
+        self.starts = list(site.starts)
+        for own in site.logs:
+            # What this node had begun to delete as a follower is done before the epoch begins, or is not done.
+            own.trimming_to = own.start
         self._succession = Succession(site)
-        self._early: dict[str, Fetch] = {}
+        # Fetches from before the epoch has begun here, and when they arrived.
+        self._early: dict[str, tuple[int, Fetch]] = {}
+        # By follower: the incarnation that withdrew, and its last fetch until then.
+        self._withdrawn: dict[str, tuple[str, int]] = {}
+        site.beginning += 1
         out.append(Begin(self.epoch))
 
     @property
@@ -47,25 +59,38 @@ class Leader:
         self.firsts = messages, deliveries
         committed = self.site.committed
         self.site.committed = min(committed[0], messages), min(committed[1], deliveries)
+        self.starts = list(self.site.starts)
         early, self._early = self._early, {}
-        for fetch in early.values():
-            self.fetched(now_us, fetch, out)
+        for arrived_us, fetch in early.values():
+            self.fetched(now_us, fetch, out, arrived_us)
         self.advance(now_us, out)
 
     def wrote(self, now_us: int, out: list[Effect]) -> None:
         self.advance(now_us, out)
-        for node, progress in self.followers.items():
-            if progress.is_waiting:
-                self._answer(node, progress, out)
+        self._answer_held(out)
 
-    def fetched(self, now_us: int, fetch: Fetch, out: list[Effect]) -> None:
+    def expired(self, now_us: int, log: int, start: int, out: list[Effect]) -> None:
+        assert start <= self.site.committed[log], f"log {log} is not committed up to {start}, and must not be deleted"
+        if start > self.starts[log]:
+            self.starts[log] = start
+            self._answer_held(out)
+            self._trim(out)
+
+    def fetched(self, now_us: int, fetch: Fetch, out: list[Effect], arrived_us: int | None = None) -> None:
         if not self._is_welcome(fetch):
+            held = self.followers.get(fetch.node)
+            if held is not None and held.incarnation == fetch.incarnation:
+                # The follower no longer waits for its earlier fetch: a reply to that one would replace this one.
+                held.withdraw(fetch.request)
             out.append(Reply(fetch.node, fetch.incarnation, self.epoch, fetch.request, is_fenced=True))
             out.append(Reread())
             return
+        incarnation, request = self._withdrawn.get(fetch.node, ("", 0))
+        if fetch.incarnation == incarnation and fetch.request <= request:
+            return
         if self.firsts is None:
             # What is in its own logs is not known for sure before the epoch has begun.
-            self._early[fetch.node] = fetch
+            self._early[fetch.node] = now_us, fetch
             return
         progress = self.followers.get(fetch.node)
         if progress is None or (progress.incarnation, progress.disk) != (fetch.incarnation, fetch.disk):
@@ -74,18 +99,30 @@ class Leader:
             # A late one; it has asked again since.
             return
         progress.request = fetch.request
-        progress.heard_us = now_us
+        progress.fetched_us = now_us if arrived_us is None else arrived_us
         parts = self._compare(0, fetch), self._compare(1, fetch)
         if parts != (None, None):
             progress.is_waiting = False
             self._reply(fetch.node, progress, parts, out)
             return
         progress.is_waiting = True
+        progress.starts = fetch.starts
         progress.fetched(now_us, fetch.ends, self.site.ends)
         self._answer(fetch.node, progress, out)
         self.advance(now_us, out)
         if self.is_handing_over or not self.ballot.record.is_in_sync(fetch.node, fetch.disk):
             self.review(now_us, out)
+
+    def withdrawn(self, now_us: int, event: Withdraw, out: list[Effect]) -> None:
+        """The follower follows another leader, or none: it has seen a newer record than this node."""
+        if event.epoch != self.epoch:
+            return
+        # The withdrawal may be ahead of the fetch that it is about.
+        self._withdrawn[event.node] = event.incarnation, event.request
+        progress = self.followers.get(event.node)
+        if progress is not None and progress.incarnation == event.incarnation:
+            progress.withdraw(event.request)
+            self._serve(now_us, out)
 
     def seen(self, now_us: int, revision: int, record: PartitionRecord, out: list[Effect]) -> None:
         """A newer record of the same epoch."""
@@ -105,10 +142,10 @@ class Leader:
             self.review(now_us, out)
 
     def ticked(self, now_us: int, out: list[Effect]) -> None:
-        heard, ends = self.site.tick.heard_us, self.site.ends
+        contacts, ends = self.site.tick.contacts, self.site.ends
         for node, progress in self.followers.items():
-            if node in heard:
-                progress.heard(heard[node], ends)
+            if node in contacts:
+                progress.contacted(contacts[node], ends)
         self.review(now_us, out)
         self._serve(now_us, out)
 
@@ -129,6 +166,8 @@ class Leader:
         if not self.is_open:
             if messages <= self.firsts[0] or deliveries <= self.firsts[1]:
                 return
+            if not all(followers[voter.node].begins_at(self.site.starts) for voter in self.ballot.voters):
+                return
             self.is_open = True
             self._serve(now_us, out)
         before = self.site.committed
@@ -136,6 +175,25 @@ class Leader:
         for log in LOGS:
             if after[log] > before[log]:
                 out.append(Committed(log, after[log]))
+        self._trim(out)
+
+    def _trim(self, out: list[Effect]) -> None:
+        """Delete what all voters have deleted."""
+        if not self.is_open:
+            return
+        for log, own in enumerate(self.site.logs):
+            start = self.starts[log]
+            if start <= own.trimming_to:
+                continue
+            for voter in self.ballot.voters:
+                progress = self.followers.get(voter.node)
+                if progress is None or progress.disk != voter.disk:
+                    return
+                if progress.starts is not None:
+                    start = min(start, progress.starts[log])
+            if start > own.trimming_to:
+                own.trimming_to = start
+                out.append(Trim(log, start))
 
     def review(self, now_us: int, out: list[Effect]) -> None:
         """Propose what the record should be, if it is not, or may not be, and nothing is being proposed."""
@@ -153,26 +211,32 @@ class Leader:
             self.ballot.propose(wanted, out)
 
     def _serve(self, now_us: int, out: list[Effect]) -> None:
-        if self.is_open and not self.is_handing_over:
-            until_us = self._trusted_until(now_us)
-            if until_us > max(self.until_us, now_us):
-                self.until_us = until_us
-                out.append(Serve(until_us))
+        """Extend the right to serve, or end it: the follower that it rested on may have left."""
+        if not self.is_open or self.is_handing_over:
+            return
+        before_us, self.until_us = self.until_us, self._trusted_until()
+        if self.until_us > now_us:
+            if self.until_us != before_us:
+                out.append(Serve(self.until_us))
+        elif before_us > now_us:
+            out.append(Hold())
 
-    def _trusted_until(self, now_us: int) -> int:
-        """By the session; or, should etcd be out of reach, because so many replicas still fetch at this epoch that too
-        few are left for anybody else to begin another. What is at stake is only how long clients are kept from looking
-        for the new leader: nothing is committed without them.
+    def _trusted_until(self) -> int:
+        """By the session; or, should etcd be out of reach, because so many replicas still follow at this epoch that too
+        few are left for another leader to begin a later one.
+
+        Both count from when this node sent the question, not from when the answer arrived: an answer may have waited in
+        a socket while this process was stopped. What is at stake are old reads and publishes with `acks=leader`, which
+        a new leader does not have: nothing is committed without the followers.
 
         One follower at least: the record may be old, and those who have left this leader may have got others to join
-        them. Only if nobody else has a copy, nobody can take over.
+        them. So a partition with one replica is served by the session alone; its topic may have been deleted, and
+        created again elsewhere.
         """
         record, timing = self.ballot.record, self.site.timing
-        if len(record.hosting) == 1:
-            return now_us + timing.trust_us
         needed = max(len(record.hosting) - record.min_isr, 1)
-        heard = sorted((p.heard_us for p in self.followers.values() if p.ends is not None), reverse=True)
-        by_followers = heard[needed - 1] + timing.trust_us if len(heard) >= needed else 0
+        confirmed = sorted((p.confirmed_us for p in self.followers.values() if p.ends is not None), reverse=True)
+        by_followers = confirmed[needed - 1] + timing.trust_us if len(confirmed) >= needed else 0
         return max(self.site.tick.session_until_us, by_followers)
 
     # ---- fetches
@@ -194,14 +258,17 @@ class Leader:
         epoch, epoch_end = own.lineage.end_of(last, own.end)
         if epoch == 0:
             return StartAt(own.start)
+        own_id, id = own.lineage.id_of(last), fetch.ids[log]
+        if own_id and id and own_id != id:
+            return Foreign()
         return None if epoch == last and end <= epoch_end else Diverged(epoch, epoch_end)
 
     def _answer(self, node: str, progress: Progress, out: list[Effect]) -> None:
-        """Tell the follower what it does not have, or hold its fetch."""
+        """Reply with what the follower lacks or has to delete. Hold the fetch if there is nothing to send."""
         ends = progress.ends
         assert ends is not None
         messages, deliveries = self.site.logs
-        if messages.end == ends[0] and deliveries.end == ends[1]:
+        if messages.end == ends[0] and deliveries.end == ends[1] and not self._is_to_trim(ends, progress.starts):
             return
         progress.is_waiting = False
         parts = (
@@ -210,9 +277,17 @@ class Leader:
         )
         self._reply(node, progress, parts, out)
 
+    def _answer_held(self, out: list[Effect]) -> None:
+        for node, progress in self.followers.items():
+            if progress.is_waiting:
+                self._answer(node, progress, out)
+
+    def _is_to_trim(self, ends: Both, starts: Both | None) -> bool:
+        """Return whether the follower has to trim. It trims before it fetches again, so no reply repeats the order."""
+        return starts is not None and any(starts[log] < self.starts[log] <= ends[log] for log in LOGS)
+
     def _reply(self, node: str, progress: Progress, parts: tuple[Part, Part], out: list[Effect]) -> None:
         site = self.site
-        reply = Reply(
-            node, progress.incarnation, self.epoch, progress.request, parts, site.committed, starts=site.starts
-        )
+        starts = self.starts[0], self.starts[1]
+        reply = Reply(node, progress.incarnation, self.epoch, progress.request, parts, site.committed, starts=starts)
         out.append(reply)

@@ -2,6 +2,8 @@
 
 Every epoch begins with a frame of its own, so no epoch is empty, and the last one is that of the log's last frame. Of
 which epoch was what lay right before the log's start stays known, even if nothing is left in the log.
+
+An epoch has an id, for its number may be used twice once etcd was restored from a backup. 0: not known.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from collections.abc import Iterable
 class Lineage:
     """Invariant: epochs and their first offsets both rise."""
 
-    __slots__ = ("_epochs", "_firsts")
+    __slots__ = ("_epochs", "_firsts", "_ids")
 
-    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self, entries: Iterable[tuple[int, int] | tuple[int, int, int]] = ()) -> None:
         self._epochs: list[int] = []
         self._firsts: list[int] = []
-        for epoch, first in entries:
-            self.add(epoch, first)
+        self._ids: list[int] = []
+        for entry in entries:
+            self.add(*entry)
 
     def __repr__(self) -> str:
         return f"Lineage({self.entries})"
@@ -33,7 +36,15 @@ class Lineage:
         """The epoch of the last frame; 0 if there is none."""
         return self._epochs[-1] if self._epochs else 0
 
-    def add(self, epoch: int, first: int) -> None:
+    @property
+    def last_id(self) -> int:
+        return self._ids[-1] if self._ids else 0
+
+    def id_of(self, epoch: int) -> int:
+        at = bisect_left(self._epochs, epoch)
+        return self._ids[at] if at < len(self._epochs) and self._epochs[at] == epoch else 0
+
+    def add(self, epoch: int, first: int, id: int = 0) -> None:
         """Frames from that offset on are of that epoch. That more of the last epoch follows is no news."""
         if self._epochs and epoch == self._epochs[-1]:
             return
@@ -41,6 +52,7 @@ class Lineage:
         assert not self._firsts or first > self._firsts[-1], f"epoch {epoch} begins at {first}, in {self}"
         self._epochs.append(epoch)
         self._firsts.append(first)
+        self._ids.append(id)
 
     def end_of(self, epoch: int, end: int) -> tuple[int, int]:
         """The largest epoch up to this one that is here, and where it ends in a log that ends at `end`.
@@ -63,10 +75,10 @@ class Lineage:
     def cut(self, offset: int) -> None:
         """The log ends at `offset` now."""
         until = bisect_left(self._firsts, offset)
-        del self._epochs[until:], self._firsts[until:]
+        del self._epochs[until:], self._firsts[until:], self._ids[until:]
 
     def trim(self, start: int) -> None:
         """The log begins at `start` now."""
         at = bisect_left(self._firsts, start) - 1
         if at > 0:
-            del self._epochs[:at], self._firsts[:at]
+            del self._epochs[:at], self._firsts[:at], self._ids[:at]

@@ -63,14 +63,15 @@ def _may_stay(now_us: int, leader: Leader, member: Member) -> bool:
 
 
 def _may_join(now_us: int, leader: Leader, node: str, progress: Progress) -> bool:
-    """It has all that is committed, and the beginning of this epoch, on the disk that it is registered with."""
+    """It has all that is committed, and the beginning of this epoch, on the disk that it is registered with; and has
+    deleted what the leader has, or is about to: if it is elected, no log's start goes back."""
     site, ends, firsts = leader.site, progress.ends, leader.firsts
     if ends is None or firsts is None or leader.ballot.record.is_in_sync(node, progress.disk):
         return False
     registered = site.tick.live.get(node)
     if registered is None or (registered.disk, registered.incarnation) != (progress.disk, progress.incarnation):
         return False
-    if now_us - progress.caught_up_us > site.timing.lag_us:
+    if now_us - progress.caught_up_us > site.timing.lag_us or not progress.begins_at(site.trimming_to):
         return False
     committed = site.committed
     return ends[0] >= max(committed[0], firsts[0] + 1) and ends[1] >= max(committed[1], firsts[1] + 1)

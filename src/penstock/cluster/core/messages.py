@@ -13,7 +13,11 @@ from penstock.cluster.core.extent import Both
 
 
 class Fetch(Struct, frozen=True, gc=False):
-    """Both logs from `ends` on, please: so far they are on my disk, with last frames of the epochs `lasts`."""
+    """Both logs from `ends` on, please: so far they are on my disk, with last frames of the epochs `lasts`.
+
+    `starts`: where the follower's logs begin, on disk. None if its build does not report that. `ids`: of the epochs
+    `lasts`; 0 if the follower does not know it.
+    """
 
     node: str
     disk: str
@@ -22,15 +26,29 @@ class Fetch(Struct, frozen=True, gc=False):
     request: int
     ends: Both
     lasts: Both
+    starts: Both | None = None
+    ids: Both = (0, 0)
+
+
+class Withdraw(Struct, frozen=True, gc=False):
+    """The sender no longer follows this leader at this epoch. Its fetches of the epoch, up to `request`, are void: they
+    no longer extend the leader's right to serve."""
+
+    node: str
+    disk: str
+    incarnation: str
+    epoch: int
+    request: int
 
 
 class Data(Struct, frozen=True, tag="data", gc=False):
     """Frames from `first` on. The leader's replica gives how much there is; what is sent may end sooner, and `epochs`
-    is filled in from the frames that are: each epoch among them, with its first offset."""
+    is filled in from the frames that are: each epoch among them, with its first offset. `ids` are those of `epochs`."""
 
     first: int
     end: int
     epochs: tuple[tuple[int, int], ...] = ()
+    ids: tuple[int, ...] = ()
 
 
 class Diverged(Struct, frozen=True, tag="diverged", gc=False):
@@ -46,7 +64,11 @@ class StartAt(Struct, frozen=True, tag="start", gc=False):
     start: int
 
 
-Part = Data | Diverged | StartAt | None
+class Foreign(Struct, frozen=True, tag="foreign", gc=False):
+    """I have an epoch of that number, and it is another: etcd was restored from a backup, and the number used twice."""
+
+
+Part = Data | Diverged | StartAt | Foreign | None
 
 
 class Reply(Struct, frozen=True, gc=False):
@@ -57,7 +79,7 @@ class Reply(Struct, frozen=True, gc=False):
     epoch: int
     request: int
     parts: tuple[Part, Part] = (None, None)
-    # How far all is committed, and where the leader's logs begin.
+    # How far all is committed, and where the logs of all replicas are to begin.
     committed: Both = (0, 0)
     starts: Both = (0, 0)
     # The fetch is of another epoch, or not from a replica: look at the record again.

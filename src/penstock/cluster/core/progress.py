@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.cluster.core.events import Contact
 from penstock.cluster.core.extent import Both
 
 
@@ -12,22 +13,29 @@ class Progress:
         "_goal",
         "_goal_us",
         "caught_up_us",
+        "confirmed_us",
         "disk",
         "ends",
-        "heard_us",
+        "fetched_us",
         "incarnation",
         "is_waiting",
         "request",
+        "starts",
     )
 
     def __init__(self, disk: str, incarnation: str, now_us: int) -> None:
         self.disk = disk
         self.incarnation = incarnation
         self.ends: Both | None = None
+        # Where its logs begin. None if its build does not report that.
+        self.starts: Both | None = None
         # The last fetch, and whether it is held until there is something to tell.
         self.request = 0
         self.is_waiting = False
-        self.heard_us = now_us
+        # When that fetch arrived; None after the follower has withdrawn it.
+        self.fetched_us: int | None = None
+        # The follower surely followed this leader at this time, by the leader's clock. 0: not known.
+        self.confirmed_us = 0
         self.caught_up_us = now_us
         self._goal: Both | None = None
         self._goal_us = now_us
@@ -41,9 +49,22 @@ class Progress:
         if ends == leaders:
             self.caught_up_us = now_us
 
-    def heard(self, heard_us: int, leaders: Both) -> None:
-        """Its node was heard to still wait for answers."""
-        if self.is_waiting and heard_us > self.heard_us:
-            self.heard_us = heard_us
-            if self.ends == leaders:
-                self.caught_up_us = heard_us
+    def begins_at(self, starts: Both) -> bool:
+        """Return whether both logs begin at these offsets or later. True if the follower's build does not report it."""
+        return self.starts is None or (self.starts[0] >= starts[0] and self.starts[1] >= starts[1])
+
+    def contacted(self, contact: Contact, leaders: Both) -> None:
+        """Its node is in contact. That counts only for fetches of the same stream which were not withdrawn."""
+        if self.fetched_us is None or self.fetched_us < contact.since_us:
+            return
+        self.confirmed_us = max(self.confirmed_us, contact.confirmed_us)
+        if self.is_waiting and self.ends == leaders:
+            self.caught_up_us = max(self.caught_up_us, contact.heard_us)
+
+    def withdraw(self, request: int) -> None:
+        """Forget its fetches up to that one, also if they arrive later."""
+        if request >= self.request:
+            self.request = request
+            self.is_waiting = False
+            self.fetched_us = None
+            self.confirmed_us = 0

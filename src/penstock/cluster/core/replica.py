@@ -13,6 +13,7 @@ from penstock.cluster.core.effects import Effect, Reread, Rest
 from penstock.cluster.core.events import (
     Begun,
     Event,
+    Expired,
     ProposalEnded,
     RecordSeen,
     Stored,
@@ -25,7 +26,7 @@ from penstock.cluster.core.events import (
 from penstock.cluster.core.extent import LOGS, Both
 from penstock.cluster.core.follower import Follower
 from penstock.cluster.core.leader import Leader
-from penstock.cluster.core.messages import Fetch, Reply
+from penstock.cluster.core.messages import Fetch, Reply, Withdraw
 from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.core.site import Site
 
@@ -37,6 +38,8 @@ class Replica:
         self.record: PartitionRecord | None = None
         # None while it rests: nobody leads, or it is not to follow.
         self.role: Leader | Follower | None = None
+        # Following would cut off data that may have been committed before etcd was restored. The copy may still lead.
+        self.is_quarantined = False
 
     def step(self, now_us: int, event: Event) -> list[Effect]:
         out: list[Effect] = []
@@ -66,9 +69,12 @@ class Replica:
         elif role is not None and role.epoch == record.epoch:
             if isinstance(role, Leader):
                 role.seen(now_us, event.revision, record, out)
+        elif self.is_quarantined and record.leader != site.node:
+            self._rest(is_host, out)
         elif record.leader != site.node:
             self.role = Follower(site, record.leader, record, out)
         elif record.incarnation == site.incarnation:
+            self.is_quarantined = False
             self.role = Leader(site, event.revision, record, now_us, out)
         else:
             self._rest(is_host, out)
@@ -76,6 +82,10 @@ class Replica:
     def _rest(self, is_host: bool, out: list[Effect]) -> None:
         self.role = None
         out.append(Rest(is_host, self.revision))
+
+    def _quarantine(self, out: list[Effect]) -> None:
+        self.is_quarantined = True
+        self._rest(True, out)
 
     # ---- its logs
 
@@ -87,17 +97,23 @@ class Replica:
             self._settled(out)
 
     def _begun(self, now_us: int, event: Begun, out: list[Effect]) -> None:
+        self.site.beginning -= 1
         for log in LOGS:
             own, first = self.site.logs[log], event.firsts[log]
             if first is not None:
-                own.lineage.add(event.epoch, first)
+                own.lineage.add(event.epoch, first, event.id)
                 own.end = max(own.end, first + 1)
         if isinstance(self.role, Leader):
             self.role.begun(now_us, event, out)
+        else:
+            self._settled(out)
 
     def _stored(self, now_us: int, event: Stored, out: list[Effect]) -> None:
         self.site.logs[event.log].stored(event.end, event.epochs)
-        self._settled(out)
+        if event.is_diverged and isinstance(self.role, Follower) and self.role.is_earlier(event.log):
+            self._quarantine(out)
+        else:
+            self._settled(out)
 
     def _was_cut(self, now_us: int, event: WasCut, out: list[Effect]) -> None:
         self.site.logs[event.log].cut(event.start, event.end)
@@ -107,8 +123,13 @@ class Replica:
         if isinstance(self.role, Follower):
             self.role.ask(out)
 
+    def _expired(self, now_us: int, event: Expired, out: list[Effect]) -> None:
+        if isinstance(self.role, Leader):
+            self.role.expired(now_us, event.log, event.start, out)
+
     def _trimmed(self, now_us: int, event: Trimmed, out: list[Effect]) -> None:
         self.site.logs[event.log].trim(event.start)
+        self._settled(out)
 
     # ---- others
 
@@ -120,9 +141,15 @@ class Replica:
             if self.record is None or event.epoch > self.record.epoch:
                 out.append(Reread())
 
+    def _withdrawn(self, now_us: int, event: Withdraw, out: list[Effect]) -> None:
+        if isinstance(self.role, Leader):
+            self.role.withdrawn(now_us, event, out)
+
     def _replied(self, now_us: int, event: Reply, out: list[Effect]) -> None:
         if isinstance(self.role, Follower):
             self.role.replied(now_us, event, out)
+            if self.role.is_quarantined:
+                self._quarantine(out)
 
     def _unanswered(self, now_us: int, event: Unanswered, out: list[Effect]) -> None:
         if isinstance(self.role, Follower):
@@ -146,8 +173,10 @@ _STEPS: dict[type, Callable[[Replica, int, Any, list[Effect]], None]] = {
     Begun: Replica._begun,
     Stored: Replica._stored,
     WasCut: Replica._was_cut,
+    Expired: Replica._expired,
     Trimmed: Replica._trimmed,
     Unanswered: Replica._unanswered,
     Fetch: Replica._fetched,
+    Withdraw: Replica._withdrawn,
     Reply: Replica._replied,
 }

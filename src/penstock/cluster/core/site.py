@@ -8,7 +8,7 @@ from penstock.cluster.core.timing import Timing
 
 
 class Site:
-    __slots__ = ("committed", "disk", "incarnation", "logs", "node", "request", "tick", "timing")
+    __slots__ = ("beginning", "committed", "disk", "incarnation", "logs", "node", "request", "tick", "timing")
 
     def __init__(
         self, node: str, disk: str, incarnation: str, logs: tuple[Extent, Extent], timing: Timing | None = None
@@ -23,10 +23,17 @@ class Site:
         # The number of the last fetch of this incarnation.
         self.request = 0
         self.tick = Tick(0, {}, {})
+        # How often `Begin` is under way: until `Begun`, a frame may come into the logs, also if another leads by then.
+        self.beginning = 0
 
     @property
     def starts(self) -> Both:
         return self.logs[MESSAGES].start, self.logs[DELIVERIES].start
+
+    @property
+    def trimming_to(self) -> Both:
+        """Where the logs begin once every `Trim` that is under way is done."""
+        return self.logs[MESSAGES].trimming_to, self.logs[DELIVERIES].trimming_to
 
     @property
     def ends(self) -> Both:
@@ -39,4 +46,4 @@ class Site:
 
     @property
     def is_settled(self) -> bool:
-        return self.logs[MESSAGES].is_settled and self.logs[DELIVERIES].is_settled
+        return not self.beginning and self.logs[MESSAGES].is_settled and self.logs[DELIVERIES].is_settled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 _SECOND_US = 1_000_000
-# Who follows, and has nothing to copy, is heard of every second; and that is looked at every second.
+# A follower that has nothing to copy sends a heartbeat every half second, and the leader looks at that every second.
 _LAG_US_MIN = _SECOND_US * 12 // 5
 
 

@@ -41,6 +41,7 @@ class KeyValue(Struct):
     key: bytes = b""
     value: bytes = b""
     mod_revision: int = 0
+    create_revision: int = 0
 
 
 class StatusAnswer(Answer):

@@ -141,7 +141,7 @@ def _put_of(put: Put) -> dict[str, Any]:
 
 
 def _item_of(found: KeyValue) -> Item:
-    return Item(found.key.decode("utf-8", "surrogateescape"), found.value, found.mod_revision)
+    return Item(found.key.decode("utf-8", "surrogateescape"), found.value, found.mod_revision, found.create_revision)
 
 
 def _change_of(event: Event) -> Change:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from typing import NamedTuple, Protocol, Self
 
-from penstock.clock import BootClock
+from penstock.clock import Clock, SystemClock
 from penstock.errors import EtcdRefused, EtcdUnavailable, InternalError, InvalidInput, PenstockError, SessionLost
 
 log = logging.getLogger("penstock.cluster")
@@ -39,7 +39,16 @@ class Time(Protocol):
     async def sleep_us(self, us: int) -> None: ...
 
 
-class BootTime(BootClock):
+class BootTime:
+    """For how long something may be relied on, times of suspension included: a clock that is set, or one that stands
+    still while a laptop or a virtual machine sleeps, could not tell."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+
+    def now_us(self) -> int:
+        return self._clock.monotonic_us()
+
     async def sleep_us(self, us: int) -> None:
         await asyncio.sleep(us / 1_000_000)
 

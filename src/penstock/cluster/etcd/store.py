@@ -23,9 +23,12 @@ ABSENT = 0
 
 
 class Item(NamedTuple):
+    """At the revision of its last change; `created` is that of its first one, since the key was last absent."""
+
     key: str
     value: bytes
     revision: int
+    created: int
 
 
 class Snapshot(NamedTuple):

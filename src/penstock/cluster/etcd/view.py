@@ -66,6 +66,10 @@ class View:
         # Keys of which a read knew before the watch.
         self._owed: set[str] = set()
         self._failed: asyncio.Future[None] | None = None
+        # One full read at a time, and the one that has not begun yet.
+        self._reading = asyncio.Lock()
+        self._next_read: asyncio.Task[None] | None = None
+        self._reads: set[asyncio.Task[None]] = set()
 
     @property
     def items(self) -> Mapping[str, Item]:
@@ -99,7 +103,29 @@ class View:
         await asyncio.shield(self._failed)
 
     async def refresh(self) -> None:
-        """A full read now: all that was committed before the call is known after it. Also for an unknown outcome."""
+        """A full read: all that was committed before the call is known after it. Also for an unknown outcome.
+
+        Callers share a read that begins after all of them have called: a thousand at a time would keep the session from
+        etcd.
+        """
+        if self._next_read is None:
+            self._next_read = asyncio.get_running_loop().create_task(self._refresh_in_turn())
+            self._reads.add(self._next_read)
+            self._next_read.add_done_callback(self._refreshed)
+        await asyncio.shield(self._next_read)
+
+    async def _refresh_in_turn(self) -> None:
+        async with self._reading:
+            self._next_read = None
+            await self._refresh()
+
+    def _refreshed(self, read: asyncio.Task[None]) -> None:
+        self._reads.discard(read)
+        if not read.cancelled():
+            # All callers may have been cancelled.
+            read.exception()
+
+    async def _refresh(self) -> None:
         sent_us, before = self._time.now_us(), self.revision
         found = await self._store.get(self.prefix)
         if found.revision < before:
@@ -133,10 +159,11 @@ class View:
         await self.shows(max((item.revision for item in found.items.values()), default=0))
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._reads]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
         if self._failed is not None:
             if not self._failed.done():
                 self._failed.set_result(None)
@@ -194,8 +221,6 @@ class View:
 
     def _reconciled(self, found: Snapshot) -> list[str]:
         """The keys of which something was not known yet."""
-        if found.revision < self._read:
-            return []
         changes = []
         for key, item in found.items.items():
             known = self._items.get(key)
