@@ -24,8 +24,9 @@ from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.progress import Meter
 from penstock.spark.pipeline.queries import start
 from penstock.spark.pipeline.reading import read
+from penstock.spark.pipeline.running import WORKER_LATE
 from penstock.spark.pipeline.spec import Pipeline, Trigger
-from spark.pipeline_runs import LATE, Parse, Ran, Run
+from spark.pipeline_runs import Parse, Ran, Run
 
 # pytest adds its handlers to loggers that do not propagate; PySpark's would give them another format, for good.
 PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assign]
@@ -110,7 +111,7 @@ def run(spark: SparkSession, tmp_path: Path, parse: Parse) -> Run:
 
     def run_text(text: str) -> Ran:
         ran = run_once(text)
-        return run_once(text) if ran.error == LATE else ran
+        return run_once(text) if ran.error in WORKER_LATE else ran
 
     def run_once(text: str) -> Ran:
         queries = start(spark, parse(text), str(tmp_path / "checkpoint"))

@@ -7,11 +7,10 @@ from typing import NamedTuple, TypeVar
 
 from penstock.spark.pipeline.failures import cause_of
 from penstock.spark.pipeline.progress import Progress
+from penstock.spark.pipeline.running import WORKER_LATE
 from penstock.spark.pipeline.spec import Pipeline
 
 T = TypeVar("T")
-# Spark gives a worker ten seconds to begin, on a busy machine, too.
-LATE = "Python worker failed to connect back."
 _TRIES = 3
 
 
@@ -30,6 +29,6 @@ def until_in_time(work: Callable[[], T]) -> T:
         try:
             return work()
         except Exception as error:
-            if cause_of(error) != LATE:
+            if cause_of(error) not in WORKER_LATE:
                 raise
     return work()

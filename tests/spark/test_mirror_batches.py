@@ -49,7 +49,7 @@ def rows(some: list[int], value: bytes = b"%d") -> pa.RecordBatch:
 
 def errand_to(other: BrokerProcess, topic: str, batch: int = 3) -> Errand:
     route = Route(topic, "an-id", 10**15, {0: (0, 0)})
-    return Errand(Connecting(other.address), "a-mirror", batch, {"source": route}, frozenset({"left"}), "none", 10**7)
+    return Errand(Connecting(other.address), "a-mirror", batch, {"source": route}, frozenset({"left"}), "none")
 
 
 def unrolled(told: pa.RecordBatch) -> dict[int, int]:

@@ -105,7 +105,8 @@ def said(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Sai
             q.publish("records", record)
     files = {
         "good.yaml": ZONES % "n",
-        "bad.yaml": ZONES % "m",
+        # A cast that only Spark knows: without it, the file is refused before Spark starts.
+        "bad.yaml": ZONES % "m::string",
         "table.yaml": TABLE,
         "mortal.py": MORTAL,
         "avro.yaml": AVRO,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.spark import lag_of
 from penstock.spark.pipeline.progress import Meter
 
 
@@ -35,4 +36,9 @@ def lag(*sources: dict[str, Any]) -> int | None:
 def test_lag_is_what_was_there_when_a_batch_was_planned_if_that_is_known(
     sources: list[dict[str, Any]], expected: int | None
 ) -> None:
-    assert lag(*sources) == expected
+    assert lag(*sources) == lag_of({"sources": sources}) == expected
+
+
+def test_a_query_without_a_micro_batch_has_no_lag_yet() -> None:
+    """`lastProgress` is None then."""
+    assert lag_of(None) is None

@@ -16,6 +16,7 @@ from penstock.errors import InvalidInput, PipelineRunning
 from penstock.spark.builtin.archive import Archiving, start
 from penstock.spark.connecting import Connecting
 from penstock.spark.pipeline.running import Job, run
+from penstock.spark.pipeline.session import _rotate
 from penstock.spark.pipeline.state import Kind, State, Store
 
 
@@ -83,3 +84,14 @@ def test_a_pipeline_starts_while_somebody_looks_whether_it_runs(
     monkeypatch.setattr("penstock.spark.pipeline.state.time", quick)
     with store.held("p"):
         pass
+
+
+def test_the_logs_of_the_last_ten_runs_are_kept(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    for number in range(12):
+        _rotate(log)
+        log.write_text(f"{number}")
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "log.txt": "11",
+        **{f"log.{number}.txt": f"{11 - number}" for number in range(1, 10)},
+    }

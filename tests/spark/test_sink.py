@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,13 +18,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pyspark
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 import penstock
 from broker_process import BrokerProcess, broker_process
 from penstock.client.blocking import Client
+from penstock.spark.pipeline.failures import cause_of
 
 
 @pytest.fixture
@@ -182,6 +184,36 @@ def test_a_stream_that_can_not_be_written_is_refused_before_any_row_is(
     with pytest.raises(PySparkException, match=r"\[invalid_input\] column payload is nothing a message has"):
         stream(df, broker, tmp_path / "checkpoint", topic=topic).start().awaitTermination()
     assert texts(q, topic) == []
+
+
+def test_a_stream_commits_without_its_broker_and_a_failure_names_its_cause(spark: SparkSession, tmp_path: Path) -> None:
+    lines(tmp_path / "files", "a.txt", 0, 3)
+    with broker_process(tmp_path / "data") as broker:
+        with penstock.connect(broker.address) as q:
+            q.create_topic("away", 1)
+
+        def copied(name: str, *, passes_rows: bool) -> StreamingQuery:
+            pid = broker.process.pid
+
+            def killing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                for batch in batches:
+                    os.kill(pid, signal.SIGKILL)
+                    yield batch if passes_rows else batch.slice(0, 0)
+
+            df = spark.readStream.text(str(tmp_path / "files")).mapInArrow(killing, "value string")
+            query = stream(df, broker, tmp_path / name, topic="away", retryFor="1s").start()
+            with suppress(StreamingQueryException):
+                query.awaitTermination()
+            assert broker.process.wait() == -signal.SIGKILL
+            broker.kill()
+            return query
+
+        error = copied("failing", passes_rows=True).exception()
+        assert error is not None
+        assert cause_of(error).endswith("[connection_lost]")
+        broker.start()
+        assert copied("checkpoint", passes_rows=False).exception() is None
+        assert (tmp_path / "checkpoint" / "commits" / "0").exists()
 
 
 def test_counts_that_change_are_written_batch_by_batch(

@@ -58,8 +58,11 @@ class Sink:
         pinned: dict[str, Pinned] | None = None,
     ) -> int:
         batches = [each if isinstance(each, pa.RecordBatch) else pa.RecordBatch.from_pydict(each) for each in tables]
+        # As Spark has it: all batches of a task have the same types.
+        schema = pa.unify_schemas([each.schema for each in batches], promote_options="permissive")
+        batches = [each.cast(schema) for each in batches]
         topics = {info.name: Pinned.of(info) for info in self._q.topics()} if pinned is None else pinned
-        target = Target(self._connecting, topic, tuple(batches[0].schema.names), topics, "none", 30_000_000)
+        target = Target(self._connecting, topic, tuple(batches[0].schema.names), topics, "none")
         return write_task(target, origin, batches)
 
 
@@ -186,13 +189,13 @@ def test_a_topic_that_was_made_after_the_write_began_is_refused(q: Client, sink:
         ({"priority": [0, 7]}, InvalidMessage, "priority is high, normal or low, not 7"),
         ({"partition": [0, 3]}, InvalidMessage, "has partitions 0 to 2, not 3"),
         ({"partition": [0, -1]}, InvalidMessage, "has partitions 0 to 2, not -1"),
-        ({"key": ["k", "x" * 1_100_000]}, BatchTooLarge, "a message of 1100001 bytes; the limit is 1048576"),
+        ({"key": ["k", "x" * 1_100_000]}, BatchTooLarge, "a message of 1100001 bytes; message_bytes_max is 1048576"),
         ({"topic": ["here", None]}, InvalidMessage, "the topic is null"),
         ({"topic": ["here", "nowhere"]}, TopicNotFound, "there is no topic 'nowhere', and writing does not make one: "),
         (
             {"headers": [[], [{"key": str(number), "value": b""} for number in range(101)]]},
             BatchTooLarge,
-            "more than 100 headers on a message",
+            "a message with more than 100 headers (headers_max)",
         ),
         (
             {"deliver_at": pa.array([None, -1], pa.timestamp("us", "UTC"))},
@@ -476,8 +479,9 @@ def test_topics_are_not_replaced_and_streams_have_no_write_id(broker: BrokerProc
         stream_writer(options, schema_of("value:string"), True)
     with pytest.raises(InvalidSetting, match=r"the option writeId is for df\.write"):
         stream_writer({**options, "writeId": "x"}, schema_of("value:string"), False)
-    with pytest.raises(TopicNotFound, match="penstock topic create orders"):
-        stream_writer(options, schema_of("value:string"), False)
+    streaming = stream_writer(options, schema_of("value:string"), False)
+    with pytest.raises(pickle.PicklingError, match=r"\[topic_not_found\] .* penstock topic create orders"):
+        pickle.dumps(streaming)
 
 
 def test_a_writer_goes_to_executors_as_it_is_and_without_its_key_in_sight(broker: BrokerProcess, topic: str) -> None:

@@ -14,6 +14,7 @@ import trustme
 import yaml
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 
 import penstock
 from broker_process import BrokerProcess, broker_process
@@ -172,12 +173,22 @@ def test_a_time_after_everything_is_an_error_or_the_end(read: Reading, numbers: 
             {"endingOffsets": '{"numbers": {"0": 11, "1": 0}}'},
             r"\[data_lost\] .* offset 11, and partition 0 .* 0 to 10",
         ),
+        (
+            {
+                "startingOffsets": '{"numbers": {"0": 5, "1": 0}}',
+                "endingOffsets": '{"numbers": {"0": 3, "1": 0}}',
+            },
+            r"\[invalid_setting\] partition 0 of numbers is read from offset 5 \(startingOffsets\) to 3",
+        ),
         ({"subscribe": "nowhere"}, r"\[topic_not_found\] there is no topic nowhere"),
         (
             {"subscribe": "", "assign": '{"numbers": [2]}'},
             r"\[partition_not_found\] numbers has partitions 0 to 1, not 2",
         ),
-        ({"url": "penstock://127.0.0.1:1"}, r"\[connection_lost\] can't connect to penstock://127.0.0.1:1"),
+        (
+            {"url": "penstock://127.0.0.1:1", "retryFor": "0s"},
+            r"\[connection_lost\] can't connect to penstock://127.0.0.1:1",
+        ),
     ],
 )
 def test_what_is_not_there_is_told_before_anything_is_read(
@@ -204,37 +215,48 @@ def test_long_ranges_are_read_by_several_tasks(read: Reading, numbers: list[int]
     assert values_in(cut) == values_in(short) == values_in(whole)
 
 
-def test_filters_on_places_are_not_left_to_spark(read: Reading, numbers: list[int], pushdown: None) -> None:
-    def frame() -> DataFrame:
-        schema = "id STRING, partition INT, offset BIGINT, value BINARY"
-        return read(schema, subscribe="numbers", pushDownFilters="true")
-
-    some = frame().where("partition = 1 and offset between 3 and 4")
-    assert "Filter (" not in some._jdf.queryExecution().executedPlan().toString()
-    assert values_in(some) == ["1-3", "1-4"]
-    assert values_in(frame().where("id = 'numbers:0:5'")) == ["0-5"]
-
-
-def test_a_filter_on_the_append_time_bounds_what_is_read(read: Reading, numbers: list[int], pushdown: None) -> None:
-    def frame() -> DataFrame:
-        return read("append_time TIMESTAMP, value BINARY", assign='{"numbers": [0]}', pushDownFilters="true")
-
-    some = frame().where(f"append_time >= '{rfc3339(numbers[4])}' and append_time < '{rfc3339(numbers[6])}'")
-    assert values_in(some) == ["0-4", "0-5"]
-    assert values_in(frame().where(f"append_time <= '{rfc3339(numbers[1])}'")) == ["0-0", "0-1"]
-
-
-def test_without_the_option_a_table_may_be_used_with_many_filters(
-    read: Reading, numbers: list[int], pushdown: None
-) -> None:
+def test_a_table_may_be_used_with_many_filters(read: Reading, numbers: list[int], pushdown: None) -> None:
     frame = read("partition INT, offset BIGINT", subscribe="numbers")
     assert frame.where("partition = 1 and offset = 3").count() == 1
     assert frame.union(frame.where("offset < 2")).count() == 24
+    of_one, of_all = frame.where("partition = 0").alias("l"), frame.alias("r")
+    joined = of_one.join(of_all, expr("l.offset = r.offset")).select("l.partition")
+    assert {row["partition"] for row in joined.collect()} == {0}
+    with pytest.raises(AnalysisException, match="there is no option 'pushdownfilters'"):
+        read(subscribe="numbers", pushDownFilters="true")
 
 
-def test_filters_are_pushed_down_only_with_the_setting(read: Reading, numbers: list[int]) -> None:
-    with pytest.raises(AnalysisException, match=PUSHDOWN):
-        read(subscribe="numbers", pushDownFilters="true").collect()
+def test_a_view_and_the_static_side_of_a_join_see_later_messages(
+    read: Reading, q: Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    q.create_topic("users", 1)
+    q.create_topic("visits", 1)
+    q.publish("users", "ada", key="1")
+    read("key BINARY, value BINARY", subscribePattern="users.*").createOrReplaceTempView("users")
+    assert values_in(spark.table("users")) == ["ada"]
+    visits = spark.readStream.format("penstock").schema("key BINARY").option("url", broker.address)
+    visits = visits.option("subscribe", "visits").option("startingOffsets", "earliest").load()
+    seen: list[str] = []
+
+    def take(frame: DataFrame, number: int) -> None:
+        seen.extend(values_in(frame))
+
+    writing = visits.join(spark.table("users"), "key").writeStream.foreachBatch(take)
+    query = writing.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        for key, name in (("1", "ada"), ("2", "bob")):
+            if key == "2":
+                q.publish("users", name, key=key)
+            q.publish("visits", "", key=key)
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert seen == ["ada", "bob"]
+    q.create_topic("users-of-later", 1)
+    q.publish("users-of-later", "eve", key="3")
+    q.change_topic("users", partitions=2)
+    q.publish("users", "dan", partition=1)
+    assert values_in(spark.table("users")) == ["ada", "bob", "dan", "eve"]
 
 
 # --- ways in ------------------------------------------------------------------------------------------------
@@ -247,7 +269,7 @@ def test_a_broker_with_tls_and_keys_is_read_by_who_has_them(spark: SparkSession,
     authority.cert_pem.write_to_path(trusted)
     key, kept = make("analysts")
     told = {"id": kept.id, "principal": kept.principal, "hash": kept.hash}
-    Path(access).write_text(yaml.safe_dump({"keys": [told], "rules": None}), encoding="utf-8")
+    Path(access).write_text(yaml.safe_dump({"keys": [told]}), encoding="utf-8")
     with broker_process(tmp_path / "data", "--tls-cert", certificate, "--access", access) as broker:
         address = broker.address.replace("penstock:", "penstocks:")
         with penstock.connect(address, key=key, tls=ssl.create_default_context(cafile=trusted)) as q:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,6 +107,24 @@ def test_a_running_query_goes_on_after_the_broker_was_restarted(
         finally:
             query.stop()
     assert seen == ["before", "after"]
+
+
+def test_a_query_that_starts_while_the_broker_is_away_waits_for_it(
+    own: BrokerProcess, spark: SparkSession, tmp_path: Path
+) -> None:
+    with penstock.connect(own.address) as q:
+        q.create_topic("later", 1)
+        q.publish("later", "1")
+    own.kill()
+    stream = spark.readStream.format("penstock").schema("value BINARY").option("startingOffsets", "earliest")
+    writing = stream.option("url", own.address).option("subscribe", "later").load().writeStream.format("noop")
+    with socket.create_server(("127.0.0.1", own.port)) as listener:
+        query = writing.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        connection, _ = listener.accept()
+        connection.close()
+    own.start()
+    query.awaitTermination()
+    assert [progress["numInputRows"] for progress in query.recentProgress] == [1]
 
 
 @contextmanager

@@ -89,6 +89,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
     ({"endingOffsets": "earliest"}, "the option endingOffsets is latest, or JSON as in"),
     ({"endingOffsets": '{"orders": {"0": -2}}'}, "offsets of partitions, or -1 (latest), and not -2 (earliest), not"),
     ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "startingOffsets and startingTimestamp, not both"),
+    ({"startingTimestamp": "2", "endingTimestamp": "1"}, "startingTimestamp is later than endingTimestamp"),
     ({"startingTimestamp": "yesterday"}, "the option startingTimestamp is a time in milliseconds since 1970"),
     ({"startingOffsetsByTimestamp": '{"orders": {"0": true}}'}, "is a time in milliseconds since 1970"),
     ({"startingOffsetsByTimestampStrategy": "latest"}, "is for startingTimestamp or startingOffsetsByTimestamp"),
@@ -115,7 +116,6 @@ def test_a_wrong_option_is_told(options: dict[str, str], told: str) -> None:
     ("options", "told"),
     [
         ({"endingOffsets": "latest"}, "a stream does not end"),
-        ({"pushDownFilters": "true"}, "Spark pushes filters down in spark.read only"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "more than maxOffsetsPerTrigger, which is 4"),
         ({"maxTriggerDelay": "5s"}, "is for minOffsetsPerTrigger, which is not given"),
         ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "5"}, 'the option maxTriggerDelay is a duration as in "30s"'),

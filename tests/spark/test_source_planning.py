@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
 
-from penstock.client.blocking import Client
 from penstock.errors import DataLost, InvalidInput, UnknownFormat
 from penstock.spark.asked import Cut
-from penstock.spark.filters import Where
 from penstock.spark.losses import Losses
 from penstock.spark.offsets import Place, read_back, written
 from penstock.spark.pacing import allotted, within_bytes
 from penstock.spark.planning import Range, cut, ranges_between
 from penstock.spark.subscription import Subscription
-from penstock.spark.tables import LOGS
 
-NOBODY = cast(Client, None)
 BOTH = Subscription("subscribe is 'a,b'", "messages", ("a", "b"))
 
 
@@ -148,71 +130,3 @@ def test_a_topic_of_another_id_or_that_is_not_subscribed_to_is_a_loss() -> None:
     with pytest.raises(DataLost, match="the topic c, and this one does not"):
         ranges_between(foreign, foreign, BOTH, Losses(True))
     assert ranges_between({}, foreign, BOTH, Losses(False)) == []
-
-
-# --- filters ------------------------------------------------------------------------------------------------
-
-
-def narrowed(*filters: Filter, log: str = "messages") -> tuple[list[tuple[Any, ...]], int]:
-    where = Where(LOGS[log])
-    left = where.push(filters)
-    ranges = [Range(topic, "i", number, 0, 10) for topic in ("a", "b") for number in (0, 1)]
-    return shown(where.narrowed(NOBODY, ranges)), len(left)
-
-
-@pytest.mark.parametrize(
-    ("given", "first", "end"),
-    [
-        (EqualTo(("offset",), 4), 4, 5),
-        (EqualNullSafe(("offset",), 4), 4, 5),
-        (GreaterThan(("offset",), 4), 5, 10),
-        (GreaterThanOrEqual(("offset",), 4), 4, 10),
-        (LessThan(("offset",), 4), 0, 4),
-        (LessThanOrEqual(("offset",), 4), 0, 5),
-        (GreaterThan(("offset",), -9), 0, 10),
-    ],
-)
-def test_offsets_bound_what_is_read(given: Filter, first: int, end: int) -> None:
-    assert narrowed(given, EqualTo(("topic",), "a"), EqualTo(("partition",), 1)) == ([("a", 1, first, end)], 0)
-
-
-def test_topics_and_partitions_choose_what_is_read() -> None:
-    assert narrowed(In(("topic",), ("b", "c")), In(("partition",), (1, 7))) == ([("b", 1, 0, 10)], 0)
-    assert narrowed(LessThan(("partition",), 1), IsNotNull(("offset",))) == ([("a", 0, 0, 10), ("b", 0, 0, 10)], 0)
-    assert narrowed(GreaterThan(("offset",), 20)) == ([], 0)
-
-
-def test_an_id_is_a_place_and_looked_at_again() -> None:
-    assert narrowed(EqualTo(("id",), "b:1:7")) == ([("b", 1, 7, 8)], 1)
-    assert len(narrowed(EqualTo(("id",), "nonsense"))[0]) == 4
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        Not(EqualTo(("partition",), 1)),
-        EqualTo(("value",), b"x"),
-        IsNotNull(("key",)),
-        IsNull(("offset",)),
-        GreaterThan(("timestamp",), datetime(2026, 1, 1, tzinfo=UTC)),
-        EqualNullSafe(("topic",), None),
-        In(("partition",), (1, None)),
-        # Beyond what can be asked for: nothing was appended then.
-        GreaterThanOrEqual(("append_time",), datetime(1, 1, 1, tzinfo=UTC)),
-        LessThan(("append_time",), datetime(1, 1, 1, tzinfo=UTC)),
-        EqualTo(("append_time",), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)),
-        LessThanOrEqual(("append_time",), datetime.max.replace(tzinfo=UTC)),
-        GreaterThan(("append_time",), datetime.max.replace(tzinfo=UTC)),
-        EqualTo(("id",), "a:0:" + "9" * 5_000),
-    ],
-)
-def test_what_is_not_about_places_is_left_to_spark(given: Filter) -> None:
-    ranges, left = narrowed(given)
-    assert len(ranges) == 4
-    assert left == 1
-
-
-def test_in_the_deliveries_a_place_is_an_event_offset() -> None:
-    assert narrowed(EqualTo(("event_offset",), 4), EqualTo(("topic",), "a"), log="deliveries")[1] == 0
-    ranges, left = narrowed(EqualTo(("offset",), 4), IsNotNull(("offset",)), log="deliveries")
-    assert (len(ranges), left) == (4, 2)

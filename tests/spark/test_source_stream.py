@@ -19,6 +19,7 @@ from broker_process import BrokerProcess
 from penstock.archive import Archive
 from penstock.client.blocking import Client
 from penstock.errors import DataLost, TopicNotFound
+from penstock.spark import lag_of
 from penstock.spark.asked import asked_by
 from penstock.spark.builtin.archive_source import ArchiveStreamReader
 from penstock.spark.planning import Range
@@ -94,6 +95,7 @@ def test_each_message_is_read_once_over_several_runs(q: Client, running: Running
     query.awaitTermination()
     assert running.seen == ["0", "1", "2", "3", "4", "5"]
     assert [progress["numInputRows"] for progress in query.recentProgress] == [4, 2]
+    assert [lag_of(progress) for progress in query.recentProgress] == [2, 0]
     q.publish("once", "6")
     assert running.read(**options) == ["6"]
     assert running.read(**options) == []

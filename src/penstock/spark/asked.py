@@ -16,8 +16,7 @@ from penstock.spark.tables import DELIVERIES, LOGS, MESSAGES, Log
 _STARTING, _ENDING = names_of("starting"), names_of("ending")
 _STREAMING = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _SPLITTING = ("minPartitions", "maxRecordsPerPartition")
-_PUSHING = "pushDownFilters"
-READING = (*WAYS, *_STARTING, STRATEGY, *_ENDING, *_STREAMING, *_SPLITTING, "failOnDataLoss", "include", _PUSHING)
+READING = (*WAYS, *_STARTING, STRATEGY, *_ENDING, *_STREAMING, *_SPLITTING, "failOnDataLoss", "include")
 
 # As of Spark's Kafka source.
 _TRIGGER_DELAY_US = 15 * 60 * 1_000_000
@@ -48,7 +47,6 @@ class Asked(NamedTuple):
     losses: Losses
     cut: Cut
     pace: Pace
-    pushes_filters: bool
 
     @property
     def log(self) -> Log:
@@ -77,17 +75,20 @@ def asked_by(given: Mapping[str, str], *, is_stream: bool) -> Asked:
     return _asked(options, table, "earliest", ("earliest",))
 
 
-def _asked(options: Options, table: str, start: str, starts: tuple[str, ...]) -> Asked:
+def _asked(options: Options, table: str, default: str, starts: tuple[str, ...]) -> Asked:
+    start, end = bound_of(options, "starting", default, starts), bound_of(options, "ending", "latest", ("latest",))
+    # Offsets are compared when they are known. Two times may be apart and mean the same offset.
+    if start.is_time and end.is_time and start.everywhere > end.everywhere:
+        raise InvalidSetting(f"{start.option} is later than {end.option}: nothing would be read", option=start.option)
     return Asked(
         options.connecting(),
         table,
         subscription_of(options, table),
-        bound_of(options, "starting", start, starts),
-        bound_of(options, "ending", "latest", ("latest",)),
+        start,
+        end,
         Losses(options.flag("failOnDataLoss", True)),
         Cut(options.whole("minPartitions"), options.whole("maxRecordsPerPartition")),
         _pace(options),
-        options.flag(_PUSHING, False),
     )
 
 
@@ -95,8 +96,6 @@ def _check_use(options: Options, table: str, is_stream: bool) -> None:
     """What would be without effect is refused."""
     if is_stream:
         wrong, why = options.given(_ENDING), "a stream does not end: use trigger(availableNow=True), or spark.read"
-        if _PUSHING in options:
-            wrong, why = [_PUSHING], "Spark pushes filters down in spark.read only"
     else:
         wrong, why = options.given(_STREAMING), "there are no triggers in spark.read, only in spark.readStream"
     if wrong:

@@ -49,8 +49,7 @@ class BoundOption(NamedTuple):
     later: Literal["latest"] | None = "latest"
 
     def offsets(self, client: Client, seen: Mapping[str, Seen], losses: Losses) -> Offsets:
-        """For each partition, within what it holds now."""
-        self._check_names(seen)
+        """For each partition in `seen`, within what it holds now."""
         found: Offsets = {}
         for topic, now in seen.items():
             wanted = {number: self._wanted(topic, number) for number in now.partitions}
@@ -73,7 +72,8 @@ class BoundOption(NamedTuple):
                 option=self.option,
             ) from None
 
-    def _check_names(self, seen: Mapping[str, Seen]) -> None:
+    def check_names(self, seen: Mapping[str, Seen]) -> None:
+        """InvalidSetting if a partition is named that is not among all that are read."""
         for topic, by_number in (self.by_partition or {}).items():
             for number in by_number:
                 if topic not in seen or number not in seen[topic].partitions:

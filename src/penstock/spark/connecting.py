@@ -1,20 +1,31 @@
-"""Clients for brokers, one for each process and way in: a Python worker of Spark's reads many partitions one by one.
+"""Clients for brokers, one per process and `Connecting`: a Python worker of Spark's reads many partitions in turn.
 
-What is sent to executors is a `Connecting`: where the broker is, as text. A client or a TLS context can't be sent.
+Executors receive a `Connecting`: the broker's address, as text. A client or a TLS context can't be pickled.
+
+Every connection retries for `retry_us` (the option `retryFor`), on the driver and on executors alike: the first
+connection, and every request of a client whose broker restarts.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import time
 from threading import Lock
 from typing import NamedTuple
 
-import penstock
 from penstock.client.blocking import Client
+from penstock.durations import duration_text
 from penstock.errors import ConnectionLost, InvalidSetting
 from penstock.net.address import places_of
+from penstock.net.connecting import connect
+from penstock.net.routing.pace import Pace
+
+log = logging.getLogger("penstock.spark")
+
+# A broker with a large disk needs about a minute to restart. `delivery.timeout.ms` of Kafka's producers is 120 s, too.
+RETRY_US = 120_000_000
 
 # With the process that made it: a worker may be forked from one that has clients already.
 _clients: dict[Connecting, tuple[int, Client]] = {}
@@ -23,13 +34,14 @@ _PAUSE_S = 0.2
 
 
 class Connecting(NamedTuple):
-    """How to get to a broker. The files are looked for where the client is made: on every executor."""
+    """Address and credentials of a broker. Each executor opens the certificate files itself."""
 
     url: str
     key: str | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    retry_us: int = RETRY_US
 
     def check(self) -> None:
         """What can be known to be wrong without connecting."""
@@ -41,8 +53,9 @@ class Connecting(NamedTuple):
 
     def options(self) -> dict[str, str]:
         """As `format("penstock")` takes them."""
-        names = ("url", "key", "tls.ca", "tls.cert", "tls.key")
-        return {name: value for name, value in zip(names, self, strict=True) if value is not None}
+        given = {"url": self.url, "key": self.key, "tls.ca": self.tls_ca, "tls.cert": self.tls_cert}
+        given |= {"tls.key": self.tls_key, "retryFor": duration_text(self.retry_us)}
+        return {name: value for name, value in given.items() if value is not None}
 
     def __repr__(self) -> str:
         """Without the key: this ends up in logs."""
@@ -51,31 +64,33 @@ class Connecting(NamedTuple):
     def __str__(self) -> str:
         return self.url
 
-    def client(self, patience_s: float = 0) -> Client:
-        """The one of this process. It stays open: nobody knows which task of a worker is its last.
-
-        If it is the first, a broker that is not there is waited for: on executors, where it is known that it was.
-        """
+    def client(self) -> Client:
+        """Return this process's client. It stays open: a worker does not know which of its tasks is the last."""
         with _lock:
             process, client = _clients.get(self, (0, None))
             if client is None or process != os.getpid():
-                client = self._opened(patience_s)
+                client = self._opened()
                 _clients[self] = os.getpid(), client
             return client
 
-    def _opened(self, patience_s: float) -> Client:
-        give_up = time.monotonic() + patience_s
+    def _opened(self) -> Client:
+        give_up = time.monotonic() + self.retry_us / 1e6
+        is_reported = False
         while True:
             try:
                 return self.open()
-            except ConnectionLost:
-                if time.monotonic() + _PAUSE_S > give_up:
+            except ConnectionLost as error:
+                # A certificate does not become trusted by waiting.
+                if isinstance(error.__cause__, ssl.SSLError) or time.monotonic() + _PAUSE_S > give_up:
                     raise
+                if not is_reported:
+                    log.warning("%s; retrying for %s (retryFor)", error.message, duration_text(self.retry_us))
+                    is_reported = True
                 time.sleep(_PAUSE_S)
 
     def open(self) -> Client:
-        """A client of its own, which whoever asked for it closes."""
-        return penstock.connect(self.url, key=self.key, tls=self._context())
+        """Open a client that the caller closes. Fails at once if the broker is away: the address may be wrong."""
+        return connect(self.url, key=self.key, tls=self._context(), pace=Pace(patience_s=self.retry_us / 1e6))
 
     def _context(self) -> ssl.SSLContext | None:
         if not (self.tls_ca or self.tls_cert):

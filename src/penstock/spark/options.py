@@ -14,9 +14,9 @@ from typing import Any
 
 from penstock.durations import duration_us
 from penstock.errors import InvalidInput, InvalidSetting
-from penstock.spark.connecting import Connecting
+from penstock.spark.connecting import RETRY_US, Connecting
 
-CONNECTION = ("url", "key", "keyFile", "tls.ca", "tls.cert", "tls.key")
+CONNECTION = ("url", "key", "keyFile", "tls.ca", "tls.cert", "tls.key", "retryFor")
 # What Spark puts beside them for purposes of its own.
 _SPARKS = frozenset({"checkpointlocation", "queryname", "outputmode", "serialization.format", "provider", "owner"})
 # So begin the options of CREATE TABLE, which come without it, too.
@@ -95,7 +95,9 @@ class Options:
         url = self.text("url")
         if url is None:
             raise InvalidSetting("the option url is missing: where the broker is, as in penstock://localhost:7420")
-        found = Connecting(url.strip(), self._key(), *(self.text(name) for name in ("tls.ca", "tls.cert", "tls.key")))
+        ca, cert, key = (self.text(name) for name in ("tls.ca", "tls.cert", "tls.key"))
+        retry_us = self.duration_us("retryFor")
+        found = Connecting(url.strip(), self._key(), ca, cert, key, RETRY_US if retry_us is None else retry_us)
         try:
             found.check()
         except InvalidSetting:

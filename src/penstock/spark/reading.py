@@ -13,19 +13,18 @@ import pyarrow.compute as pc
 from penstock.client.blocking import Client
 from penstock.errors import NotFound, OffsetOutOfRange, TopicNotFound
 from penstock.spark.asked import Asked
+from penstock.spark.losses import Losses
 from penstock.spark.planning import Range, report_other
 from penstock.spark.schema import Wanted
 from penstock.spark.tables import Held
 
-# A broker that restarts is waited for as long as by a client that had been connected.
-PATIENCE_S = 30.0
 # Spark's own batches have as many (spark.sql.execution.arrow.maxRecordsPerBatch).
 _ROWS = 10_000
 _BYTES = 4 * 1024 * 1024
 
 
 def read(asked: Asked, wanted: Wanted, task: Range) -> Iterator[pa.RecordBatch]:
-    client = asked.connecting.client(PATIENCE_S)
+    client = asked.connecting.client()
     if _held(asked, client, task) is None:
         return
     rows = _Rows(wanted, task)
@@ -101,7 +100,7 @@ def _held(asked: Asked, client: Client, task: Range) -> Held | None:
             return None
         held = asked.log.held(client, now)[task.partition]
     except TopicNotFound:
-        asked.losses.report(f"the topic {task.topic} was deleted while it was to be read", topic=task.topic)
+        report_deleted(task.topic, asked.losses)
         return None
     if held.end < task.end:
         asked.losses.report(
@@ -113,13 +112,19 @@ def _held(asked: Asked, client: Client, task: Range) -> Held | None:
     return held
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def report_deleted(topic: str, losses: Losses) -> None:
+    losses.report(f"the topic {topic} was deleted while it was to be read", topic=topic)
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], rows_max: int = _ROWS, bytes_max: int = _BYTES
+) -> Iterator[pa.RecordBatch]:
     """The same rows, in batches that are worth their while."""
     few: list[pa.RecordBatch] = []
     rows = size = 0
     try:
         for batch in batches:
-            if few and (rows + batch.num_rows > _ROWS or size + batch.nbytes > _BYTES):
+            if few and (rows + batch.num_rows > rows_max or size + batch.nbytes > bytes_max):
                 yield _joined(few)
                 few, rows, size = [], 0, 0
             few.append(batch)

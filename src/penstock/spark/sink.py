@@ -2,21 +2,27 @@
 
     driver      writer(), streamWriter()   options, columns and the topic are checked; nothing has been written yet
     executors   write()                    one task: Arrow batches → columns of messages → frames → broker
-    driver      commit(), abort()          nothing is left to do: see below
+    driver      commit(), abort()          no-ops: see below
+
+Spark creates a stream's writer twice per micro-batch: once to pickle it for the tasks, once to commit or abort. Commit
+and abort need no broker, so the writer looks up its topics when Spark pickles it. A broker that is away at commit does
+not fail the query, and an abort does not hide the error that caused it.
 
 Messages are there for consumers as soon as the broker has stored them. There is no transaction around a job, so a
 commit has nothing to add, and an abort can't take anything back. What makes a job exact is that its tasks may run
 again: each writes under an identity made of what it is a part of (`Origin`), and the broker recognises what it has
 stored under that identity before.
 
-The number of partitions of each topic is asked for here, once for all tasks: if it grows while they run, a task that
-runs again still sends every key to the partition it sent it to before.
+The driver looks up the number of partitions of each topic once for all tasks: if it grows while they run, a task that
+runs again still sends every key to the same partition as before.
 """
 
 from __future__ import annotations
 
+import pickle
 import secrets
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,15 +30,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from penstock.codec import CODECS
-from penstock.errors import InvalidInput, InvalidSetting, TopicNotFound
+from penstock.errors import InvalidInput, InvalidSetting, PenstockError, TopicNotFound
 from penstock.spark.options import Options
 from penstock.spark.sink_columns import columns_of
 from penstock.spark.sink_task import Origin, Pinned, Target, write_task
 from penstock.spark.telling import telling
 
-_OPTIONS = ("topic", "writeId", "retryFor", "compression")
-# Long enough for a broker to be restarted on a large disk. Kafka's producers give up after 120 s, too.
-_RETRY_US = 120_000_000
+_OPTIONS = ("topic", "writeId", "compression")
 
 
 class Written(WriterCommitMessage):
@@ -58,10 +62,18 @@ class PenstockWriter(DataSourceArrowWriter):
 
 
 class PenstockStreamWriter(DataSourceStreamArrowWriter):
-    """Of one micro-batch: Spark makes another for the next."""
+    """Writer of one micro-batch: Spark creates another for the next."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Look up the topics for the tasks. Spark keeps the message of no other error than PicklingError."""
+        try:
+            self._target = _pinned(self._target)
+        except PenstockError as error:
+            raise pickle.PicklingError(f"[{error.code}] {error.message}") from error
+        return self.__dict__
 
     @telling
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -76,7 +88,7 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> P
     if overwrite:
         raise InvalidSetting('topics can only be appended to: use mode("append"), not mode("overwrite")')
     given = Options(options, _OPTIONS, use="writing")
-    target = _target(given, schema)
+    target = _pinned(_target(given, schema))
     return PenstockWriter(target, given.text("writeId") or secrets.token_hex(16))
 
 
@@ -95,27 +107,26 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 def _target(given: Options, schema: StructType) -> Target:
     connecting, topic = given.connecting(), given.text("topic")
     columns = columns_of(schema, has_topic=topic is not None)
-    compression = given.choice("compression", tuple(CODECS), "none")
-    retry_us = given.duration_us("retryFor")
-    client = connecting.client()
-    if topic is not None:
+    return Target(connecting, topic, columns, None, given.choice("compression", tuple(CODECS), "none"))
+
+
+def _pinned(target: Target) -> Target:
+    """The same target with its topics as they are now, unless it has them already."""
+    if target.topics is not None:
+        return target
+    client = target.connecting.client()
+    if target.topic is None:
+        found = client.topics()
+    else:
         try:
-            found = [client.topic(topic)]
+            found = [client.topic(target.topic)]
         except TopicNotFound as error:
             raise TopicNotFound(
-                f"there is no topic {topic!r}, and writing does not make one: penstock topic create {topic}",
+                f"there is no topic {target.topic!r}, and writing does not make one: "
+                f"penstock topic create {target.topic}",
                 **error.details,
             ) from error
-    else:
-        found = client.topics()
-    return Target(
-        connecting,
-        topic,
-        columns,
-        {info.name: Pinned.of(info) for info in found},
-        compression,
-        _RETRY_US if retry_us is None else retry_us,
-    )
+    return target._replace(topics={info.name: Pinned.of(info) for info in found})
 
 
 def _stream_of(context: TaskContext) -> tuple[str, int] | None:

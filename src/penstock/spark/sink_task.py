@@ -24,12 +24,16 @@ from penstock.client.requests import TopicInfo
 from penstock.columns import Ints
 from penstock.durations import duration_text, duration_us
 from penstock.errors import AttemptDiffers, PenstockError, ProducerFenced, TopicNotFound
+from penstock.limits import MIB
 from penstock.partitioner import partitions_of, split
 from penstock.spark.connecting import Connecting
+from penstock.spark.reading import gathered
 from penstock.spark.sink_rows import Rows, batch_of, refuse_epochs
 
 # As many rows without a key go to one partition, then as many to the next: whole frames.
 _RUN_ROWS = 10_000
+# Rows with keys go to all partitions. Of one Arrow batch of Spark's, each would get a small frame.
+_GATHERED_ROWS, _GATHERED_BYTES = 50_000, 8 * MIB
 # These count from now on, and what becomes of them is another time in each attempt.
 _COUNTED = {"delay": "deliver_at", "ttl": "expires_at"}
 
@@ -46,14 +50,16 @@ class Pinned(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where rows go, as it is sent to executors. Without `topic`, a column says it."""
+    """Where rows go, as it is sent to executors. Without `topic`, a column says it.
+
+    `topics` is None until the driver has looked them up.
+    """
 
     connecting: Connecting
     topic: str | None
     columns: tuple[str, ...]
-    topics: Mapping[str, Pinned]
+    topics: Mapping[str, Pinned] | None
     compression: str
-    retry_us: int
 
 
 class Origin(NamedTuple):
@@ -110,8 +116,6 @@ def write_task(target: Target, origin: Origin, tables: Iterable[pa.RecordBatch])
 
 
 def _written(target: Target, origin: Origin, tables: Iterable[pa.RecordBatch]) -> int:
-    # A broker that is being restarted is waited for, as it is in the middle of a task.
-    client = target.connecting.client(target.retry_us / 1_000_000)
     routes: dict[str, _Route] = {}
     count = 0
     with ExitStack() as stack:
@@ -119,12 +123,14 @@ def _written(target: Target, origin: Origin, tables: Iterable[pa.RecordBatch]) -
             count += len(rows.numbers)
             for topic, some in _by_topic(target.topic, rows):
                 if topic not in routes:
+                    # A task without rows needs no broker.
+                    client = target.connecting.client()
                     pinned = _pinned(target, client, topic, some)
                     writer = client.identified(
                         topic,
                         origin.identity(topic, pinned.partitions),
                         compression=target.compression,
-                        retry_for=duration_text(target.retry_us),
+                        retry_for=duration_text(target.connecting.retry_us),
                     )
                     routes[topic] = _Route(stack.enter_context(writer), pinned, origin.turn)
                 routes[topic].take(some)
@@ -135,6 +141,8 @@ def _written(target: Target, origin: Origin, tables: Iterable[pa.RecordBatch]) -
 
 def _rows(target: Target, origin: Origin, tables: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
     first = 0
+    if "key" in target.columns:
+        tables = gathered(tables, _GATHERED_ROWS, _GATHERED_BYTES)
     for table in tables:
         if table.num_rows:
             numbers = np.arange(first, first + table.num_rows)
@@ -160,6 +168,7 @@ def _by_topic(named: str | None, rows: Rows) -> Iterator[tuple[str, Rows]]:
 
 
 def _pinned(target: Target, client: Client, topic: str, rows: Rows) -> Pinned:
+    assert target.topics is not None, "looked up on the driver"
     found = target.topics.get(topic)
     if found is not None:
         return found

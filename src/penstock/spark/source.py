@@ -27,11 +27,10 @@ class PenstockDataSource(DataSource):
 
     @telling
     def reader(self, schema: StructType) -> DataSourceReader:
-        from penstock.spark.batch import PenstockReader, PushingReader
+        from penstock.spark.batch import PenstockReader
 
         asked = asked_by(self.options, is_stream=False)
-        kind = PushingReader if asked.pushes_filters else PenstockReader
-        return kind(asked, wanted_of(asked.table, schema))
+        return PenstockReader(asked, wanted_of(asked.table, schema))
 
     @telling
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

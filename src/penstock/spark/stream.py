@@ -46,6 +46,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @telling
     def initialOffset(self) -> Written:  # noqa: N802
         client, seen = self._asked.connecting.client(), self._look_at_start()
+        self._asked.start.check_names(seen)
         offsets = self._asked.start.offsets(client, seen, self._asked.losses)
         return self._written({topic: Place(now.id, offsets[topic], now.holes) for topic, now in seen.items()})
 

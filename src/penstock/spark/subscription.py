@@ -47,10 +47,7 @@ class Subscription(NamedTuple):
         return topic in self.topics
 
     def look(self, client: Client) -> dict[str, Seen]:
-        """Those that are there. In one trip to the broker for each topic, or with a pattern for all of them.
-
-        Deliveries take another one for each.
-        """
+        """Topics that exist. One request per topic, or one in all with a pattern; deliveries take another per topic."""
         listed = {} if self.pattern is None else {info.name: info for info in client.topics() if self.has(info.name)}
         found = {}
         for topic in self.topics or listed:
@@ -58,6 +55,14 @@ class Subscription(NamedTuple):
             with suppress(TopicNotFound):
                 found[topic] = self._seen(client, listed.get(topic) or client.topic(topic))
         return found
+
+    def look_at(self, client: Client, topic: str, number: int) -> dict[str, Seen]:
+        """One partition, if it exists."""
+        with suppress(TopicNotFound):
+            now = self._seen(client, client.topic(topic))
+            if number in now.partitions:
+                return {topic: Seen(now.id, {number: now.partitions[number]})}
+        return {}
 
     def look_for_all(self, client: Client) -> dict[str, Seen]:
         found = self.look(client)

@@ -18,12 +18,12 @@ from penstock.errors import DataLost, NotFound, OffsetOutOfRange, TopicNotFound
 from penstock.spark.asked import Asked
 from penstock.spark.losses import Losses
 from penstock.spark.planning import Range
-from penstock.spark.reading import PATIENCE_S, gathered
+from penstock.spark.reading import gathered
 
 
 def archive_task(asked: Asked, where: str, task: Range) -> list[FileEntry]:
     """They cover all that was planned, but for what is lost. If it fails, nothing is left."""
-    client = asked.connecting.client(PATIENCE_S)
+    client = asked.connecting.client()
     writers: list[PartitionWriter] = []
     try:
         entries = _written(asked, client, where, task, writers)

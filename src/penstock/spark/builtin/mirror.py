@@ -27,10 +27,8 @@ from penstock.spark.builtin.mirror_topics import Pair, Pairs, Selection, check_p
 from penstock.spark.connecting import Connecting
 from penstock.spark.pipeline.queries import triggered
 from penstock.spark.pipeline.spec import Trigger
-from penstock.spark.reading import PATIENCE_S
 from penstock.spark.telling import telling
 
-_RETRY_US = 120_000_000
 # So that progress is seen, and little is sent again after a failure, when there is much to catch up with.
 ROWS_PER_BATCH = 1_000_000
 
@@ -86,8 +84,8 @@ class Batches:
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
-        self._source = mirror.source.client(PATIENCE_S)
-        self._target = mirror.target.client(PATIENCE_S)
+        self._source = mirror.source.client()
+        self._target = mirror.target.client()
         self._tables = Table(self._source), Table(self._target)
         make_table(self._target, mirror.creates)
 
@@ -164,7 +162,7 @@ class Batches:
             max_delay_us = duration_us(target.settings["max_delay"])
             routes[pair.source.name] = Route(pair.name, pair.source.id, max_delay_us, ends)
         mirror = self._mirror
-        return Errand(mirror.target, id, batch, routes, pairs.copies, mirror.compression, _RETRY_US)
+        return Errand(mirror.target, id, batch, routes, pairs.copies, mirror.compression)
 
     def _course(self, pair: Pair, target: TopicInfo, number: int) -> Course:
         return self._tables[1].courses[_way(pair, target, number)]

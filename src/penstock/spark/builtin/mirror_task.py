@@ -70,7 +70,6 @@ class Errand(NamedTuple):
     routes: Mapping[str, Route]
     skipped: frozenset[str]
     compression: str
-    retry_us: int
 
     def identity(self, route: Route, partition: int) -> Identity:
         """The batch is the epoch, as in the sink: what is left of an earlier batch can't write any more."""
@@ -107,7 +106,7 @@ def mirror_task(errand: Errand, tables: Iterable[pa.RecordBatch]) -> Iterator[pa
 
 def _mirrored(errand: Errand, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     lanes: dict[tuple[str, int], _Lane] = {}
-    client = errand.connecting.client(errand.retry_us / 1_000_000)
+    client = errand.connecting.client()
     with ExitStack() as stack:
         for topic, partition, table in _parts(tables):
             if topic in errand.skipped:
@@ -121,7 +120,7 @@ def _mirrored(errand: Errand, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.R
                     route.target,
                     errand.identity(route, partition),
                     compression=errand.compression,
-                    retry_for=duration_text(errand.retry_us),
+                    retry_for=duration_text(errand.connecting.retry_us),
                 )
                 lane = lanes[topic, partition] = _Lane(route, stack.enter_context(writer), partition)
             _put(lane, partition, table)

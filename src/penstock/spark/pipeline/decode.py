@@ -6,12 +6,23 @@ What can't be decoded is a bad row. A message without a value is none: it is a r
 from __future__ import annotations
 
 import json
+import operator
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.avro.functions import from_avro as sparks_from_avro
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from penstock.spark.pipeline.avro import from_avro
 from penstock.spark.pipeline.ddl import quoted
@@ -21,7 +32,12 @@ from penstock.spark.pipeline.spec import FAIL, Broker, Source
 from penstock.spark.schema import schema_of
 from penstock.spark.tables import MESSAGES
 
-_BAD, _DECODED, _CORRUPT, _AVRO = "__bad", "__decoded", "__corrupt", "__avro"
+_BAD, _DECODED, _CORRUPT, _AVRO, _PARSED = "__bad", "__decoded", "__corrupt", "__avro", "__parsed"
+_VALUES, _END = "__penstock_values", "__penstock_end"
+# What Spark accepts beyond JSON. Its other leniencies are off by default.
+_STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+# `running.py` reports a longer outage to the user, and starts the query again.
+_RETRY_FOR = "10s"
 # Avro's own files begin with it; a registry's messages with 0, and the number of a schema.
 _FILE = bytearray(b"Obj\x01")
 _REGISTERED, _REGISTERED_BYTES = bytearray(b"\0"), 5
@@ -31,7 +47,7 @@ def messages(spark: SparkSession, broker: Broker, source: Source, columns: set[s
     """Only these columns are read from the broker."""
     wanted = StructType([field for field in schema_of(MESSAGES).fields if field.name in columns])
     reader = spark.readStream.format("penstock").schema(wanted)
-    return reader.options(**broker.options(), **source.options).load()
+    return reader.options(**{"retryFor": _RETRY_FOR, **broker.options(), **source.options}).load()
 
 
 def rows(spark: SparkSession, broker: Broker, source: Source) -> DataFrame:
@@ -39,10 +55,11 @@ def rows(spark: SparkSession, broker: Broker, source: Source) -> DataFrame:
     needed = {"value", *source.columns} | ({"id"} if source.on_bad_row == FAIL else set())
     marked = _marked(messages(spark, broker, source, needed), source)
     if source.decode != "bytes":
-        # What fails is not counted.
-        is_bad = F.count(F.when(F.col(_BAD), 1)).alias("bad")
-        good = _or_fail(source) if source.on_bad_row == FAIL else ~F.col(_BAD)
-        marked = marked.observe(OBSERVED + source.name, F.count(F.lit(1)).alias("rows"), is_bad).where(good)
+        # A bad row fails where rows are counted, not in a filter: Spark would merge that with filters of the SQL and
+        # evaluate those first.
+        bad = F.when(F.col(_BAD), _failure(source) if source.on_bad_row == FAIL else F.lit(True))
+        marked = marked.observe(OBSERVED + source.name, F.count(F.lit(1)).alias("rows"), F.count(bad).alias("bad"))
+        marked = marked.where(~F.col(_BAD))
     found = marked.select(*_decoded_columns(source), *(F.col(name).alias(f"_{name}") for name in source.columns))
     if source.watermark is not None:
         delay = f"{source.watermark.delay_us} microseconds"
@@ -67,9 +84,11 @@ def bad_rows(spark: SparkSession, broker: Broker, source: Source, pipeline: str)
 
 
 def _what(source: Source) -> Column:
-    """Of Avro, with what it may be instead: that is seen from its first bytes."""
-    if source.decode != "avro":
-        return F.lit("not JSON of the schema" if source.decode == "json" else "not text in UTF-8")
+    """Of JSON, with the field that does not fit. Of Avro, with what it may be instead: its first bytes show that."""
+    if source.decode == "json":
+        return _misfit(source)
+    if source.decode == "text":
+        return F.lit("not text in UTF-8")
     value = F.col("value")
     instead = (
         F.when(F.substring(value, 1, 4) == F.lit(_FILE), " (it is a file, with a schema of its own)")
@@ -82,10 +101,71 @@ def _what(source: Source) -> Column:
     return F.concat(F.lit("not Avro of the schema"), instead)
 
 
-def _or_fail(source: Source) -> Column:
+def _misfit(source: Source) -> Column:
+    """Decode the columns one by one to find the first that does not fit. Spark evaluates this for bad rows only."""
+    value = F.col("value").cast("string")
+    wrong = F.lit("")
+    for field in reversed(StructType.fromDDL(source.schema).fields):
+        name, kind = field.name, field.dataType.simpleString()
+        alone = _from_json(StructType([field]))
+        if not field.nullable:
+            is_null = _first(alone)[name].isNull()
+            wrong = F.when(is_null, f": {name} is missing, and is NOT NULL").otherwise(wrong)
+        is_wrong = ~_is_one(alone) | _is_infinite(_first(alone)[name], field.dataType)
+        wrong = F.when(is_wrong, f": {name} is not {kind.upper()}").otherwise(wrong)
+    text = _from_json(StringType())
+    is_object = F.coalesce(F.startswith(_first(text), F.lit("{")), F.lit(False))
+    return (
+        F.when(~F.is_valid_utf8(value), "not JSON: it is not text in UTF-8")
+        .when(~_is_one(text) & F.try_parse_json(value).isNull(), "not JSON")
+        .when(~_is_one(text), "not JSON: more follows the first value")
+        .when(~is_object, "not JSON of the schema: it is not an object")
+        .otherwise(F.concat(F.lit("not JSON of the schema"), wrong))
+    )
+
+
+def _from_json(kind: DataType) -> Column:
+    """The message as the `_first` of some values. `_is_one` tells whether it is one JSON value of this type, or null.
+
+    Spark's `from_json` ignores what follows the first value of a text. Here the message is the first of two elements of
+    an array, and something comes behind that. So text behind the message's value breaks the array, makes it longer or
+    shorter, or hides the end; all but text that imitates the array's second element, and opens another array.
+    """
+    text = F.concat(F.lit(f'{{"{_VALUES}":['), F.col("value").cast("string"), F.lit(f',{{}}],"{_END}":true}}'))
+    schema = StructType().add(_VALUES, ArrayType(kind)).add(_END, BooleanType()).add(_CORRUPT, StringType())
+    return F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_STRICT})
+
+
+def _first(parsed: Column) -> Column:
+    return F.get(parsed[_VALUES], F.lit(0))
+
+
+def _is_one(parsed: Column) -> Column:
+    is_whole = parsed[_END] & (F.size(parsed[_VALUES]) == 2)
+    return parsed[_CORRUPT].isNull() & F.coalesce(is_whole, F.lit(False))
+
+
+def _is_infinite(value: Column, kind: DataType) -> Column:
+    """Anything in it. JSON has no infinity: Spark makes one of a number that is too large."""
+    match kind:
+        case DoubleType() | FloatType():
+            found = F.abs(value) == float("inf")
+        case ArrayType():
+            found = F.exists(value, lambda each: _is_infinite(each, kind.elementType))
+        case MapType():
+            found = F.exists(F.map_values(value), lambda each: _is_infinite(each, kind.valueType))
+        case StructType():
+            fields = (_is_infinite(value[field.name], field.dataType) for field in kind.fields)
+            found = reduce(operator.or_, fields, F.lit(False))
+        case _:
+            found = F.lit(False)
+    return F.coalesce(found, F.lit(False))
+
+
+def _failure(source: Source) -> Column:
     advice = "; with on_bad_row: skip, or a topic for such messages, the pipeline goes on without them"
     told = F.concat(F.lit("the message "), F.col("id"), F.lit(" is "), _what(source), F.lit(advice))
-    return F.when(F.col(_BAD), F.raise_error(told).cast("boolean")).otherwise(F.lit(True))
+    return F.raise_error(told).cast("boolean")
 
 
 def _marked(read: DataFrame, source: Source) -> DataFrame:
@@ -93,11 +173,13 @@ def _marked(read: DataFrame, source: Source) -> DataFrame:
     value = F.col("value")
     match source.decode:
         case "json":
-            schema = f"{source.schema}, {quoted(_CORRUPT)} STRING"
-            options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-            decoded = F.from_json(value.cast("string"), schema, options)
-            marked = read.withColumn(_DECODED, decoded)
-            is_broken = F.col(_DECODED).isNull() | F.col(f"{_DECODED}.{_CORRUPT}").isNotNull()
+            schema = StructType.fromDDL(source.schema)
+            marked = read.withColumn(_PARSED, _from_json(schema))
+            marked = marked.withColumn(_DECODED, _first(F.col(_PARSED)))
+            is_broken = ~_is_one(F.col(_PARSED)) | F.col(_DECODED).isNull() | _is_infinite(F.col(_DECODED), schema)
+            for field in schema.fields:
+                if not field.nullable:
+                    is_broken = is_broken | F.col(f"{_DECODED}.{quoted(field.name)}").isNull()
             return marked.withColumn(_BAD, value.isNotNull() & (is_broken | ~F.is_valid_utf8(value.cast("string"))))
         case "avro" if not has_spark_avro(read.sparkSession):
             marked = read.withColumn(_AVRO, from_avro(value, source.schema))

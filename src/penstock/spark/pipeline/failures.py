@@ -54,13 +54,18 @@ def _is_of_ended_java(error: BaseException) -> bool:
 def _java_messages(error: BaseException) -> list[str]:
     """From the outermost to the innermost."""
     found = []
-    java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    # What `StreamingQuery.exception()` returns has only the cause, already converted.
+    java = _java_of(error) or _java_of(getattr(error, "_cause", None))
     for _ in range(_CAUSES_MAX):
         if java is None:
             break
         found.append(str(java.getMessage() or ""))
         java = java.getCause()
     return found
+
+
+def _java_of(error: object) -> Any:
+    return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
 
 
 def _python_cause(text: str) -> str | None:

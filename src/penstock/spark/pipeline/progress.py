@@ -55,8 +55,7 @@ class Meter:
         durations = report.get("durationMs") or {}
         is_batch = "addBatch" in durations
         now.time = str(report["timestamp"])
-        lags = [_lag(source) for source in report.get("sources") or ()]
-        now.lag = None if None in lags else sum(lag for lag in lags if lag is not None)
+        now.lag = lag_of(report)
         if is_batch:
             now.batch = int(report["batchId"])
             now.batches += 1
@@ -78,6 +77,18 @@ def _mark(report: Mapping[str, Any]) -> tuple[str, int]:
 
 def _bad_rows(observed: Mapping[str, Any]) -> int:
     return sum(int(each["bad"] or 0) for name, each in observed.items() if name.startswith(OBSERVED))
+
+
+def lag_of(progress: Any) -> int | None:
+    """Messages behind the last micro-batch of a query: of `query.lastProgress`, or of its JSON as a dict.
+
+    None if Spark does not report it: before the first micro-batch, and of one that is done again.
+    """
+    if progress is None:
+        return None
+    report = progress if isinstance(progress, dict) else json.loads(progress.json)
+    lags = [_lag(source) for source in report.get("sources") or ()]
+    return None if None in lags else sum(lag for lag in lags if lag is not None)
 
 
 def _lag(source: Mapping[str, Any]) -> int | None:

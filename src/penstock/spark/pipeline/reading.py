@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from penstock.errors import InvalidInput, PipelineInvalid
@@ -12,7 +13,8 @@ from penstock.spark.pipeline.document import TOPIC, Document, Field, Problem, Se
 from penstock.spark.pipeline.functions import check_function
 from penstock.spark.pipeline.reading_sources import read_sources
 from penstock.spark.pipeline.schemas import read_avro
-from penstock.spark.pipeline.spec import Broker, Pipeline, TableSink, TopicSink, Transform, Trigger
+from penstock.spark.pipeline.spec import Broker, Pipeline, Source, TableSink, TopicSink, Transform, Trigger
+from penstock.spark.pipeline.sql_columns import unknown_columns
 
 ADDRESS = "penstock://127.0.0.1:7420"
 FIELDS = ("name", "url", "key", "tls", "source", "transform", "sink", "trigger", "checkpoint", "spark")
@@ -23,7 +25,7 @@ MODES = ("append", "update", "complete")
 
 def read(file: Path, environment: Mapping[str, str] | None = None) -> Pipeline:
     """PipelineInvalid with all its mistakes; InvalidInput if there is no such file."""
-    pipeline, problems = examine(file, environment)
+    pipeline, problems = examine(file, environment, guesses=False)
     if pipeline is None:
         shown = [problem.shown(str(file)) for problem in problems]
         told = shown[0] if len(shown) == 1 else f"{len(shown)} mistakes:\n  " + "\n  ".join(shown)
@@ -31,25 +33,29 @@ def read(file: Path, environment: Mapping[str, str] | None = None) -> Pipeline:
     return pipeline
 
 
-def examine(file: Path, environment: Mapping[str, str] | None = None) -> tuple[Pipeline | None, list[Problem]]:
-    """The pipeline if there is nothing wrong with it, and what is wrong otherwise, from top to bottom."""
+def examine(
+    file: Path, environment: Mapping[str, str] | None = None, *, guesses: bool = True
+) -> tuple[Pipeline | None, list[Problem]]:
+    """The pipeline if there is nothing wrong with it, and what is wrong otherwise, from top to bottom. With `guesses`,
+    also what is probably wrong in its SQL, which only Spark knows for sure."""
     document = Document(file.resolve(), environment)
     root = document.root()
     section = None if root is None else root.section(FIELDS, f"names and values: {', '.join(FIELDS)}")
-    found = None if section is None else _pipeline(document, section)
+    found = None if section is None else _pipeline(document, section, guesses)
     problems = sorted(document.problems, key=lambda problem: problem.line)
     return (None if problems else found), problems
 
 
-def _pipeline(document: Document, root: Section) -> Pipeline | None:
+def _pipeline(document: Document, root: Section, guesses: bool) -> Pipeline | None:
     directory = document.file.parent
     name = _name(root.required("name", "orders-by-hour"))
     broker = _broker(document, root)
     sources = read_sources(root.required("source", "{topics: orders, decode: text}"), directory)
-    transform = _transform(root.get("transform"), directory)
+    transform = _transform(root.get("transform"), directory, sources, guesses)
     if len(sources) > 1 and root.get("transform") is None:
         root.wrong("transform is missing: it says what becomes of several sources, as in transform: {sql: SELECT …}")
-    sink = _sink(root.required("sink", "{topic: big-orders}"), directory)
+    is_plain = root.get("transform") is None and len(sources) == 1
+    sink = _sink(root.required("sink", "{topic: big-orders}"), directory, sources[0].row if is_plain else None)
     trigger = _trigger(root.get("trigger"))
     checkpoint = root.get("checkpoint")
     where = None if checkpoint is None else checkpoint.text("a directory")
@@ -106,7 +112,7 @@ def _settings(field: Field) -> dict[str, str]:
     return found
 
 
-def _transform(field: Field | None, directory: Path) -> Transform:
+def _transform(field: Field | None, directory: Path, sources: Sequence[Source], guesses: bool) -> Transform:
     if field is None:
         return Transform()
     section = field.section(("sql", "python"), "sql: … or python: …")
@@ -115,6 +121,9 @@ def _transform(field: Field | None, directory: Path) -> Transform:
         return Transform()
     text = chosen.text("SQL" if chosen.name.endswith("sql") else "module:function or file.py:function")
     if text is None or chosen.name.endswith("sql"):
+        tables = {source.name: source.row for source in sources}
+        for column in unknown_columns(text or "", tables) if guesses and all(tables.values()) else ():
+            _refuse_column(chosen, column, [each for columns in tables.values() for each in columns])
         return Transform(sql=text)
     try:
         return Transform(None, *check_function(text, directory))
@@ -123,7 +132,23 @@ def _transform(field: Field | None, directory: Path) -> Transform:
     return Transform()
 
 
-def _sink(field: Field | None, directory: Path) -> TopicSink | TableSink | None:
+def _refuse_column(field: Field, column: str, columns: Sequence[str]) -> None:
+    near = get_close_matches(column, columns, n=1)
+    did = f"did you mean {near[0]}?" if near else f"there are {', '.join(columns)}"
+    field.refuse(f"there is no column {column}; {did}")
+
+
+def _check_columns(field: Field | None, named: Iterable[str | None], columns: Sequence[str] | None) -> None:
+    """`columns` is None or empty if they are not known without Spark."""
+    if field is None or not columns:
+        return
+    for name in named:
+        if name is not None and name.lower() not in map(str.lower, columns):
+            _refuse_column(field, name, columns)
+
+
+def _sink(field: Field | None, directory: Path, row: Sequence[str] | None) -> TopicSink | TableSink | None:
+    """`row` has the columns that are written, if they are known without Spark."""
     section = None if field is None else field.section(SINK_FIELDS, "topic: …, parquet: … or delta: …")
     chosen = None if section is None else section.one_of(("topic", "parquet", "delta"), is_required=True)
     if section is None or chosen is None:
@@ -137,7 +162,7 @@ def _sink(field: Field | None, directory: Path) -> TopicSink | TableSink | None:
         section.refuse(("partition_by",), "is for tables: a topic has partitions by key")
         if mode_field is not None and mode == "complete":
             mode_field.wrong("a topic can only be added to: mode is append or update")
-        return _topic_sink(chosen, section, text, mode, directory)
+        return _topic_sink(chosen, section, text, mode, directory, row)
     section.refuse(("encode", "schema_file", "key", "value"), "is for topics: a table has columns")
     if mode_field is not None and mode == "update":
         mode_field.wrong("a table is written in mode append, or complete if it is a delta table")
@@ -145,11 +170,14 @@ def _sink(field: Field | None, directory: Path) -> TopicSink | TableSink | None:
         mode_field.wrong("files in Parquet can only be added to: mode is append")
     by = section.get("partition_by")
     columns = tuple(by.texts("names of columns")) if by is not None else ()
+    _check_columns(by, columns, row)
     kind = chosen.name.rpartition(".")[2]
     return TableSink("delta" if kind == "delta" else "parquet", path_of(directory, text), columns, mode)
 
 
-def _topic_sink(chosen: Field, section: Section, topic: str, mode: str, directory: Path) -> TopicSink:
+def _topic_sink(
+    chosen: Field, section: Section, topic: str, mode: str, directory: Path, row: Sequence[str] | None
+) -> TopicSink:
     chosen.topic(topic)
     encode_field, file_field = section.get("encode"), section.get("schema_file")
     encode = (None if encode_field is None else encode_field.word(ENCODINGS)) or "json"
@@ -165,6 +193,8 @@ def _topic_sink(chosen: Field, section: Section, topic: str, mode: str, director
         None if each is None else each.text("the name of a column")
         for each in (section.get("key"), section.get("value"))
     )
+    _check_columns(section.get("key"), [key], row)
+    _check_columns(section.get("value"), [value], row)
     return TopicSink(topic, encode, schema, key, value or "value", mode)  # type: ignore[arg-type]
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import AttemptDiffers, PenstockError, PipelineFailed
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.2
 _LOOK_WHILE_STOPPING_S = 0.02
-_STATE_EVERY_US = 1_000_000
-# What a broker that is restarted, or has too much to do, makes queries fail with: they go on from their checkpoint. The
-# last is Spark's, whose workers have to answer within 10 s of their start. On a busy machine some don't: we come last.
-_PASSING = ("[connection_lost]", "[overloaded]", "Python worker failed to connect back.")
+_STATE_EVERY_S = 1.0
+# Spark's workers have to answer within 10 s of their start. On a busy machine some don't: we come last. The second is
+# what Spark gives as the cause of the first, if it gives one.
+WORKER_LATE = ("Python worker failed to connect back.", "Timed out while waiting for the Python worker to connect back")
+# What a broker that is restarted, or has too much to do, makes queries fail with: they go on from their checkpoint.
+_PASSING = ("[connection_lost]", "[overloaded]", *WORKER_LATE)
 _RETRY_S = 1.0
-_RETRY_FOR_US = 120_000_000
+_RETRY_FOR_S = 120.0
 
 
 class View(Protocol):
@@ -43,6 +46,7 @@ class View(Protocol):
 
     def starting(self, state: State) -> None: ...
     def running(self) -> None: ...
+    def activity(self, text: str) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def retrying(self, reason: str) -> None: ...
     def stopping(self) -> None: ...
@@ -161,12 +165,12 @@ class Patience:
 
     def __init__(self) -> None:
         self._batches = -1
-        self._until_us = 0
+        self._until_s = 0.0
 
     def lasts(self, batches: int) -> bool:
         if batches != self._batches:
-            self._batches, self._until_us = batches, now_us() + _RETRY_FOR_US
-        return now_us() < self._until_us
+            self._batches, self._until_s = batches, monotonic() + _RETRY_FOR_S
+        return monotonic() < self._until_s
 
 
 @contextmanager
@@ -242,15 +246,21 @@ def _stopped_by_signals() -> Iterator[Stop]:
 def _follow(
     queries: Sequence[StreamingQuery], state: State, store: Store, view: View, stop: Stop, meter: Meter
 ) -> Status:
-    told_us = 0
+    told_s = 0.0
+    activity = ""
 
     def look() -> None:
-        nonlocal told_us
+        nonlocal told_s, activity
+        is_waiting = not meter.progress.batches and queries[0].isActive
+        if is_waiting and (now := _activity(queries[0])) != activity:
+            # The first batch may take minutes: the user sees that something is going on.
+            activity = now
+            view.activity(now)
         if _take(meter, queries[0]):
             state.progress = meter.progress
             view.progress(meter.progress)
-            if now_us() - told_us >= _STATE_EVERY_US:
-                told_us = now_us()
+            if not told_s or monotonic() - told_s >= _STATE_EVERY_S:
+                told_s = monotonic()
                 store.put(state)
 
     while True:
@@ -265,6 +275,11 @@ def _follow(
             view.stopping()
             _finish_batches(queries, stop, look)
             return "stopped"
+
+
+def _activity(query: StreamingQuery) -> str:
+    """What Spark says it is doing, without the name of its class: "Getting offsets from org.apache.spark…"."""
+    return str(query.status["message"]).partition(" from org.")[0]
 
 
 def _take(meter: Meter, query: StreamingQuery) -> bool:

@@ -27,6 +27,8 @@ SPARK_MIN = (4, 2)
 _PANDAS_MIN = (2, 2)
 # So long a second signal waits for a batch that is in Python. Spark's own default is for ever.
 STOP_TIMEOUT_S = 3
+# Of one pipeline, that of the current run included.
+_LOGS_MAX = 10
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 # The name of a jar's file, or of a package with its version; a directory may be called anything.
@@ -250,15 +252,24 @@ def _why_not_started(log: Path, conf: Mapping[str, str]) -> str:
     return f"Spark did not start ({conf['spark.master']}): {found[-1] if found else 'see its log'} (log: {log})"
 
 
+def _rotate(log: Path) -> None:
+    """log.txt becomes log.1.txt, log.1.txt becomes log.2.txt, and so on. A service manager that restarts a failing
+    pipeline must not overwrite the log of the first failure at once."""
+    for number in range(_LOGS_MAX - 1, 0, -1):
+        older = log.with_name(f"log.{number}.txt")
+        newer = log if number == 1 else log.with_name(f"log.{number - 1}.txt")
+        if newer.exists():
+            newer.replace(older)
+
+
 @contextmanager
 def _printing_to(log: Path) -> Iterator[None]:
     """Java inherits where we print. That of this process comes back; Java keeps printing to the file."""
-    if log.exists():
-        log.replace(log.with_name("log.1.txt"))
+    _rotate(log)
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
     try:

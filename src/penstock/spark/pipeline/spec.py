@@ -61,6 +61,11 @@ class Source:
     watermark: Watermark | None = None
 
     @property
+    def row(self) -> list[str]:
+        """The columns of its rows. Empty if its schema is wrong."""
+        return [*self.decoded, *(f"_{column}" for column in self.columns)] if self.decoded else []
+
+    @property
     def dead_letters(self) -> str | None:
         return None if self.on_bad_row in (FAIL, SKIP) else self.on_bad_row
 

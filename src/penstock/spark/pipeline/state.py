@@ -2,7 +2,7 @@
 
     <directory>/<name>/state.json    what `penstock pipeline status` shows; replaced as a whole
     <directory>/<name>/lock          held by the process that runs it: the system lets go of it however that ends
-    <directory>/<name>/log.txt       what Spark said in the last run; log.1.txt in the one before
+    <directory>/<name>/log.txt       what Spark printed in the last run; log.1.txt in the one before, up to log.9.txt
     <directory>/<name>/checkpoint    unless the pipeline names another
 
 A state that says "running" while nobody holds the lock is of a process that was killed.
@@ -101,7 +101,7 @@ class Store:
         home = self.home(name)
         try:
             home.mkdir(parents=True, exist_ok=True)
-            lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StorageError(f"the state of pipelines can't be kept in {home}: {error.strerror}") from error
         try:

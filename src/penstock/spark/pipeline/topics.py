@@ -11,7 +11,8 @@ from penstock.spark.pipeline.spec import Pipeline
 def missing_topics(pipeline: Pipeline) -> list[Problem]:
     """ConnectionLost, Unauthenticated and the like if the broker can't be asked."""
     broker = pipeline.broker
-    connecting = Connecting(broker.url, broker.key, *(broker.tls.get(name) for name in ("ca", "cert", "key")))
+    ca, cert, key = (broker.tls.get(name) for name in ("ca", "cert", "key"))
+    connecting = Connecting(broker.url, broker.key, ca, cert, key)
     found = []
     with connecting.open() as q:
         for topic in pipeline.topics:
