@@ -16,9 +16,11 @@ PENSTOCK = Path(sys.executable).with_name("penstock")
 
 
 class BrokerProcess:
-    def __init__(self, data: Path, *arguments: str, port: int | None = None) -> None:
+    def __init__(self, data: Path, *arguments: str, port: int | None = None, descriptors: int | None = None) -> None:
+        """`descriptors`: it may not have more, whatever it does."""
         self._data = data
         self._arguments = arguments
+        self._limiting = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$0" "$@"']
         # Until it was ready.
         self.said = ""
         if port is None:
@@ -44,7 +46,11 @@ class BrokerProcess:
     def start(self) -> None:
         """Returns when it is ready."""
         self.process = subprocess.Popen(
-            [PENSTOCK, "serve", "--data", self._data, "--native", f"127.0.0.1:{self.port}", *self._arguments],
+            [
+                *self._limiting,
+                *(PENSTOCK, "serve", "--data", self._data, "--native", f"127.0.0.1:{self.port}"),
+                *self._arguments,
+            ],
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -76,8 +82,8 @@ class BrokerProcess:
 
 
 @contextmanager
-def broker_process(data: Path, *arguments: str) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(data, "--http", "none", "--grpc", "none", *arguments)
+def broker_process(data: Path, *arguments: str, descriptors: int | None = None) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(data, "--http", "none", "--grpc", "none", *arguments, descriptors=descriptors)
     try:
         yield process
     finally:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from penstock.client.cluster_requests import ClusterReport, ElectLeaders, PartitionReport, SurveyCluster
 from penstock.client.requests import CreateTopic, Request
+from penstock.cluster.node import Node
 from penstock.net.connecting import transport_to
 from penstock.server.config import Address, Config
 from penstock.server.server import Ready, Server
@@ -67,10 +68,10 @@ class LocalCluster:
     async def _start(self, name: str, settings: dict[str, Any]) -> None:
         config = Config(
             data=settings.pop("data", str(self._directory / name)),
-            native=Address("127.0.0.1", 0),
+            native=settings.pop("native", Address("127.0.0.1", 0)),
             http=settings.pop("http", None),
             grpc=settings.pop("grpc", None),
-            cluster=self._etcd,
+            cluster=settings.pop("etcd", self._etcd),
             cluster_name=self.name,
             node_id=name,
             **settings,
@@ -177,6 +178,11 @@ def is_led(report: ClusterReport, topic: str) -> bool:
 def found(report: ClusterReport, topic: str, number: int) -> PartitionReport:
     (partition,) = [each for each in report.partitions if (each.topic, each.number) == (topic, number)]
     return partition
+
+
+def node_of(cluster: LocalCluster, name: str) -> Node:
+    """Behind the doors."""
+    return cluster.nodes[name].server._doors[0].feeding.changed.__self__  # type: ignore[attr-defined,no-any-return]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ end.
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import shutil
 import signal
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,8 @@ PENSTOCK = Path(sys.executable).with_name("penstock")
 _QUICK = ("--heartbeat-interval=20", "--election-timeout=200")
 _PATIENCE_S = 120.0
 _LAST_WORDS = 500
+# Debian's package faketime.
+_FAKETIME = "**/faketime/libfaketime.so.1"
 _given: set[int] = set()
 
 
@@ -47,6 +50,11 @@ class OneHost:
         return []
 
 
+def find_faketime() -> Path | None:
+    """The library that gives a process a wall clock of its own."""
+    return next(Path("/usr/lib").glob(_FAKETIME), None)
+
+
 class Process:
     """One that can be started again. What it says is in `log`, from the first start on."""
 
@@ -55,6 +63,7 @@ class Process:
         self.name = name
         self.log = log
         self._command = list(command)
+        self._environment: dict[str, str] = {}
         self._ready_line = re.compile(ready)
         self.is_ready = threading.Event()
         self.process: subprocess.Popen[str] | None = None
@@ -77,7 +86,12 @@ class Process:
         assert not self.is_alive, f"{self.name} is running"
         self.is_ready.clear()
         self.process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **self._environment},
         )
         self.is_wanted = True
         self._listening = threading.Thread(target=self._listen, args=[self.process], daemon=True)
@@ -161,6 +175,17 @@ class Etcd(Process):
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
         command += ["--initial-cluster", f"local={peer}"]
         super().__init__(host, command, directory / "etcd.log", "ready to serve client requests")
+        self._data, self._backup = directory / "etcd", directory / "etcd.backup"
+
+    def back_up(self) -> None:
+        """While it is not running."""
+        shutil.rmtree(self._backup, ignore_errors=True)
+        shutil.copytree(self._data, self._backup)
+
+    def restore(self) -> None:
+        """While it is not running."""
+        shutil.rmtree(self._data)
+        shutil.copytree(self._backup, self._data)
 
     @property
     def port(self) -> int:
@@ -187,17 +212,50 @@ class Node(Process):
     """A broker. `data` is its directory."""
 
     def __init__(
-        self, name: str, directory: Path, hosts: Hosts, etcd: str, session_ttl: str, has_http: bool = False
+        self,
+        name: str,
+        directory: Path,
+        hosts: Hosts,
+        etcd: str,
+        session_ttl: str,
+        has_http: bool = False,
+        program: Sequence[str] = (str(PENSTOCK),),
     ) -> None:
         at = hosts.address(name)
         self.http = f"{at}:{_free_port(hosts, 7480)}" if has_http else "none"
         self.port = _free_port(hosts, 7420)
         self.data = directory / name
+        self._clock = directory / f"{name}.clock"
         self.address = f"{at}:{self.port}"
-        command = [*hosts.inside(name), str(PENSTOCK), "serve", "--cluster", etcd, "--node-id", name]
+        command = [*hosts.inside(name), *program, "serve", "--cluster", etcd, "--node-id", name]
         command += ["--data", str(self.data), "--native", self.address, "--http", self.http, "--grpc", "none"]
         command += ["--session-ttl", session_ttl, "--log-level", "debug", "--insecure"]
         super().__init__(name, command, directory / f"{name}.log", r" ready .*native=")
+
+    def use_clock(self) -> None:
+        """Give the process a wall clock of its own from its next start on; see `step_clock`."""
+        library = find_faketime()
+        assert library is not None
+        self._clock.write_text("+0s\n")
+        self._environment = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            # The library reads the file again after this many seconds.
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether the process runs and has a wall clock of its own."""
+        with suppress(FileNotFoundError):  # Another fault has just killed it.
+            return str(find_faketime()) in Path(f"/proc/{self.pid}/maps").read_text()
+        return False
+
+    def step_clock(self, offset_s: float) -> None:
+        """Set the wall clock to this much ahead of, or behind, the machine's."""
+        self._clock.write_text(f"{offset_s:+.3f}s\n")
 
     def wipe(self) -> None:
         """Another, empty disk in its place."""
@@ -245,10 +303,15 @@ def cluster(
     hosts: Hosts | None = None,
     session_ttl: str = "3s",
     has_http: bool = False,
+    has_clocks: bool = False,
 ) -> Iterator[Cluster]:
+    """`has_clocks`: the wall clock of each node can be stepped."""
     where = hosts or OneHost()
     etcd = Etcd(directory, where)
     made = Cluster(etcd, {name: Node(name, directory, where, etcd.address, session_ttl, has_http) for name in names})
+    if has_clocks:
+        for node in made.nodes.values():
+            node.use_clock()
     try:
         made.start()
         yield made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,19 +25,46 @@ _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) %
 etcd_process._PORTS = range(20_000 + 3_000 * _WORKER, 23_000 + 3_000 * _WORKER)
 
 TESTS = Path(__file__).parent
-# Begun first, so that no worker is left with one of them when the others have nothing more to do.
-LONG = ("chaos", "benchmarks", "broker/test_model.py", "spark", "simulation", "docs", "integration", "security")
+# Begun first, so that no worker is left with one of them when the others have nothing more to do. `--fast` leaves them
+# out: what is not named here takes a few minutes.
+LONG = (
+    "chaos",
+    "benchmarks",
+    "broker/test_model.py",
+    "spark",
+    "test_readme.py",
+    "test_examples.py",
+    "test_demo.py",
+    "simulation",
+    "dashboard",
+    "docs",
+    "integration",
+    "security",
+    "cluster/nodes",
+    "cluster/operations",
+    "cluster/doors",
+    "cli/test_cluster_dev.py",
+    "ring/test_power_loss.py",
+)
+assert all((TESTS / name).exists() for name in LONG)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
 
 
+@cache
 def _rank(file: Path) -> int:
     return next((rank for rank, begin in enumerate(LONG) if file.is_relative_to(TESTS / begin)), len(LONG))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """None leaves the decision to other hooks, such as that of `--ignore`."""
+    return True if config.getoption("--fast") and _rank(collection_path) < len(LONG) else None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the tests that take long")
     parser.addoption("--scale", type=float, default=1.0, help="multiply the number of simulated states and examples")
     parser.addoption("--seed", type=int, default=None, help="replay one seed of a simulation")
 

@@ -10,8 +10,8 @@ from broker_files import Inline
 from penstock.broker.broker import Broker
 from penstock.broker.catalog import Catalog, Contents
 from penstock.broker.partition import DELIVERIES, MESSAGES, Partition
+from penstock.environment import random_id
 from penstock.errors import PenstockError
-from penstock.storage.files import random_id
 from penstock.storage.log import Log
 from penstock.testing import ManualClock, MemoryFiles
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cluster.core.effects import Effect
-from penstock.cluster.core.events import Begun, Event, RecordSeen, Registered, Tick, Wrote
+from penstock.cluster.core.events import Begun, Contact, Event, RecordSeen, Registered, Tick, Wrote
 from penstock.cluster.core.extent import Both, Extent
 from penstock.cluster.core.lineage import Lineage
 from penstock.cluster.core.messages import Fetch
@@ -12,7 +12,8 @@ from penstock.cluster.core.replica import Replica
 from penstock.cluster.core.site import Site
 
 SECOND_US = 1_000_000
-Entries = list[tuple[int, int]]
+Entry = tuple[int, int] | tuple[int, int, int]
+Entries = list[Entry]
 
 
 def record(leader: str = "a", epoch: int = 5, isr: str = "a b c", **changes: object) -> PartitionRecord:
@@ -25,9 +26,18 @@ def nodes(names: str) -> dict[str, Registered]:
     return {node: Registered(f"d{node}", f"{node}1") for node in names.split()}
 
 
-def fetch(node: str, request: int, ends: Both, lasts: Both = (5, 5), epoch: int = 5, **changes: str) -> Fetch:
+def fetch(
+    node: str,
+    request: int,
+    ends: Both,
+    lasts: Both = (5, 5),
+    epoch: int = 5,
+    starts: Both | None = (0, 0),
+    ids: Both = (0, 0),
+    **changes: str,
+) -> Fetch:
     fields = {"disk": f"d{node}", "incarnation": f"{node}1", **changes}
-    return Fetch(node, epoch=epoch, request=request, ends=ends, lasts=lasts, **fields)
+    return Fetch(node, epoch=epoch, request=request, ends=ends, lasts=lasts, starts=starts, ids=ids, **fields)
 
 
 class Play:
@@ -46,8 +56,14 @@ class Play:
     def waits(self, seconds: float) -> None:
         self.now_us += int(seconds * SECOND_US)
 
-    def ticks(self, live: str = "a b c", heard: dict[str, int] | None = None, session: float = 5) -> list[Effect]:
-        return self.does(Tick(self.now_us + int(session * SECOND_US), nodes(live), heard or {}))
+    def ticks(
+        self, live: str = "a b c", contacts: dict[str, Contact] | None = None, session: float = 5
+    ) -> list[Effect]:
+        return self.does(Tick(self.now_us + int(session * SECOND_US), nodes(live), contacts or {}))
+
+    def hears(self, names: str) -> dict[str, Contact]:
+        """These nodes have just answered a packet of just now."""
+        return {node: Contact(0, self.now_us, self.now_us) for node in names.split()}
 
     def writes(self, log: int, end: int, durable: int | None = None) -> list[Effect]:
         return self.does(Wrote(log, end, end if durable is None else durable))

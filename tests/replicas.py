@@ -2,7 +2,8 @@
 
 One of them leads: it appends. The others fetch runs of frames from it, after agreeing by lineage on where they part.
 Now and then another one takes over, with a new epoch, and whatever it does not have is truncated elsewhere; below the
-high watermark nothing is. Merging, compaction and retention go on in each of them, at any time.
+high watermark nothing is. Merging goes on in each of them, at any time; compaction and retention in the leader, and the
+others remove what it has removed.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+import numpy as np
+
 from penstock.batch import Batch
 from penstock.codec import CODECS
 from penstock.errors import LogDiverged
 from penstock.frame import Frame, Producer
 from penstock.storage.compaction import compact
-from penstock.storage.epochs import Epoch, end_of, epoch_at
+from penstock.storage.epochs import Epoch, Lineage, epoch_at
 from penstock.storage.files import Files
 from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
-from penstock.storage.replicated import append_replicated, copies
+from penstock.storage.replicated import append_replicated, copies, held_offsets, remove_others
 from penstock.testing import ManualClock, MemoryDisk, MemoryFiles
 
 SETTINGS = LogSettings(segment_bytes_max=4096)
@@ -62,11 +65,24 @@ def check_lineage(log: Log) -> None:
         assert epoch_at(lineage, at) == frame.leader_epoch, f"offset {at} of {frame.leader_epoch} by {lineage}"
     starts = {(frame.leader_epoch, frame.base_offset) for frame in frames}
     for entry in lineage[1:]:
-        assert entry in starts, f"no frame begins {entry}"
+        assert entry[:2] in starts, f"no frame begins {entry}"
     epochs, firsts = [entry.epoch for entry in lineage], [entry.first_offset for entry in lineage]
     assert epochs == sorted(set(epochs)), f"lineage does not ascend: {lineage}"
     assert firsts == sorted(set(firsts)), f"lineage does not ascend: {lineage}"
     assert all(first < log.end_offset for first in firsts), f"lineage beyond the end: {lineage}"
+
+
+def end_of(lineage: Lineage, epoch: int, end_offset: int) -> Epoch:
+    """The largest epoch of the lineage up to `epoch`, where it ends, and its id; the log ends at `end_offset`.
+
+    With nothing that old, epoch 0, ending where the lineage begins.
+    """
+    found = Epoch(0, end_offset)
+    for entry in lineage:
+        if entry.epoch > epoch:
+            return found._replace(first_offset=entry.first_offset)
+        found = Epoch(entry.epoch, end_offset, entry.id)
+    return found
 
 
 def agree(follower: Log, leader: Log) -> None:
@@ -75,8 +91,9 @@ def agree(follower: Log, leader: Log) -> None:
         if follower.end_offset < leader.start_offset:
             break
         last = follower.last_epoch
-        epoch, end = end_of(leader.lineage, last, leader.end_offset)
+        epoch, end, epoch_id = end_of(leader.lineage, last, leader.end_offset)
         if epoch == last and follower.end_offset <= end:
+            assert not epoch or not follower.lineage or follower.lineage[-1].id in (0, epoch_id)
             return
         cut = min(end, end_of(follower.lineage, epoch, follower.end_offset).first_offset)
         if cut < follower.start_offset:
@@ -96,7 +113,10 @@ def fetch(follower: Log, leader: Log, bytes_max: int) -> None:
     """One run, from where the follower ends."""
     run = copies(leader, follower.end_offset, bytes_max=bytes_max)
     try:
-        append_replicated(follower, bytes(run.data), source_id=leader.log_id, next_offset=run.next_offset)
+        ids = {entry.epoch: entry.id for entry in leader.lineage}
+        append_replicated(
+            follower, bytes(run.data), source_id=leader.log_id, next_offset=run.next_offset, epoch_ids=ids
+        )
     except LogDiverged as error:
         assert error.details["by"] == "append_time"
         assert not [frame for frame in all_frames(leader) if frame.count and frame.next_offset <= follower.end_offset]
@@ -108,6 +128,23 @@ def catch_up(follower: Log, leader: Log, bytes_max: int = 2000) -> None:
     while follower.end_offset < leader.end_offset:
         fetch(follower, leader, bytes_max)
     follower.sync()
+
+
+def clean(follower: Log, leader: Log) -> None:
+    """Removes what the leader has removed. They agree."""
+    if follower.synced_offset < leader.committed_offset:
+        return
+    for segment in leader.segments[:-1]:
+        if segment.next_offset > min(leader.committed_offset, follower.committed_offset):
+            return
+        kept = np.concatenate([np.zeros(0, np.int64), *held_offsets(leader, segment)])
+        remove_others(
+            follower,
+            segment.base_offset,
+            segment.next_offset,
+            lambda offsets, kept=kept: np.isin(offsets, kept),
+            truncations=follower.truncations,
+        )
 
 
 class Replicas:
@@ -175,7 +212,7 @@ class Replicas:
         self.leader = self.random.choice(able)
         self.epoch += self.random.choice((1, 1, 3))
         log = self.logs[self.leader]
-        log.append_epoch_start(self.epoch)
+        log.append_epoch_start(self.epoch, self.random.randrange(1, 1 << 32))
         log.hold_back(self.hw, anew=True)
 
     def has_agreed(self, number: int) -> bool:
@@ -183,7 +220,7 @@ class Replicas:
         log, leader = self.logs[number], self.logs[self.leader]
         if number == self.leader:
             return True
-        epoch, end = end_of(leader.lineage, log.last_epoch, leader.end_offset)
+        epoch, end, _ = end_of(leader.lineage, log.last_epoch, leader.end_offset)
         return epoch == log.last_epoch and log.end_offset <= end
 
     def commit(self) -> None:
@@ -249,9 +286,16 @@ class Replicas:
             merge_small_frames(log, segment)
 
     def compact(self) -> None:
-        _, log = self.pick()
         if self.compacts:
-            compact(log, now_us=self.clock.now_us(), tombstone_age_us=60_000_000)
+            compact(self.logs[self.leader], now_us=self.clock.now_us(), tombstone_age_us=60_000_000)
+
+    def clean(self) -> None:
+        if not self.followers:
+            return
+        number = self.random.choice(self.followers)
+        log = self.logs[number]
+        if self.has_agreed(number) and log.last_epoch == self.epoch:
+            clean(log, self.logs[self.leader])
 
     def reopen(self) -> None:
         number, log = self.pick()
@@ -263,7 +307,7 @@ class Replicas:
 
     STEPS = ("append",) * 8 + ("fetch",) * 8 + ("commit",) * 3
     STEPS += ("elect", "retain", "follow_start", "roll", "roll", "sync", "merge", "compact", "compact", "compact")
-    STEPS += ("reopen", "leave_behind")
+    STEPS += ("clean", "clean", "reopen", "leave_behind")
 
     def step(self) -> None:
         self.doing = self.random.choice(self.STEPS)
@@ -296,6 +340,21 @@ class Replicas:
                 for one in (log, leader)
             ]
             assert lineages[0] == lineages[1]
+        self.hw = leader.synced_offset
+        for log in self.logs:
+            log.hold_back(self.hw, anew=True)
+        for number in self.followers:
+            log = self.logs[number]
+            clean(log, leader)
+            self.check_complete(log)
+            self.check_clean(log, leader)
+
+    def check_clean(self, log: Log, leader: Log) -> None:
+        """It keeps nothing that its leader has removed."""
+        sealed = leader.segments[-1].base_offset
+        more = rows_by_offset(log).keys() - rows_by_offset(leader).keys()
+        kept = [at for at in more if leader.start_offset <= at < sealed]
+        assert not kept, f"kept, and removed by the leader: {kept}"
 
     def check_complete(self, log: Log) -> None:
         """It has all that leaders wrote in the epochs of its lineage, but for what a newer message of the same key

@@ -16,10 +16,11 @@ SNAPSHOTS = """
 from types import SimpleNamespace
 
 from penstock.broker import snapshot
+from penstock.clock import Instant
 from penstock.broker.delays import Delays
 from penstock.broker.lanes import Lanes
 
-frames = snapshot.take(0, [], Lanes(), Delays(1), [], 1)
+frames = snapshot.take(0, [], Lanes(), Delays(1), [], Instant(1, 1))
 log = SimpleNamespace(frames=lambda start: iter(frames))
 
 

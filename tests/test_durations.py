@@ -178,6 +178,10 @@ def test_a_time_that_was_written_is_read_as_the_same(us: int) -> None:
     assert time_us(rfc3339(us)) == us
 
 
+def test_a_time_after_the_year_9999_is_told_as_the_last_moment_of_it() -> None:
+    assert rfc3339(TIME_MAX_US + 1) == rfc3339(1 << 62) == "9999-12-31T23:59:59.999999Z"
+
+
 @given(st.datetimes(datetime(1971, 1, 1), datetime(9999, 12, 30)), st.integers(-1439, 1439))
 def test_a_datetime_and_its_text_are_the_same_time(naive: datetime, offset_minutes: int) -> None:
     aware = naive.replace(tzinfo=timezone(timedelta(minutes=offset_minutes)))

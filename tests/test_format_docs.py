@@ -12,6 +12,7 @@ import pytest
 
 from penstock import frame as frame_module
 from penstock.batch import Batch
+from penstock.broker.letter import HEADER, Obituary
 from penstock.frame import Frame, Producer, head_seed, look, payload, stamp
 from penstock.message import Message
 from penstock.storage import epochs, index, manifest, mark, reset, segment
@@ -159,3 +160,9 @@ def test_the_layout_tables_have_the_fields_the_docstrings_draw(title: str, modul
     drawn = [(int(row[1]), int(row[2])) for row in drawn_lines]
     assert documented == drawn
     assert all(at + size == following for (at, size), (following, _) in itertools.pairwise(documented))
+
+
+def test_the_header_of_a_dead_letter_has_the_documented_fields() -> None:
+    text = section("## Dead letters")
+    assert f"`{HEADER}`" in text
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(Obituary.__struct_fields__)

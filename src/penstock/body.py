@@ -288,7 +288,7 @@ class _Reader:
 def _check(batch: Batch, size: int, columns: int, timestamps: tuple[int, int], limits: Limits) -> None:
     """What a frame from outside must keep beyond its layout: ranges, limits, and columns left out when default."""
     if batch.count > limits.batch_messages_max:
-        raise BatchTooLarge(f"{batch.count} messages in a batch; the limit is {limits.batch_messages_max}")
+        raise BatchTooLarge(f"{batch.count} messages in a batch; batch_messages_max is {limits.batch_messages_max}")
     for column, nulls in ((KEY, KEY_NULLS), (VALUE, VALUE_NULLS)):
         if columns & nulls and not columns & column:
             raise InvalidColumn("validity bits without a column")
@@ -311,10 +311,10 @@ def _check(batch: Batch, size: int, columns: int, timestamps: tuple[int, int], l
 def _check_headers(headers: Headers, limits: Limits) -> None:
     offsets, names, values = headers
     if int(np.diff(offsets).max()) > limits.headers_max:
-        raise BatchTooLarge(f"more than {limits.headers_max} headers on a message")
+        raise BatchTooLarge(f"a message with more than {limits.headers_max} headers (headers_max)")
     sizes = np.diff(names.offsets[offsets].astype(np.int64)) + np.diff(values.offsets[offsets].astype(np.int64))
     if int(sizes.max()) > limits.header_bytes_max:
-        raise BatchTooLarge(f"headers of {sizes.max()} bytes; the limit is {limits.header_bytes_max}")
+        raise BatchTooLarge(f"headers of {sizes.max()} bytes; header_bytes_max is {limits.header_bytes_max}")
     # Valid as a whole, and no name starting inside a character, is the same as each name being valid.
     try:
         str(names.data, "utf-8")
@@ -342,13 +342,15 @@ def _check_message_sizes(batch: Batch, limits: Limits) -> None:
         sizes += np.diff(window)
     largest = int(sizes.max())
     if largest > limits.message_bytes_max:
-        raise BatchTooLarge(f"a message of {largest} bytes; the limit is {limits.message_bytes_max}", size=largest)
+        raise BatchTooLarge(
+            f"a message of {largest} bytes; message_bytes_max is {limits.message_bytes_max}", size=largest
+        )
 
 
 def check_limits(batch: Batch, limits: Limits = DEFAULT_LIMITS) -> None:
     """The limits a frame from outside is held to, for a batch made here (before it is encoded)."""
     if batch.count > limits.batch_messages_max:
-        raise BatchTooLarge(f"{batch.count} messages in a batch; the limit is {limits.batch_messages_max}")
+        raise BatchTooLarge(f"{batch.count} messages in a batch; batch_messages_max is {limits.batch_messages_max}")
     _check_message_sizes(batch, limits)
     if batch.headers is not None:
         _check_headers(batch.headers, limits)

@@ -98,8 +98,8 @@ def time_us(value: str | datetime | int) -> int:
 def _time_of_number(time: int) -> int:
     if not TIME_AS_NUMBER_MIN <= time <= TIME_MAX_US:
         raise InvalidInput(
-            f"a time as a number is microseconds since 1970, from {TIME_AS_NUMBER_MIN} (1973) on, not {_shown(time)}; "
-            'as text it is "2026-01-14T15:00:00Z" (RFC 3339)'
+            f"a time as a number is microseconds since 1970, from {TIME_AS_NUMBER_MIN} (1973) to {TIME_MAX_US} (9999), "
+            f'not {_shown(time)}; as text it is "2026-01-14T15:00:00Z" (RFC 3339)'
         )
     return time
 
@@ -152,6 +152,9 @@ def _shown(value: object) -> str:
     """Short, whatever it is: it comes from outside and goes into a sentence."""
     if isinstance(value, str):
         return repr(value if len(value) <= TEXT_LENGTH_MAX else value[:TEXT_LENGTH_MAX] + "…")
-    if isinstance(value, float | datetime | timedelta) or (isinstance(value, int) and abs(value) < 1 << 64):
+    if isinstance(value, timedelta):
+        us = value // _MICROSECOND
+        return ("-" if us < 0 else "") + (duration_text(abs(us)) if abs(us) <= TIME_MAX_US else f"{abs(us)}us")
+    if isinstance(value, float | datetime) or (isinstance(value, int) and abs(value) < 1 << 64):
         return repr(value)
     return f"a value of type {type(value).__name__}"

@@ -40,10 +40,13 @@
     ├── BrokerError                     of a kind that this version does not know; `details` has the broker's code
     ├── Unsupported                     not built yet
     ├── Overloaded                      retriable: more is waiting than may wait
+    │   ├── QuotaExceeded               the principal has used up a quota; `details` say which, and how long to wait
     │   └── RingFull                    there is no room for another job, and the ring was told not to wait for it
     ├── RingClosed                      a ring takes and gives no jobs any more
     ├── WorkerFailed                    a process for a ring's handler can't be started, or can't load the handler
     ├── AlreadyExists                   a topic, or a live consumer, of that name is there
+    ├── TooManyPartitions               more than a broker has with the files that it may open
+    ├── LimitReached                    one more topic, group, member or schedule than the limits allow; none was made
     ├── SettingsConflict                a group of that name is there, with other settings
     ├── ArchiveConflict                 a commit to an archive, or what is told of one, does not go with what is there
     ├── MirrorConflict                  going on would double messages, leave some out, or copy them in a circle
@@ -51,7 +54,7 @@
     ├── PipelineFailed                  it ran, and ended by an error: the message is its cause
     ├── SparkMissing                    PySpark, Java or a package that a pipeline needs; the message says how to get it
     ├── LeaseError                      an answer for a message that the consumer does not hold (any more)
-    │   ├── LeaseNotFound               the lease has run out, or never was
+    │   ├── LeaseNotFound               the lease is over: expired, or answered for
     │   └── NotLeased                   the lease does not hold that message, or it was answered for already
     ├── ProducerError                   an idempotent producer is not where the broker knows it to be
     │   ├── ProducerFenced              a newer epoch of the same producer has taken over
@@ -63,7 +66,7 @@
     │   ├── LeadershipLost              retriable: while it was under way; whether it was carried out is not known
     │   ├── NotCoordinator              retriable: another node looks after the members of the group
     │   ├── NotEnoughReplicas           retriable: fewer in sync than the topic demands; not carried out
-    │   ├── NotCommitted                retriable: other replicas do not have it yet; whether they will is not known
+    │   ├── NotCommitted                retriable: not on all disks that it has to be on; whether it will is not known
     │   ├── StaleMetadata               retriable: this node does not know yet what the other one does
     │   └── LogTruncated                a leader was elected that did not have everything: what was read is not there
     ├── EtcdError                       of the etcd that holds a cluster's metadata
@@ -78,9 +81,11 @@
     │       └── EtcdMissing             it is not installed; the message says how to get it
     └── StorageError                    the disk, or what is on it
         ├── DiskFull                    retriable: nothing was written
+        │   └── TooManyOpenFiles        a file can't be opened, of this process or of any
         ├── StorageReadOnly
         ├── DirectoryLocked             another process has the directory open
         ├── LogClosed
+        │   └── ClientForked            a client of the process from which this one was forked: open another one here
         ├── LogFollows                  retriable: the log is a copy of another, and takes messages only once it leads
         ├── LogDiverged                 what a leader's log has does not go on where its copy ends
         ├── UnknownFormat               written by a later version
@@ -114,6 +119,14 @@ class PenstockError(Exception):
     def in_doubt(self) -> bool:
         """Nobody knows whether what was asked for was carried out, or will be."""
         return False
+
+    def without_paths(self) -> Self:
+        """Return a copy without paths of the server, for clients."""
+        file = self.details.get("file")
+        if not isinstance(file, str) or "/" not in file:
+            return self
+        name = file.rstrip("/").rpartition("/")[2]
+        return type(self)(self.message.replace(file, name), **{**self.details, "file": name})
 
     def again(self) -> Self:
         """The same error, to be raised once more: an exception that is raised twice drags its first traceback along."""
@@ -196,9 +209,22 @@ class NotFound(PenstockError):
 class TopicNotFound(NotFound):
     code = "topic_not_found"
 
+    @classmethod
+    def named(cls, name: str) -> Self:
+        if name.endswith(".dlq"):
+            text = f'topic "{name}" does not exist. The broker creates it with the first dead letter'
+        else:
+            text = f'topic "{name}" does not exist. Create it: penstock topic create {name}'
+        return cls(text, topic=name)
+
 
 class GroupNotFound(NotFound):
     code = "group_not_found"
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        text = f'group "{name}" does not exist. Its first consumer creates it; so does: penstock group create {name}'
+        return cls(text, group=name)
 
 
 class PartitionNotFound(NotFound):
@@ -281,6 +307,18 @@ class Overloaded(PenstockError):
     retriable = True
 
 
+class QuotaExceeded(Overloaded):
+    """Nothing was carried out. `details`: the `principal`, the `quota`, and `retry_after`: seconds until the next
+    attempt."""
+
+    code = "quota_exceeded"
+
+    @property
+    def retry_after_s(self) -> float:
+        given = self.details.get("retry_after")
+        return float(given) if isinstance(given, int | float) and 0 <= given < 1e9 else 1.0
+
+
 class RingFull(Overloaded):
     """`details`: how many jobs of those given were `put` all the same, and the `capacity`."""
 
@@ -297,6 +335,18 @@ class WorkerFailed(PenstockError):
 
 class AlreadyExists(PenstockError):
     code = "already_exists"
+
+
+class TooManyPartitions(PenstockError):
+    """`details`: `partitions`, how many there would be, and `partitions_max`."""
+
+    code = "too_many_partitions"
+
+
+class LimitReached(PenstockError):
+    """`details`: the `limit`, and its `maximum`."""
+
+    code = "limit_reached"
 
 
 class SettingsConflict(PenstockError):
@@ -474,6 +524,12 @@ class DiskFull(StorageError):
     retriable = True
 
 
+class TooManyOpenFiles(DiskFull):
+    """To callers the same as a full disk: nothing was written, and it passes."""
+
+    code = "too_many_open_files"
+
+
 class StorageReadOnly(StorageError):
     code = "storage_read_only"
 
@@ -484,6 +540,10 @@ class DirectoryLocked(StorageError):
 
 class LogClosed(StorageError):
     code = "log_closed"
+
+
+class ClientForked(LogClosed):
+    code = "client_forked"
 
 
 class LogFollows(StorageError):

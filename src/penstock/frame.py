@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +112,13 @@ class Producer(NamedTuple):
 
 
 NO_PRODUCER = Producer(0, 0, 0)
+
+
+def bound_id(producer_id: int, principal: str) -> int:
+    """The id under which a broker with keys stores the frames of a producer: another principal that uses the same id
+    gets another one."""
+    digest = blake2b(producer_id.to_bytes(8, "little") + principal.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1 or 1
 
 
 class FrameInfo(NamedTuple):
@@ -240,9 +248,18 @@ class Frame:
         _, _, count, _, _, _, min_timestamp, max_timestamp, _, _, _ = self._stable()
         return decode(body, count=count, timestamps=(min_timestamp, max_timestamp), limits=limits)
 
+    @property
+    def body_crc(self) -> int:
+        """Over all that its producer wrote: the same for a frame that is sent again."""
+        return int(_U32.unpack_from(self.data, 32)[0])
+
     def check_body(self) -> None:
-        if crc32c(self.data[_STAMP_END:]) != _U32.unpack_from(self.data, 32)[0]:
+        if crc32c(self.data[_STAMP_END:]) != self.body_crc:
             raise ChecksumMismatch("the body does not match its checksum", base_offset=self.base_offset)
+
+    def is_stamped_with(self, seed: int) -> bool:
+        """Return whether the head was stamped by the log whose `head_seed` this is: log ids are random."""
+        return bool(crc32c(self.data[8:HEADER_BYTES], seed) == _U32.unpack_from(self.data, 4)[0])
 
     def offsets(self, batch: Batch) -> npt.NDArray[np.int64]:
         """The offset of each message of `batch`, which must be this frame's."""
@@ -604,12 +621,14 @@ def check_message(message: Message, limits: Limits = DEFAULT_LIMITS) -> int:
     message.check()
     if message.headers:
         if len(message.headers) > limits.headers_max:
-            raise BatchTooLarge(f"more than {limits.headers_max} headers on a message")
+            raise BatchTooLarge(f"a message with more than {limits.headers_max} headers (headers_max)")
         if message.header_size > limits.header_bytes_max:
-            raise BatchTooLarge(f"headers of {message.header_size} bytes; the limit is {limits.header_bytes_max}")
+            raise BatchTooLarge(
+                f"headers of {message.header_size} bytes; header_bytes_max is {limits.header_bytes_max}"
+            )
     size = message.size
     if size > limits.message_bytes_max:
-        raise BatchTooLarge(f"a message of {size} bytes; the limit is {limits.message_bytes_max}", size=size)
+        raise BatchTooLarge(f"a message of {size} bytes; message_bytes_max is {limits.message_bytes_max}", size=size)
     return size
 
 

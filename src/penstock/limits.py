@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, LimitReached
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -54,6 +54,12 @@ class Limits:
     in_flight_bytes_max: int = 16 * MIB
     # Messages of a partition that a group may hold: the most that its own bound may be, which is 20,000 by default.
     unacked_max: int = 1_000_000
+    # Of a broker, or of a cluster, by all clients together. Dead-letter topics are not counted. Members are those of
+    # all groups, of which each has 1,000 at the most; in a cluster each coordinator counts its own.
+    topics_max: int = 10_000
+    groups_max: int = 10_000
+    members_max: int = 10_000
+    schedules_max: int = 10_000
     # With less free, messages are not taken any more; those that are there can be consumed, and are given room by it.
     disk_free_percent_min: int = 5
 
@@ -91,6 +97,18 @@ class Limits:
         return ",".join(told) or "default"
 
 
+def check_count(limit: str, count: int, limits: Limits, what: str, remedy: str) -> None:
+    """LimitReached if there are as many already as the limit of that name allows. `remedy` is a command."""
+    maximum: int = getattr(limits, limit)
+    if count >= maximum:
+        raise LimitReached(
+            f"there are {count} {what} already, and {limit} is {maximum}. Delete some that are not used any more "
+            f"({remedy}), or raise the limit and restart the broker (limits: {{{limit}: {2 * maximum}}})",
+            limit=limit,
+            maximum=maximum,
+        )
+
+
 TOLD = (
     "frame_bytes_max",
     "batch_messages_max",
@@ -101,3 +119,14 @@ TOLD = (
     "decompression_ratio_max",
 )
 DEFAULT_LIMITS = Limits()
+# Of what is stored, which the format alone bounds. Limits apply to what clients send: an operator may lower them, and
+# messages from before are delivered, read, dead-lettered and redriven as they are.
+STORED_LIMITS = Limits(
+    frame_bytes_max=(1 << 31) - 1,
+    batch_messages_max=(1 << 31) - 1,
+    message_bytes_max=(1 << 31) - 1,
+    header_bytes_max=(1 << 31) - 1,
+    headers_max=(1 << 31) - 1,
+    decompressed_frames_max=1,
+    decompression_ratio_max=_HIGHEST,
+)

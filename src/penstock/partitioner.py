@@ -2,7 +2,8 @@
 
 With a key: CRC-32C of the key (Castagnoli; initial value and final exclusive-or 0xFFFFFFFF, reflected, as in iSCSI),
 modulo the number of partitions. Every language has it, and the same key goes to the same partition for as long as
-the topic keeps its number of partitions. Without a key: one batch after the other, each to the next partition.
+the topic keeps its number of partitions. Without a key: a run of messages to one partition, the next run to the next
+one, beginning at any of them; in a cluster, partitions without a leader that can be reached are passed over.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from crc32c import crc32c
 from penstock.batch import Batch, bits
 from penstock.columns import Binary
 
+# So many messages without a key go to one partition before the next one gets some: enough for frames that are worth
+# their cost, and few enough for all partitions to get their share soon.
+UNKEYED_RUN = 100
 # Keys up to this length are hashed together, a byte of each at a time; longer ones one by one.
 _TOGETHER_MAX = 64
 _POLYNOMIAL = 0x82F63B78

@@ -23,6 +23,7 @@ SCRIPTS = (
     "encode",
     "fan_out",
     "groups",
+    "hostile",
     "key_order",
     "lanes",
     "latency",
@@ -37,6 +38,7 @@ SCRIPTS = (
     "ring",
     "scaling",
     "scan_beside",
+    "stalls",
     "start",
     "throughput",
 )
@@ -49,6 +51,7 @@ HELPERS = {
     "cluster_serving",
     "crowd",
     "harness",
+    "hostile_clients",
     "loads",
     "pacing",
     "report",

@@ -14,16 +14,20 @@ know what may be leased next looks at all of them.
 Delayed, cancelled and gone are states of the message itself, the same for all groups. A message that is gone was
 deleted by retention or compaction, which spare those that a key is busy with; what is leased or waits stays so all the
 same.
+
+Leases and waits last by the monotonic clock, whatever the wall clock is set to. `leased_us`, `failed_us` and `died_us`
+are dates.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from penstock.broker.settings import GroupSettings
+from penstock.clock import Instant
 
 RAN_OUT = "the lease ran out"
 REDRIVES_MAX = 3
@@ -55,6 +59,8 @@ class Message:
     is_gone: bool = False
     # Nobody knows any more what was leased, if it is gone and the broker has started since.
     has_known_key: bool = True
+    # By the monotonic clock, which may have begun anew since.
+    stored_us: int = 0
 
     def has_expired(self, now_us: int) -> bool:
         return 0 < self.expires_us <= now_us
@@ -68,6 +74,8 @@ class Progress:
     attempts: int = 0
     lease: int = 0
     due_us: int = 0
+    # All of it, from when it began.
+    wait_us: int = 0
     failures: list[Failure] = field(default_factory=list)
 
 
@@ -77,6 +85,8 @@ class Lease:
     consumer: str
     leased_us: int
     deadline_us: int
+    # From when it began, or was extended.
+    lasts_us: int
 
 
 @dataclass
@@ -101,15 +111,20 @@ class Log:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.start = 0
+        # Offsets above it of which the broker knows that they are empty. Only maintenance finds out.
+        self.known_gone: set[int] = set()
 
     @property
     def delayed(self) -> list[Message]:
         return [message for message in self.messages if message.is_delayed]
 
     def publish(
-        self, value: bytes, key: bytes | None, priority: int, due_us: int, expires_us: int, now_us: int
+        self, value: bytes, key: bytes | None, priority: int, due_us: int, expires_us: int, now: Instant
     ) -> Message:
-        message = Message(len(self.messages), value, key, priority, now_us, due_us, expires_us, due_us > now_us)
+        message = Message(
+            len(self.messages), value, key, priority, now.wall_us, due_us, expires_us, due_us > now.wall_us
+        )
+        message.stored_us = now.monotonic_us
         self.messages.append(message)
         return message
 
@@ -118,7 +133,13 @@ class Log:
             if message.is_delayed and message.due_us <= now_us:
                 message.is_delayed = False
 
+    def reboot(self, by_us: int) -> None:
+        """The monotonic clock begins anew."""
+        for message in self.messages:
+            message.stored_us += by_us
+
     def restart(self) -> None:
+        self.known_gone.clear()
         for message in self.messages:
             if message.is_gone:
                 message.has_known_key = False
@@ -189,15 +210,15 @@ class Place:
 
     # --- leases ------------------------------------------------------------------------------------------
 
-    def tick(self, now_us: int) -> None:
+    def tick(self, now: Instant) -> None:
         for lease in sorted(self.leases.values(), key=lambda lease: lease.deadline_us):
-            if lease.deadline_us <= now_us:
+            if lease.deadline_us <= now.monotonic_us:
                 # What it held has waited for as long as that: it is due at once.
-                self._fail(lease, self.held(lease.id), now_us, RAN_OUT, 0)
+                self._fail(lease, self.held(lease.id), now, RAN_OUT, 0)
 
-    def make_ready(self, now_us: int) -> None:
+    def make_ready(self, monotonic_us: int) -> None:
         for offset in self.at("waiting"):
-            if self.of(offset).due_us <= now_us:
+            if self.of(offset).due_us <= monotonic_us:
                 self.of(offset).state = "ready"
 
     def next_ones(self, now_us: int) -> tuple[list[int], bool]:
@@ -224,8 +245,8 @@ class Place:
         queues = [self.queue(offset) for offset in self.at("leased", "waiting")]
         return {queue[0] for queue in queues if queue is not None} | self.parked.keys()
 
-    def lease(self, identity: int, consumer: str, offsets: Iterable[int], now_us: int, deadline_us: int) -> None:
-        self.leases[identity] = Lease(identity, consumer, now_us, deadline_us)
+    def lease(self, identity: int, consumer: str, offsets: Iterable[int], now: Instant, lasts_us: int) -> None:
+        self.leases[identity] = Lease(identity, consumer, now.wall_us, now.monotonic_us + lasts_us, lasts_us)
         for offset in offsets:
             progress = self.of(offset)
             assert progress.state in ("fresh", "ready")
@@ -239,8 +260,12 @@ class Place:
             self._finish(offset, "done")
         self._forget_empty_leases()
 
-    def nack(self, identity: int, offsets: list[int], now_us: int, reason: str, delay_us: int | None) -> None:
-        self._fail(self.leases[identity], offsets, now_us, reason, delay_us)
+    def extend(self, identity: int, now: Instant, lasts_us: int) -> None:
+        lease = self.leases[identity]
+        lease.deadline_us, lease.lasts_us = now.monotonic_us + lasts_us, lasts_us
+
+    def nack(self, identity: int, offsets: list[int], now: Instant, reason: str, delay_us: int | None) -> None:
+        self._fail(self.leases[identity], offsets, now, reason, delay_us)
         self._pull_back(identity, offsets)
 
     def reject(self, identity: int, offsets: list[int], now_us: int, reason: str) -> None:
@@ -275,18 +300,19 @@ class Place:
             self.of(offset).state = "ready"
             self.of(offset).attempts -= 1
 
-    def _fail(self, lease: Lease, offsets: list[int], now_us: int, reason: str, delay_us: int | None) -> list[int]:
+    def _fail(self, lease: Lease, offsets: list[int], now: Instant, reason: str, delay_us: int | None) -> list[int]:
         """Those that have had enough."""
         given_up = []
         for offset in offsets:
             progress = self.of(offset)
-            self._failed(lease, offset, now_us, reason)
+            self._failed(lease, offset, now.wall_us, reason)
             if progress.attempts > self.settings.max_retries:
                 given_up.append(offset)
             else:
                 progress.state = "waiting"
-                progress.due_us = now_us + (self._back_off_us(progress.attempts) if delay_us is None else delay_us)
-        self._give_up(given_up, now_us, reason)
+                progress.wait_us = self._back_off_us(progress.attempts) if delay_us is None else delay_us
+                progress.due_us = now.monotonic_us + progress.wait_us
+        self._give_up(given_up, now.wall_us, reason)
         self._forget_empty_leases()
         return given_up
 
@@ -346,11 +372,11 @@ class Place:
 
     def counts_deaths(self, offset: int) -> bool:
         """How often something died that is no longer in the log is forgotten, sooner or later."""
-        return offset >= self.log.start
+        return offset >= self.log.start and not self.log.messages[offset].is_gone
 
     def fate(self, letter: Letter) -> str:
         """What a redrive would do with it."""
-        if letter.round > REDRIVES_MAX:
+        if letter.round > REDRIVES_MAX or letter.value is None:
             return "refused"
         deaths = self.deaths[letter.offset]
         if deaths > letter.round or (deaths == letter.round and not self.is_done(letter.offset)):
@@ -358,8 +384,34 @@ class Place:
         is_there = deaths == letter.round and not self.log.messages[letter.offset].is_gone
         return "in_place" if is_there else "copied"
 
-    def redrive(self, offset: int, due_us: int) -> None:
-        self._progress[offset] = Progress("waiting", due_us=due_us)
+    def redrive(self, offset: int, monotonic_us: int, wait_us: int) -> None:
+        self._progress[offset] = Progress("waiting", due_us=monotonic_us + wait_us, wait_us=wait_us)
         for token, parked in list(self.parked.items()):
             if parked == offset or (token is not None and token == self.log.messages[offset].key):
                 del self.parked[token]
+
+    # --- restarts ----------------------------------------------------------------------------------------
+
+    def reboot(self, by_us: int) -> None:
+        """The monotonic clock begins anew."""
+        for lease in self.leases.values():
+            lease.deadline_us += by_us
+        for progress in self._progress.values():
+            progress.due_us += by_us
+
+    def recall(self, deadlines: Mapping[int, int], waits: Mapping[int, int], monotonic_us: int) -> None:
+        """What a broker makes of it that has just started, whatever the clocks were set to meanwhile: a lease ends no
+        earlier than it would have; nothing lasts longer than when it began."""
+        assert deadlines.keys() == self.leases.keys()
+        for identity, deadline_us in deadlines.items():
+            lease = self.leases[identity]
+            assert deadline_us >= lease.deadline_us, "a lease has become shorter"
+            assert deadline_us <= monotonic_us + lease.lasts_us
+            lease.deadline_us = deadline_us
+        for offset, due_us in waits.items():
+            progress = self.of(offset)
+            # That its time had come, nobody may have written down.
+            assert progress.state in ("waiting", "ready")
+            assert due_us <= monotonic_us + progress.wait_us
+            progress.state, progress.due_us = "waiting", due_us
+        assert set(self.at("waiting")) == waits.keys()

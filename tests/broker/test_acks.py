@@ -19,12 +19,12 @@ from penstock.broker.partition import MESSAGES, Partition, open_logs
 from penstock.broker.room import Room
 from penstock.broker.settings import TopicSettings
 from penstock.broker.topic import Topic
+from penstock.environment import random_id
 from penstock.errors import InvalidInput, LeadershipLost, NotEnoughReplicas
 from penstock.frame import Frame, Producer
 from penstock.limits import DEFAULT_LIMITS
 from penstock.message import Message
 from penstock.storage.cache import SegmentCache
-from penstock.storage.files import random_id
 from penstock.testing import ManualClock, MemoryFiles
 
 

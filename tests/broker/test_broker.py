@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -376,5 +377,16 @@ def test_frames_without_a_producer_are_stored_as_often_as_they_come() -> None:
         for _ in range(2):
             await topic.publish_frame(frame_of(b"a"), 0)
         assert values_of(topic) == [[b"a", b"a"]]
+
+    run(work)
+
+
+def test_messages_without_a_key_that_come_together_are_spread_too() -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 6)
+        published = await asyncio.gather(*[topic.publish(Message(b"x")) for _ in range(1_200)])
+        counts = Counter(one.partition for one in published)
+        assert len(counts) == 6
+        assert max(counts.values()) <= 400
 
     run(work)

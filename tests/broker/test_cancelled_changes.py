@@ -12,7 +12,7 @@ from broker_files import hold_deliveries, hold_messages, inline_of, run_inline, 
 from broker_support import ack_all, clock_of, group_on, values
 from penstock.broker import scheduled
 from penstock.broker.broker import Broker
-from penstock.broker.catalog import ScheduleRecord
+from penstock.broker.catalog import Catalog, ScheduleRecord
 from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.errors import AlreadyExists, TopicNotFound
 from penstock.message import Message
@@ -131,7 +131,7 @@ def test_a_group_that_starts_while_its_topic_grows_misses_nothing() -> None:
     async def work(broker: Broker) -> None:
         topic = await broker.create_topic("t", 1)
         await broker.create_group("g", SETTINGS.changed(start="latest"))
-        inline_of(broker).hold(broker._catalog.change_topic)
+        inline_of(broker).hold(Catalog.change_topic)
         growing = asyncio.create_task(broker.change_topic("t", partitions=2))
         await turns()
         assert inline_of(broker).is_holding

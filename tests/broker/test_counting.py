@@ -10,9 +10,9 @@ from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.partition import Partition, open_logs
 from penstock.broker.recollection import PRODUCER_EXPIRY_US
+from penstock.environment import random_id
 from penstock.limits import DEFAULT_LIMITS
 from penstock.storage.cache import SegmentCache
-from penstock.storage.files import random_id
 from penstock.storage.log import Log
 from penstock.storage.replicated import append_replicated, copies
 from penstock.testing import ManualClock, MemoryFiles

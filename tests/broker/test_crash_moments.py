@@ -12,6 +12,7 @@ from broker_support import ack_all, clock_of, group_on, values
 from penstock.batch import Batch
 from penstock.broker import scheduled, snapshot
 from penstock.broker.broker import Broker
+from penstock.broker.catalog import Catalog
 from penstock.broker.deliveries import Deliveries
 from penstock.broker.group import Group, Receipt
 from penstock.broker.ids import MessageId
@@ -197,7 +198,7 @@ def test_a_group_may_be_asked_for_messages_while_its_replay_is_on_its_way(orderi
         for value in (b"1", b"2"):
             await topic.publish(Message(value, b"k"))
         await broker.create_group("again", GroupSettings().changed(lanes="none", is_replay=True, ordering=ordering))
-        inline_of(broker).hold(broker._catalog.put_group)
+        inline_of(broker).hold(Catalog.put_group)
         replaying = asyncio.create_task(broker.replay("t", "again", from_us=0, ordering=ordering))
         await turns()
         # Nothing is known yet of what it is of.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from pyroaring import BitMap64
 
 from broker_support import ack_all, clock_of, group_on, run, values
 from penstock.broker.broker import Broker
 from penstock.broker.dead_letters import DeadLetter, Where
 from penstock.broker.group import Group
 from penstock.broker.ids import MessageId
+from penstock.broker.letter import HEADER
 from penstock.broker.settings import DAY_US, GroupSettings, make_settings
 from penstock.errors import InvalidInput, InvalidName, InvalidSetting, MessageNotFound, TopicNotFound
 from penstock.message import Message
@@ -194,6 +197,27 @@ def test_a_message_that_retention_has_deleted_is_published_again() -> None:
     run(work, log_settings=LogSettings(segment_bytes_max=8192))
 
 
+def test_a_message_that_was_redriven_in_place_stays_until_it_is_done() -> None:
+    """Its letter is settled, so retention must not take the message before anybody has it."""
+
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 1, make_settings(retention_age_us=DAY_US))
+        group = await dying(broker, b"bad")
+        for _ in range(200):
+            await topic.publish(Message(b"x" * 100))
+        assert len((await broker.dead_letters.redrive("t")).in_place) == 1
+        clock_of(broker).advance_us(2 * DAY_US)
+        await broker.maintain()
+        (handed,) = await group.lease("x", 1)
+        assert values([handed]) == [b"bad"]
+        await group.ack(handed.receipt)
+        await broker.maintain()
+        log = topic.partition(0).messages
+        assert log.start_offset > 0
+
+    run(work, log_settings=LogSettings(segment_bytes_max=8192))
+
+
 def test_discarded_letters_are_not_shown_any_more() -> None:
     async def work(broker: Broker) -> None:
         await dying(broker, b"a", b"b")
@@ -219,6 +243,91 @@ def test_letters_and_what_became_of_them_survive_a_restart() -> None:
 
     run(before, MemoryFiles(disk))
     run(after, MemoryFiles(disk))
+
+
+def test_letters_stay_until_they_are_settled_and_then_go_by_the_retention_of_their_topic() -> None:
+    async def work(broker: Broker) -> None:
+        group = await dying(broker, b"1", b"2", b"3")
+        await exhaust(broker, group)
+        (first, *_) = letters(broker)
+        assert await broker.dead_letters.discard("t", Where(ids=(str(first.id),))) == 1
+        for _ in range(20):
+            clock_of(broker).advance("1d")
+            await broker.maintain()
+        graves = broker.topic("t.dlq").partition(0).messages
+        assert [letter.message.value for letter in letters(broker)] == [b"2", b"3"]
+        assert await broker.dead_letters.discard("t") == 2
+        clock_of(broker).advance("8d")
+        await broker.maintain()
+        assert graves.start_offset == graves.end_offset == 3
+
+    run(work)
+
+
+def test_what_clients_publish_to_a_dead_letter_topic_goes_by_its_retention() -> None:
+    async def work(broker: Broker) -> None:
+        await exhaust(broker, await dying(broker, b"dead"))
+        graves = broker.topic("t.dlq").partition(0)
+        for number in range(20):
+            await broker.topic("t.dlq").publish(Message(b"%d" % number, headers=((HEADER, b"none"),)))
+        for _ in range(9):
+            clock_of(broker).advance("1d")
+            await broker.maintain()
+        left = BitMap64(range(graves.messages.start_offset, graves.messages.end_offset))
+        assert [stored.message.value for stored in graves.reading.messages(left)] == [b"dead"]
+        assert [letter.message.value for letter in letters(broker)] == [b"dead"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("cleanup", ["delete", "compact"])
+def test_a_message_that_is_deleted_before_it_is_rejected_leaves_a_letter_that_is_not_redriven(cleanup: str) -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 1, make_settings(cleanup=cleanup))
+        group = await group_on(broker, "g", "t", SETTINGS)
+        await topic.publish(Message(b"1", b"k"))
+        ((receipt, _),) = await group.lease("c", 1, visibility_us=20 * SECOND)
+        await topic.publish(Message(b"2", b"k"))
+        topic.partition(0).messages.roll()
+        if cleanup == "delete":
+            topic.partition(0).messages.delete_prefix(1)
+        await broker.maintain()
+        await group.reject(receipt, "bad")
+        await broker.settle()
+        (letter,) = letters(broker)
+        assert (letter.message.value, letter.obituary.reason) == (None, "bad")
+        assert await broker.dead_letters.redrive("t") == ([], [], [letter.id], [])
+        assert topic.partition(0).messages.end_offset == 2
+        assert await broker.dead_letters.discard("t") == 1
+
+    run(work)
+
+
+def test_letters_of_a_deleted_topic_go_by_the_retention_of_their_own() -> None:
+    async def work(broker: Broker) -> None:
+        group = await dying(broker, b"1")
+        await exhaust(broker, group)
+        await broker.delete_topic("t")
+        clock_of(broker).advance("8d")
+        await broker.maintain()
+        graves = broker.topic("t.dlq").partition(0).messages
+        assert graves.start_offset == graves.end_offset == 1
+
+    run(work)
+
+
+@pytest.mark.parametrize("forged", [{"partition": -1}, {"partition": 1 << 40}, {"offset": -1}, {"offset": 1 << 70}])
+def test_a_forged_letter_does_not_keep_others_from_being_redriven(forged: dict[str, int]) -> None:
+    async def work(broker: Broker) -> None:
+        group = await dying(broker, b"1")
+        await exhaust(broker, group)
+        (letter,) = letters(broker)
+        story = {**msgspec.to_builtins(letter.obituary), **forged}
+        header = ("penstock-dead-letter", msgspec.json.encode(story))
+        await broker.topic("t.dlq").publish(Message(b"forged", headers=(header,)))
+        assert await broker.dead_letters.redrive("t") == ([letter.id], [], [], [])
+
+    run(work)
 
 
 def test_a_topic_may_do_without_them() -> None:

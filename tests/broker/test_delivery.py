@@ -33,6 +33,7 @@ from penstock.broker.lanes import Lanes
 from penstock.broker.leasing import Gathered, Leasing
 from penstock.broker.offsets import Ints
 from penstock.broker.retries import RetryPolicy
+from penstock.clock import Instant
 from penstock.errors import InvalidSetting, LeaseNotFound, LogCorrupt, NotLeased
 from penstock.frame import Frame
 
@@ -98,7 +99,7 @@ def test_the_floor_rises_over_what_is_done_without_a_gap() -> None:
     delivery = Delivery("g")
     lease(delivery, 10, 10)
     delivery.apply(delivery.ack(1, BitMap64([1, 2, 5])), 0)
-    assert (delivery.floor, delivery.lag(10)) == (0, 7)
+    assert (delivery.floor, delivery.lag(0, 10)) == (0, 7)
     delivery.apply(delivery.ack(1, BitMap64([0])), 0)
     assert (delivery.floor, list(delivery.done)) == (3, [5])
     delivery.apply(delivery.ack(1, BitMap64([3, 4])), 0)
@@ -111,7 +112,7 @@ def test_a_slow_message_blocks_nobody_else() -> None:
     for identity in range(2, 101):
         lease(delivery, 1, 100, identity=identity)
         delivery.apply(delivery.ack(identity, BitMap64([identity - 1])), 0)
-    assert (delivery.floor, delivery.lag(100), delivery.in_flight) == (0, 1, 1)
+    assert (delivery.floor, delivery.lag(0, 100), delivery.in_flight) == (0, 1, 1)
 
 
 def test_back_off_grows_to_its_cap_and_then_the_message_has_had_enough() -> None:
@@ -134,8 +135,8 @@ def test_back_off_grows_to_its_cap_and_then_the_message_has_had_enough() -> None
 def test_what_a_lease_held_that_ran_out_is_due_at_once_and_comes_ahead_of_fresh_messages() -> None:
     delivery = Delivery("g")
     lease(delivery, 2, 5, identity=1, deadline=10)
-    assert delivery.due(9, POLICY) == []
-    (event,) = delivery.due(10, POLICY)
+    assert delivery.due(Instant.in_log(9), POLICY) == []
+    (event,) = delivery.due(Instant.in_log(10), POLICY)
     delivery.apply(event, 10)
     assert delivery.next_due() == 10
     assert offsets_of(lease(delivery, 3, 5, now=10, identity=2)) == [0, 1, 2]
@@ -276,7 +277,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             message.attempts += 1
 
     def expire(self) -> None:
-        self.decided(*self.delivery.due(self.now, POLICY))
+        self.decided(*self.delivery.due(Instant.in_log(self.now), POLICY))
         for o in self.model.at("leased"):
             message = self.model.messages[o]
             if self.deadlines[message.lease] <= self.now:
@@ -371,7 +372,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         self.delivery.check()
         assert self.delivery.in_flight == len(self.model.at("leased"))
-        assert self.delivery.lag(len(self.model.messages)) == len(self.model.messages) - self.model.start - len(
+        assert self.delivery.lag(0, len(self.model.messages)) == len(self.model.messages) - self.model.start - len(
             self.model.at("done")
         )
         for o in self.model.at("leased"):

@@ -17,7 +17,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.errors import DiskFull, Fatal, InvalidSetting, SyncFailed
 from penstock.message import Message
-from penstock.server.metrics import of_broker
+from penstock.server.metrics_broker import of_broker
 from penstock.storage.files import Files
 from penstock.testing import Fault, FaultyFiles, MemoryDisk, MemoryFiles, Operation
 
@@ -239,7 +239,7 @@ def test_offsets_that_a_crash_has_left_without_messages_are_no_lag(acknowledged:
     async def looks_on(broker: Broker, loop: StandingLoop) -> None:
         assert broker.topic("t").partition(0).messages.end_offset > 1_000
         assert broker.group("g", "t").lag() == [left]
-        assert lag_in_metrics(broker) == left
+        assert await lag_in_metrics(broker) == left
         assert (await group_on(broker, "new", "t")).lag() == [3], "nor of a group that has not begun"
         await broker.delete_group("new")
 
@@ -262,8 +262,8 @@ def test_offsets_that_a_crash_has_left_without_messages_are_no_lag(acknowledged:
     run(goes_on, MemoryFiles(disk.after_kill()))
 
 
-def lag_in_metrics(broker: Broker) -> float:
-    (family,) = [family for family in of_broker(broker) if family.name == "penstock_group_lag"]
+async def lag_in_metrics(broker: Broker) -> float:
+    (family,) = [family for family in await of_broker(broker) if family.name == "penstock_group_lag"]
     (sample,) = [sample for sample in family.samples if sample.labels["group"] == "g"]
     return sample.value
 

@@ -441,8 +441,7 @@ def test_maintenance_that_fails_half_way_leaves_nothing_that_is_gone_to_be_lease
             raise DiskFull("no space left")
 
         monkeypatch.setattr(Partition, "_shorten_deliveries", full)
-        with pytest.raises(DiskFull):
-            await broker.maintain()
+        await broker.maintain()
         assert await group.lease("c", 10) == []
 
     run(work)

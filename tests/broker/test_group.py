@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import pytest
 from pyroaring import BitMap64
@@ -13,20 +14,22 @@ from penstock.broker import ledger
 from penstock.broker.broker import Broker
 from penstock.broker.events import Unparked
 from penstock.broker.group import Group, Handed, Receipt
-from penstock.broker.settings import GroupSettings
+from penstock.broker.settings import DAY_US, GroupSettings, TopicSettings
 from penstock.errors import (
     DiskFull,
-    Fatal,
     InvalidInput,
     InvalidName,
     InvalidSetting,
     LeaseNotFound,
     LogCorrupt,
+    NotCommitted,
     NotLeased,
     Overloaded,
     PartitionNotFound,
 )
 from penstock.message import Message
+from penstock.server.metrics import rendered
+from penstock.server.metrics_broker import of_broker
 from penstock.storage.compaction import compact
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
@@ -367,14 +370,14 @@ def test_an_acknowledgement_that_can_not_be_written_is_not_called_one() -> None:
         (handed,) = await group.lease("c", 3)
         await group.ack(handed.receipt._replace(offsets=BitMap64([0])))
         state["full"] = True
-        with pytest.raises(DiskFull):
+        with pytest.raises(NotCommitted):
             await group.ack(handed.receipt._replace(offsets=BitMap64([1])))
-        state["full"] = False
         for action in (lambda: group.ack(handed.receipt), lambda: group.lease("c", 1)):
-            with pytest.raises(Fatal):
+            with pytest.raises(DiskFull):
                 await action()
 
     async def second(broker: Broker) -> None:
+        state["full"] = False
         group = await group_on(broker, "g", "t", SETTINGS)
         assert group.lag() == [2], "what was answered for is done, what was not is not"
 
@@ -433,11 +436,11 @@ def test_giving_up_waiting_does_not_hide_that_an_event_was_not_written() -> None
         waiting = asyncio.ensure_future(group.ack(handed.receipt._replace(offsets=BitMap64([2]))))
         await asyncio.sleep(0)
         impatient.cancel()
-        with pytest.raises(DiskFull):
+        with pytest.raises(NotCommitted):
             await waiting
-        state["full"] = False
-        with pytest.raises(Fatal):
+        with pytest.raises(DiskFull):
             await group.lease("c", 1)
+        state["full"] = False
 
     run(work, FaultyFiles(MemoryFiles(), before))
 
@@ -470,7 +473,7 @@ def test_nothing_is_handed_out_of_a_lease_that_ran_out_before_others_knew_of_it(
         async def late() -> None:
             """As of a partition whose followers are slow."""
             clock_of(broker).advance_us(SETTINGS.visibility_us)
-            groups.tick()
+            list(groups.ticks())
             await flushed()
 
         group.topic.is_replicated = groups.is_replicated = True
@@ -480,5 +483,52 @@ def test_nothing_is_handed_out_of_a_lease_that_ran_out_before_others_knew_of_it(
         again = await group.lease("c", 100)
         assert sorted(values_of(again)) == [b"%d" % i for i in range(10)]
         assert {groups.state("g").attempts[offset] for offset in range(6)} == {2}
+
+    run(work)
+
+
+@pytest.mark.parametrize("cleanup", ["delete", "compact"])
+def test_lag_counts_only_messages_that_are_in_the_log(cleanup: Literal["delete", "compact"]) -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("t", 1, TopicSettings(cleanup=cleanup))
+        started, clock = await group_on(broker, "started", "t"), clock_of(broker)
+        await started.start()
+        later = await group_on(broker, "later", "t")
+        await topic.publish(Message(b"next year", b"delayed", deliver_at=clock.now_us() + 365 * DAY_US))
+        for number in range(9):
+            await topic.publish(Message(b"%d" % number, b"key"))
+        assert [started.lag(), later.lag()] == [[10], [10]]
+        clock.advance_us(8 * DAY_US)
+        topic.partition(0).messages.roll()
+        await broker.maintain()
+        left = 1 if cleanup == "delete" else 2
+        assert [started.lag(), later.lag()] == [[left], [left]]
+        assert values_of(await started.lease("c", 10)) == ([] if cleanup == "delete" else [b"8"])
+        assert started.lag() == [left]
+        lines = rendered(await of_broker(broker)).splitlines()
+        assert f'penstock_group_lag{{group="started",topic="t",partition="0"}} {left}' in lines
+
+    run(work)
+
+
+def test_lag_does_not_count_what_retention_has_deleted_before_a_poll() -> None:
+    async def work(broker: Broker) -> None:
+        group = await filled(broker)
+        await group.start()
+        clock_of(broker).advance_us(9 * DAY_US)
+        await broker.maintain()
+        assert broker.topic("t").partition(0).messages.start_offset == 10
+        assert group.lag() == [0]
+
+    run(work)
+
+
+def test_the_error_for_a_lease_that_was_given_back_says_so() -> None:
+    async def work(broker: Broker) -> None:
+        group = await filled(broker)
+        (handed,) = await group.lease("c", 1)
+        await group.release(handed.receipt)
+        with pytest.raises(LeaseNotFound, match="given back"):
+            await group.ack(handed.receipt)
 
     run(work)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from broker_files import Inline
 from led_broker import Leading, SharedCatalog, leading, run_led, until
 from penstock.broker.partition import Partition
+from penstock.client.answers import Answer, Nack, Reject
 from penstock.client.transport import Delivery
 from penstock.errors import LeadershipLost
 from penstock.limits import Limits
@@ -46,7 +49,7 @@ def test_a_lease_that_others_know_of_is_told_though_its_partition_is_being_hande
 
         (delivery,) = await task
         assert list(delivery.receipt.offsets) == [0, 1, 2]
-        assert delivery.deadline_us > led.catalog.clock.now_us()
+        assert delivery.deadline_us > led.catalog.clock.monotonic_us()
 
     run_led(work)
 
@@ -82,3 +85,25 @@ def test_one_that_others_may_not_know_of_is_not_told() -> None:
         assert isinstance(task.exception(), LeadershipLost)
 
     run_led(work)
+
+
+@pytest.mark.parametrize("answer", [Nack("again"), Reject("never")], ids=lambda answer: type(answer).__name__)
+def test_a_new_leader_takes_every_answer_as_soon_as_it_serves_the_partition(answer: Answer) -> None:
+    async def main() -> None:
+        catalog = SharedCatalog.new()
+        async with asyncio.timeout(30), leading(catalog) as a, leading(catalog) as b:
+            (partition,) = await a.create("t", 1)
+            task = await polling(door_of(a), a, partition)
+            a.come_back(partition)
+            (delivery,) = await task
+            b.broker.follow_catalog()
+            # It knows the group from another partition, and has not looked at those of this one: that is `take_up`,
+            # which waits for etcd.
+            b.broker.group("g", "t")
+            await b.lead("t", 0, a.lose("t", 0))
+
+            await door_of(b).answer("g", delivery.receipt, answer)
+
+            assert b.broker.group("g", "t").lag() == [3 if isinstance(answer, Nack) else 0]
+
+    asyncio.run(main())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from broker_files import inline_of, turns
 from broker_support import clock_of, group_on, values
 from led_broker import Leading, SharedCatalog, leading, run_led, until
+from penstock.broker import scheduled
 from penstock.broker.broker import Broker
 from penstock.broker.group import Group
 from penstock.broker.ids import MessageId
@@ -74,11 +76,127 @@ def test_the_first_occurrence_is_published_once_though_nobody_could_write_that_d
         await until(lambda: partition.messages.end_offset == 1)
         led.catalog.failure = EtcdUnavailable("nobody answers")
         led.come_back(partition)
-        with pytest.raises(EtcdUnavailable):
-            await creating
+        await creating
+        assert isinstance(led.broker.schedules.failures["s"], EtcdUnavailable)
         led.catalog.failure = None
         await led.broker.tick()
         assert (stored(led.broker.topic("t")), led.broker.schedules.get("s").published) == (1, 1)
+
+    run_led(work)
+
+
+def test_a_schedule_whose_partition_is_lost_before_the_first_occurrence_is_created_all_the_same() -> None:
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        inline_of(led.broker).hold()
+        creating = asyncio.create_task(schedule(led.broker, "s", "t", 1))
+        await turns()
+        logs = led.lose("t", 0)
+        inline_of(led.broker).go_on()
+        # Otherwise a client would ask the next leader, and hear that the schedule exists already.
+        await creating
+        assert isinstance(led.broker.schedules.failures["s"], NotLeader)
+        await led.lead("t", 0, logs)
+        await led.broker.tick()
+        assert (stored(led.broker.topic("t")), led.broker.schedules.get("s").published) == (1, 1)
+        assert led.broker.schedules.failures == {}
+
+    run_led(work)
+
+
+def pending(broker: Broker) -> list[str]:
+    return [str(one.id) for one in scheduled.scheduled(broker.topic("t"))]
+
+
+def test_a_schedule_is_deleted_by_the_leader_of_its_partition_or_not_at_all() -> None:
+    async def main() -> None:
+        catalog = SharedCatalog.new()
+        async with asyncio.timeout(30), leading(catalog) as a, leading(catalog) as b:
+            await a.create("t", 1)
+            b.broker.follow_catalog()
+            await schedule(a.broker, "s", "t", 1)
+            with pytest.raises(NotLeader):
+                await b.broker.schedules.delete("s")
+            assert (len(b.broker.schedules.list()), pending(a.broker)) == (1, ["t:0:0"])
+            await a.broker.schedules.delete("s")
+            assert (b.broker.schedules.list(), pending(a.broker)) == ([], [])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", ETCD_AWAY, ids=lambda error: error.code)
+def test_a_deletion_of_a_schedule_that_failed_half_way_is_finished_by_the_next_one(error: PenstockError) -> None:
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        await schedule(led.broker, "s", "t", 1)
+        led.catalog.failure = error
+        with pytest.raises(type(error)):
+            await led.broker.schedules.delete("s")
+        led.catalog.failure = None
+        await led.broker.schedules.delete("s")
+        clock_of(led.broker).advance_us(61 * SECOND)
+        await led.broker.tick()
+        assert (led.broker.schedules.list(), pending(led.broker), stored(led.broker.topic("t"))) == ([], [], 1)
+        group = await group_on(led.broker, "g", "t")
+        await group.seek("earliest")
+        assert values(await group.lease("c", 10)) == []
+
+    run_led(work)
+
+
+def test_an_occurrence_that_nobody_could_write_down_is_deleted_with_its_schedule() -> None:
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        await schedule(led.broker, "s", "t", 1)
+        clock_of(led.broker).advance_us(61 * SECOND)
+        led.catalog.failure = EtcdUnavailable("nobody answers")
+        await led.broker.tick()
+        led.catalog.failure = None
+        assert pending(led.broker) == ["t:0:1"]
+        assert led.broker.schedules.get("s").pending == "t:0:0"
+        await led.broker.schedules.delete("s")
+        assert pending(led.broker) == []
+
+    run_led(work)
+
+
+def test_a_schedule_deleted_by_the_previous_leader_does_not_come_back_with_its_next_occurrence() -> None:
+    async def main() -> None:
+        catalog = SharedCatalog.new()
+        async with asyncio.timeout(30), leading(catalog) as a, leading(catalog) as b:
+            await a.create("t", 1)
+            b.broker.follow_catalog()
+            await schedule(a.broker, "s", "t", 1)
+            deleted = catalog.schedules[0]
+            partition = await b.lead("t", 0, a.lose("t", 0))
+            clock_of(b.broker).advance_us(61 * SECOND)
+            b.away.add(partition)
+            ticking = asyncio.create_task(b.broker.tick())
+            await until(lambda: partition.messages.end_offset == 2)
+            # The previous leader had cancelled the first occurrence, and was slow.
+            catalog.delete_schedule(deleted)
+            b.come_back(partition)
+            await until(lambda: partition.deliveries.synced_offset == partition.deliveries.end_offset)
+            b.come_back(partition)
+            b.away.clear()
+            await ticking
+            assert catalog.schedules == []
+            assert "t:0:1" not in pending(b.broker)
+
+    asyncio.run(main())
+
+
+def test_only_an_occurrence_of_the_schedule_is_cancelled_with_it() -> None:
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        await schedule(led.broker, "s", "t", 1)
+        later = Message(b"another", deliver_at=clock_of(led.broker).now_us() + DAY)
+        await led.broker.topic("t").publish(later)
+        known = led.catalog.schedules[0]
+        # As after an unclean election: another message has the offset.
+        led.catalog.put_schedule(msgspec.structs.replace(known, pending="t:0:1"), known)
+        await led.broker.schedules.delete("s")
+        assert "t:0:1" in pending(led.broker)
 
     run_led(work)
 
@@ -222,6 +340,84 @@ def test_one_letter_though_its_leader_died_before_it_was_written_down() -> None:
             assert words == [b"1", b"2"]
 
     asyncio.run(main())
+
+
+async def give_up(led: Leading, word: bytes) -> None:
+    await led.broker.topic("t").publish(Message(word))
+    (handed,) = await led.broker.group("g", "t").lease("c", 1)
+    await led.broker.group("g", "t").reject(handed.receipt, "bad")
+
+
+def test_a_letter_of_a_deleted_topic_is_not_taken_for_one_of_its_successor() -> None:
+    """Nor if another node leads the dead letters for a moment, and all of them are searched."""
+
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        await led.create("t.dlq", 1)
+        await group_on(led.broker, "g", "t")
+        await give_up(led, b"old")
+        await led.broker.settle()
+        led.lose("t", 0)
+        await led.broker.delete_topic("t")
+        await led.create("t", 1)
+        graves = led.lose("t.dlq", 0)
+        await give_up(led, b"new")
+        await led.lead("t.dlq", 0, graves)
+        await led.broker.tick()
+        await led.broker.settle()
+        words = [letter.message.value for letter in led.broker.dead_letters.letters("t")]
+        assert words == [b"old", b"new"]
+        assert not led.broker.topic("t").partition(0).groups.state("g").dying
+
+    run_led(work)
+
+
+def test_after_an_unclean_election_a_letter_is_redriven_as_a_copy_and_not_in_place_of_what_has_its_offset() -> None:
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        await led.create("t.dlq", 1)
+        logs = led.lose("t", 0)
+        logs[0].append_epoch_start(1)
+        await led.lead("t", 0, logs)
+        await group_on(led.broker, "g", "t")
+        await give_up(led, b"lost")
+        await led.broker.settle()
+        (letter,) = led.broker.dead_letters.letters("t")
+        assert (letter.obituary.offset, letter.obituary.epoch) == (1, 1)
+        # The new leader had none of it, and another message comes to the offset.
+        led.lose("t", 0)
+        logs[0].truncate(0)
+        logs[0].append_epoch_start(2)
+        await led.lead("t", 0, logs)
+        await led.broker.topic("t").publish(Message(b"another"))
+        done = await led.broker.dead_letters.redrive("t")
+        assert (done.in_place, done.copied, done.already) == ([], [letter.id], [])
+        stored = led.broker.topic("t").partition(0).reading
+        assert [stored.message(offset).message.value for offset in (1, 2)] == [b"another", b"lost"]
+
+    run_led(work)
+
+
+def test_after_an_unclean_election_of_the_dead_letters_a_copy_has_a_producer_of_its_own() -> None:
+    """Another letter at the offset of one that was copied would be taken for a copy that is there already."""
+
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        (graves,) = await led.create("t.dlq", 1)
+        identity = MessageId("t.dlq", 0, 0)
+        letters = led.broker.dead_letters
+        before = letters._producer(identity)
+        logs = led.lose("t.dlq", 0)
+        logs[0].append_epoch_start(2)
+        graves = await led.lead("t.dlq", 0, logs)
+        # An ordinary election changes nothing: a copy may be on its way.
+        assert letters._producer(identity) == before
+        graves.unclean = (2,)
+        assert letters._producer(identity) != before
+        graves.unclean = (3,)
+        assert letters._producer(identity) == before
+
+    run_led(work)
 
 
 @pytest.mark.parametrize("gives_up", ["reject", "nack"])
@@ -531,5 +727,34 @@ def test_who_asks_again_hears_once_that_another_node_leads_what_was_led_here() -
         # What is said from then on is what is wrong with the question itself: here it names both.
         with pytest.raises(NotLeader, match="does not lead partition 0"):
             await led.broker.poll("g", "ann", ["t"])
+
+    run_led(work)
+
+
+# --- retention -------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_deleted_by_what_is_not_committed_yet() -> None:
+    async def work(led: Leading) -> None:
+        (partition,) = await led.create("t", 1)
+        topic, clock = led.broker.topic("t"), clock_of(led.broker)
+        later = await topic.publish(Message(b"later", deliver_at=clock.now_us() + 8 * DAY))
+        clock.advance_us(8 * DAY - SECOND)
+        async with led.broker._upkeep._tidying:
+            # Behind another partition that is looked after.
+            maintaining = asyncio.create_task(led.broker.maintain())
+            await turns(100)
+            led.away.add(partition)
+            # Also beyond the time for which retention leaves it to consumers.
+            clock.advance_us(8 * DAY)
+            list(partition.groups.ticks())
+            assert later.offset not in partition.protected(), "its time has come"
+        await maintaining
+        # Whoever leads next may not know that, and would wait for its time.
+        assert partition.messages.start_offset == later.offset
+
+        led.come_back(partition)
+        await led.broker.maintain()
+        assert partition.messages.start_offset == later.offset + 1
 
     run_led(work)

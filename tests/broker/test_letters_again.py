@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from pyroaring import BitMap64
 
 from broker_files import PathFiles, hold_messages, run_inline, turns
 from broker_support import clock_of, group_on, values
 from penstock.broker.broker import Broker
-from penstock.broker.dead_letters import DeadLetter
+from penstock.broker.dead_letters import DeadLetter, DeadLetters, Where
 from penstock.broker.group import Group, Receipt
+from penstock.broker.letter import HEADER
 from penstock.broker.settings import GroupSettings, TopicSettings
 from penstock.broker.topic import Topic
 from penstock.errors import DiskFull, InvalidInput, InvalidName, InvalidSetting, Overloaded
@@ -91,6 +93,145 @@ def test_the_letter_of_a_group_that_was_made_anew_is_redriven_as_a_copy() -> Non
         assert values(await new.lease("c", 10)) == [b"bad"]
 
     run_inline(work)
+
+
+async def give_up(group: Group, *words: bytes) -> None:
+    for word in words:
+        await group.topic.publish(Message(word))
+    await group.reject(await lease_one(group, len(words) or 1), "bad")
+
+
+def test_letters_of_a_deleted_topic_are_redriven_as_copies_to_the_topic_that_has_its_name() -> None:
+    async def work(broker: Broker) -> None:
+        await give_up(await group_with(broker), b"old")
+        await broker.settle()
+        await broker.delete_topic("t")
+        clock_of(broker).advance_us(SECOND)
+        topic = await broker.create_topic("t", 1)
+        group = broker.group("g", "t")
+        await give_up(group, b"new")
+        await broker.settle()
+        assert words_of(broker) == [b"old", b"new"]
+        done = await broker.dead_letters.redrive("t")
+        assert [str(one) for one in done.in_place] == ["t.dlq:0:1"]
+        assert [str(one) for one in done.copied] == ["t.dlq:0:0"]
+        assert values(await group.lease("c", 10)) == [b"new", b"old"]
+        assert [one.value for one in copies_in(topic, 0, since=1)] == [b"old"]
+
+    run_inline(work)
+
+
+def test_the_letter_of_a_deleted_group_is_redriven_as_a_copy_though_a_new_group_gave_up_the_same_message() -> None:
+    async def work(broker: Broker) -> None:
+        await give_up(await group_with(broker), b"bad")
+        await broker.settle()
+        await broker.delete_group("g")
+        clock_of(broker).advance_us(SECOND)
+        group = await group_on(broker, "g", "t", SETTINGS)
+        await give_up(group)
+        await broker.settle()
+        done = await broker.dead_letters.redrive("t")
+        assert [str(one) for one in done.in_place] == ["t.dlq:0:1"]
+        assert [str(one) for one in done.copied] == ["t.dlq:0:0"]
+        assert values(await group.lease("c", 10)) == [b"bad", b"bad"]
+
+    run_inline(work)
+
+
+def test_a_group_that_is_created_again_while_letters_are_written_gets_letters_of_its_own() -> None:
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, b"bad")
+        receipt = await lease_one(group)
+        executor = hold_messages(broker, broker.topic("t.dlq").partition(0))
+        await group.reject(receipt, "by the first group")
+        await turns()
+        assert executor.is_holding
+        await broker.delete_group("g")
+        clock_of(broker).advance_us(SECOND)
+        again = await group_on(broker, "g", "t", SETTINGS)
+        await again.reject(await lease_one(again), "by the second group")
+        executor.go_on()
+        await broker.settle()
+        assert dying(again) == []
+        assert [one.obituary.reason for one in letters(broker)] == ["by the first group", "by the second group"]
+
+    run_inline(work)
+
+
+async def strip_identity(broker: Broker) -> None:
+    """The dead-letter topic as an older build would have left it: without ids, epochs and creation times."""
+    old = letters(broker)
+    await broker.delete_topic("t.dlq")
+    graves = await broker.create_topic("t.dlq", 1)
+    for letter in old:
+        obituary = msgspec.structs.asdict(letter.obituary)
+        for field in ("topic_id", "epoch", "group_made_us", "group_generation"):
+            del obituary[field]
+        header = (HEADER, msgspec.json.encode(obituary))
+        await graves.publish(Message(letter.message.value, letter.message.key, (*letter.message.headers, header)))
+
+
+@pytest.mark.parametrize("recreated", ["nothing", "topic", "group"])
+def test_letters_of_an_older_build_are_redriven_in_place_only_if_their_message_and_group_are_proven(
+    recreated: str,
+) -> None:
+    async def work(broker: Broker) -> None:
+        await give_up(await group_with(broker), b"old")
+        await broker.settle()
+        await strip_identity(broker)
+        clock_of(broker).advance_us(SECOND)
+        if recreated == "topic":
+            await broker.delete_topic("t")
+            await broker.create_topic("t", 1)
+            await give_up(broker.group("g", "t"), b"new")
+        elif recreated == "group":
+            await broker.delete_group("g")
+            await give_up(await group_on(broker, "g", "t", SETTINGS))
+        await broker.settle()
+        old = letters(broker)[0]
+        assert (old.obituary.topic_id, old.message.value) == ("", b"old")
+        done = await broker.dead_letters.redrive("t", Where(ids=(str(old.id),)))
+        is_copied = recreated != "nothing"
+        assert (done.in_place, done.copied) == (([], [old.id]) if is_copied else ([old.id], []))
+        assert values(await broker.group("g", "t").lease("c", 10)) == [b"old"]
+
+    run_inline(work)
+
+
+def test_letters_of_an_older_build_can_be_discarded() -> None:
+    async def work(broker: Broker) -> None:
+        await give_up(await group_with(broker), b"old")
+        await broker.settle()
+        await strip_identity(broker)
+        assert await broker.dead_letters.discard("t") == 1
+        assert list(broker.dead_letters.letters("t")) == []
+
+    run_inline(work)
+
+
+def test_a_letter_that_an_older_build_wrote_ahead_of_a_crash_is_not_written_again() -> None:
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, b"bad")
+        receipt = await lease_one(group)
+        executor = hold_messages(broker, broker.topic("t.dlq").partition(0))
+        await group.reject(receipt, "bad")
+        await turns()
+        # As if the process had died before it wrote down where the letter is.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DeadLetters, "_write_down", _fail)
+            executor.go_on()
+            await turns()
+        await strip_identity(broker)
+        assert dying(group) == [0]
+        await broker.tick()
+        await broker.settle()
+        assert (words_of(broker), dying(group)) == ([b"bad"], [])
+
+    run_inline(work)
+
+
+async def _fail(*_: object) -> None:
+    raise Overloaded("not now")
 
 
 def test_one_letter_though_the_dead_letter_topic_was_made_anew_ahead_of_a_crash() -> None:

@@ -45,7 +45,7 @@ def test_partitions_change_hands_at_once_and_only_those_that_have_to() -> None:
     join(members, "ann")
     assert moves(join(members, "bob", at=10)) == [(2, "ann", "bob", "joined bob"), (3, "ann", "bob", "joined bob")]
     assert (leasable(members, "ann", at=10), leasable(members, "bob", at=10)) == ([0, 1], [2, 3])
-    assert moves(members.leave("bob", 20)) == [(2, "bob", "ann", "left bob"), (3, "bob", "ann", "left bob")]
+    assert moves(members.leave(["bob"], 20)) == [(2, "bob", "ann", "left bob"), (3, "bob", "ann", "left bob")]
     assert (leasable(members, "ann", at=20), leasable(members, "bob", at=20)) == ([0, 1, 2, 3], [])
 
 
@@ -56,7 +56,7 @@ def test_a_member_that_comes_and_goes_takes_and_leaves_only_its_own() -> None:
         ("bob", "ann"),
         ("eve", "ann"),
     }
-    assert {change.old for change in members.leave("ann", 10)} == {"ann"}
+    assert {change.old for change in members.leave(["ann"], 10)} == {"ann"}
 
 
 def test_a_member_that_falls_silent_may_not_lease_and_loses_its_partitions() -> None:
@@ -151,7 +151,7 @@ def test_in_a_shared_group_any_member_may_lease_from_any_partition_of_its_topics
     assert leasable(members, "zoe", at=0) == []
     assert members.assigned("bob") == [Part("orders", 0), Part("orders", 1)]
     generation = members.generation
-    assert members.leave("ann", 10) == []
+    assert members.leave(["ann"], 10) == []
     assert leasable(members, "ann", at=10) == []
     assert leasable(members, "bob", at=10) == [0, 1]
     assert leasable(members, "bob", at=SESSION) == []
@@ -196,8 +196,8 @@ def test_a_group_restored_as_shared_has_no_owners() -> None:
 def test_to_leave_twice_is_to_leave() -> None:
     members = sticky()
     join(members, "ann")
-    assert len(members.leave("ann", 10)) == 4
-    assert members.leave("ann", 10) == []
+    assert len(members.leave(["ann"], 10)) == 4
+    assert members.leave(["ann"], 10) == []
 
 
 def test_a_group_has_a_limit() -> None:
@@ -206,7 +206,7 @@ def test_a_group_has_a_limit() -> None:
     with pytest.raises(Overloaded):
         join(members, "one more")
     join(members, "m7")
-    members.leave("m7", 0)
+    members.leave(["m7"], 0)
     join(members, "one more")
 
 
@@ -214,7 +214,7 @@ def test_the_history_has_a_limit() -> None:
     members = sticky()
     for at in range(HISTORY_MAX):
         join(members, "ann", at=at)
-        members.leave("ann", at)
+        members.leave(["ann"], at)
     assert len(members.history) == HISTORY_MAX
     assert members.history[-1].reason == "left ann"
 
@@ -300,7 +300,7 @@ class MembersMachine(RuleBasedStateMachine):
     def leave(self, name: str) -> None:
         before = self.may_lease()
         self.topics.pop(name, None)
-        self.changed(before, self.members.leave(name, self.now))
+        self.changed(before, self.members.leave([name], self.now))
 
     @rule(topic=st.sampled_from(TOPICS), count=st.integers(0, 6))
     def partitions_change(self, topic: str, count: int) -> None:

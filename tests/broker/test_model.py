@@ -39,6 +39,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.dead_letters import DeadLetter, Where
 from penstock.broker.delays import Delays
 from penstock.broker.delivery import Delivery
+from penstock.broker.events import GroupEvent, Leased
 from penstock.broker.group import Group, Handed, Receipt
 from penstock.broker.ids import MessageId
 from penstock.broker.key_hash import Hashes
@@ -47,6 +48,7 @@ from penstock.broker.key_order import _SHUT, _WAITING, KeyOrder
 from penstock.broker.ordering import Admitted
 from penstock.broker.partition import Partition
 from penstock.broker.settings import GroupSettings, TopicSettings
+from penstock.clock import Instant
 from penstock.errors import LeaseNotFound, MemberNotFound, NotFound, NotLeased, NotScheduled
 from penstock.limits import MIB
 from penstock.message import Message as Sent
@@ -54,7 +56,7 @@ from penstock.message import Priority
 from penstock.storage.log import LogSettings
 from penstock.testing import ManualClock, MemoryDisk, MemoryFiles
 
-EXAMPLES = 2_000
+EXAMPLES = 800
 MUTANT_EXAMPLES = 3_000
 STEPS = 18
 GROUPS_MAX = 2
@@ -77,6 +79,13 @@ class StillLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return 0.0
+
+
+class MachineClock(ManualClock):
+    def reboot(self) -> int:
+        """By how much the monotonic clock has changed. The wall clock runs on."""
+        before, self._monotonic_us = self._monotonic_us, 7 * SECOND
+        return self._monotonic_us - before
 
 
 class Inline(Executor):
@@ -200,7 +209,8 @@ TOPICS = st.builds(
 _WORK = ["lease"] * 6 + ["answer"] * 6 + ["publish"] * 2 + ["wait", "redrive"]
 _ANSWERS = ["ack", "ack", "nack", "nack at once", "nack later", "reject", "release", "extend"]
 ANSWERS = st.sampled_from(_ANSWERS)
-TIMES = [MS, 6 * MS, 11 * MS, 25 * MS, SECOND, 2 * SECOND, 21 * SECOND, 6 * MINUTE, 31 * HOUR, 301 * DAY, -1, -7 * MS]
+TIMES = [MS, 6 * MS, 11 * MS, 25 * MS, SECOND, 2 * SECOND, 21 * SECOND, 6 * MINUTE, 31 * HOUR, 301 * DAY]
+STEPS_OF_THE_CLOCK = [-1, -7 * MS, 7 * MS, -3 * SECOND, 3 * SECOND, -HOUR, HOUR, 10 * 365 * DAY]
 CHORES = ["maintain", "maintain", "snapshot", "close", "kill", "power loss", "earliest", "latest", "offset"]
 
 
@@ -208,7 +218,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = StillLoop()
-        self.clock = ManualClock()
+        self.clock = MachineClock()
         self.executor = Inline()
         self.random = Random(0)
         self.disk = MemoryDisk()
@@ -251,6 +261,11 @@ class BrokerMachine(RuleBasedStateMachine):
                 lone_writes=False,
             )
         )
+        for place in self.all_places():
+            state = self.state(place)
+            deadlines = {lease.id: lease.deadline_us for lease in state.leases.values()}
+            waits = {offset: due_us for due_us, offsets in state.waits() for offset in offsets}
+            place.recall(deadlines, waits, self.monotonic)
         self.run(_nothing())
 
     def cancel_all(self) -> None:
@@ -284,6 +299,14 @@ class BrokerMachine(RuleBasedStateMachine):
     @property
     def now(self) -> int:
         return self.clock.now_us()
+
+    @property
+    def monotonic(self) -> int:
+        return self.clock.monotonic_us()
+
+    @property
+    def instant(self) -> Instant:
+        return Instant.of(self.clock)
 
     @property
     def partitions(self) -> list[Partition]:
@@ -360,7 +383,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def stored(self, sent: Sent, partition: int, offset: int) -> Message:
         message = self.logs[partition].publish(
-            sent.value, sent.key, sent.priority, sent.deliver_at, sent.expires_at, self.now
+            sent.value, sent.key, sent.priority, sent.deliver_at, sent.expires_at, self.instant
         )
         assert message.offset == offset
         return message
@@ -382,8 +405,15 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(by=st.sampled_from(TIMES), is_noticed=st.booleans())
     def time_passes(self, by: int, is_noticed: bool) -> None:
-        """Or the clock is set back. Nobody need have noticed when the next one asks for something."""
+        """Nobody need have noticed when the next one asks for something."""
         self.clock.advance_us(by)
+        if is_noticed:
+            self.tick()
+
+    @rule(by=st.sampled_from(STEPS_OF_THE_CLOCK), is_noticed=st.booleans())
+    def the_clock_is_set(self, by: int, is_noticed: bool) -> None:
+        """No time passes."""
+        self.clock.step_us(by)
         if is_noticed:
             self.tick()
 
@@ -392,11 +422,11 @@ class BrokerMachine(RuleBasedStateMachine):
         for log in self.logs:
             log.tick(self.now)
         for place in self.all_places():
-            place.tick(self.now)
+            place.tick(self.instant)
         for ghosts in self.ghosts.values():
-            ghosts.tick(self.now)
+            ghosts.tick(self.monotonic)
         for members in self.members.values():
-            for name in [name for name, member in members.items() if member.is_silent(self.now)]:
+            for name in [name for name, member in members.items() if member.is_silent(self.monotonic)]:
                 del members[name]
 
     # --- leases ------------------------------------------------------------------------------------------
@@ -450,9 +480,9 @@ class BrokerMachine(RuleBasedStateMachine):
         gone = 0
         for place in places:
             place.log.tick(self.now)
-            place.tick(self.now)
+            place.tick(self.instant)
             expected[place.number] = []
-            place.make_ready(self.now)
+            place.make_ready(self.monotonic)
             if place.room > 0:
                 found, passes_over = place.next_ones(self.now)
                 is_exact = is_exact and not passes_over and place.settings.ordering != "key"
@@ -538,7 +568,7 @@ class BrokerMachine(RuleBasedStateMachine):
         assert (place.number, identity) not in self.lease_ids, "the id of another lease"
         self.lease_ids.add((place.number, identity))
         visibility = place.settings.visibility_us if visibility_us is None else visibility_us
-        place.lease(identity, consumer, actual, self.now, self.now + visibility)
+        place.lease(identity, consumer, actual, self.instant, visibility)
         for receipt in receipts:
             for offset in receipt.offsets:
                 assert self.group(place.group).attempt(receipt, offset) == place.of(offset).attempts
@@ -583,9 +613,9 @@ class BrokerMachine(RuleBasedStateMachine):
             case "release":
                 place.release(identity, offsets)
             case "extend":
-                place.leases[identity].deadline_us = self.now + 10 * MS
+                place.extend(identity, self.instant, 10 * MS)
             case _:
-                place.nack(identity, offsets, self.now, answer, _delay_of(answer))
+                place.nack(identity, offsets, self.instant, answer, _delay_of(answer))
 
     @precondition(has_leases)
     @rule(
@@ -645,7 +675,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def has_something_for(self, name: str) -> bool:
         for place in self.places[name]:
-            place.make_ready(self.now)
+            place.make_ready(self.monotonic)
             if place.room > 0 and place.next_ones(self.now)[0]:
                 return True
         return False
@@ -742,11 +772,11 @@ class BrokerMachine(RuleBasedStateMachine):
             place, fate = self.places[letter.group][letter.partition], fates[one.id]
             if place.counts_deaths(letter.offset):
                 assert fate == place.fate(letter)
-            due_us = self.now + (sent * SECOND // rate if rate else 0)
+            wait_us = sent * SECOND // rate if rate else 0
             if fate == "in_place":
-                place.redrive(letter.offset, due_us)
+                place.redrive(letter.offset, self.monotonic, wait_us)
             if fate == "copied":
-                copies.append((letter.value, letter.key, letter.priority, due_us if rate else 0))
+                copies.append((letter.value, letter.key, letter.priority, self.now + wait_us if rate else 0))
             sent += fate in ("in_place", "copied")
             letter.is_settled = fate != "refused"
         self.find_copies(copies)
@@ -804,15 +834,15 @@ class BrokerMachine(RuleBasedStateMachine):
             self.broker.leave(name, member)
             self.run(_nothing())
             self.members[name].pop(member, None)
-            self.ghosts[name].called(member, self.now)
+            self.ghosts[name].called(member, self.monotonic)
         else:
             self.join(name, member, 5 * SECOND if change == "join for a while" else None)
 
     def join(self, name: str, member: str, session_us: int | None) -> None:
         self.run(self.broker.join(name, member, ["t"], session_us=session_us))
-        deadline = None if session_us is None else self.now + session_us
+        deadline = None if session_us is None else self.monotonic + session_us
         self.members[name][member] = Member(session_us, deadline)
-        self.ghosts[name].called(member, self.now)
+        self.ghosts[name].called(member, self.monotonic)
 
     def poll(self, name: str, member: str, **options: Any) -> None:
         if member not in self.members[name]:
@@ -821,7 +851,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.join(name, member, 5 * SECOND)
         known = self.members[name][member]
         if known.session_us is not None:
-            self.members[name][member] = known._replace(deadline_us=self.now + known.session_us)
+            self.members[name][member] = known._replace(deadline_us=self.monotonic + known.session_us)
         numbers = self.broker.consumers.leasable(name, member, "t")
         self.check_leasable(name, member, numbers)
 
@@ -866,8 +896,11 @@ class BrokerMachine(RuleBasedStateMachine):
                     self.check_may_go(log, message)
                     message.is_gone = True
             log.start = partition.messages.start_offset
+            log.known_gone = {message.offset for message in log.messages if message.is_gone}
+        left = {one.id for one in self.broker.dead_letters.letters("t", with_settled=True)} if letters else set()
         for letter, one in letters:
-            if one.id.offset < self.broker.topic(DEAD_LETTERS).partition(one.id.partition).messages.start_offset:
+            if one.id not in left:
+                assert letter.is_settled
                 assert letter.died_us < self.now - DEAD_LETTERS_AGE_US
                 self.letters.remove(letter)
                 self.letters_lost += 1
@@ -877,14 +910,14 @@ class BrokerMachine(RuleBasedStateMachine):
         for place in self.all_places():
             if place.log is log and place.settings.ordering == "key":
                 state, due_us = place.of(message.offset).state, place.of(message.offset).due_us
-                is_busy = state == "leased" or (state == "waiting" and due_us > self.now)
+                is_busy = state == "leased" or (state == "waiting" and due_us > self.monotonic)
                 assert not is_busy, "its key is busy with it"
         if self.settings.cleanup == "compact":
             assert message.key is not None
             assert message.key in {later.key for later in log.messages[message.offset + 1 :]}
             return
         age = self.settings.retention_age_us
-        is_old = age is not None and message.published_us < self.now - age
+        is_old = age is not None and (message.published_us < self.now - age or message.stored_us < self.monotonic - age)
         assert is_old or self.settings.retention_bytes is not None
 
     # --- the end of the world ----------------------------------------------------------------------------
@@ -902,6 +935,12 @@ class BrokerMachine(RuleBasedStateMachine):
         self.forget_members()
         self.cancel_all()
         self.disk = self.disk.after_power_loss(Random(seed)) if power_is_lost else self.disk.after_kill()
+        if power_is_lost:
+            by_us = self.clock.reboot()
+            for log in self.logs:
+                log.reboot(by_us)
+            for place in self.all_places():
+                place.reboot(by_us)
         self.open()
 
     def forget_members(self) -> None:
@@ -948,7 +987,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 if len(log.messages) > len(old.messages)
             ]
         deadlines = [lease.deadline_us for place in self.all_places() for lease in place.leases.values()]
-        if len(self.logs) == 1 and self.now + by < min(deadlines, default=self.now + by + 1):
+        if len(self.logs) == 1 and self.monotonic + by < min(deadlines, default=self.monotonic + by + 1):
             # That a lease has run out is written at once, with all before it.
             self.clock.advance_us(by)
         for count in counts:
@@ -998,7 +1037,7 @@ class BrokerMachine(RuleBasedStateMachine):
     ) -> None:
         offset, progress = message.offset, place.of(message.offset)
         if progress.state == "ready" and offset in waits and progress.due_us == waits[offset]:
-            # Its time had come, which nobody wrote down before a restart.
+            # Its time has come, and nobody has asked since.
             progress.state = "waiting"
         assert (progress.state == "leased") == (offset in holders), (place.group, offset, progress)
         assert (progress.state == "waiting") == (offset in waits), (place.group, offset, progress)
@@ -1014,14 +1053,15 @@ class BrokerMachine(RuleBasedStateMachine):
         assert state.failures.get(offset, ()) == tuple(progress.failures)
 
     def lag(self, place: Place) -> int:
-        state = self.state(place)
+        state, log = self.state(place), place.log
         return sum(
             not (
                 state.is_done(message.offset)
                 if message.is_cancelled or message.is_gone
                 else place.is_done(message.offset)
             )
-            for message in place.log.messages
+            for message in log.messages[log.start :]
+            if message.offset not in log.known_gone
         )
 
     def check_times(self) -> None:
@@ -1089,6 +1129,14 @@ def _free_when_nothing_waits(marks: KeyMarks, keys: Hashes | Marked, mark: int) 
     return _unmark(marks, keys, _SHUT if mark == _WAITING else mark)
 
 
+def _leases_end_by_date(delivery: Delivery, event: GroupEvent, at_us: int, now: Instant | None = None) -> None:
+    """Of a restart: what is left by the wall clock."""
+    if now is not None and delivery.is_recalled and isinstance(event, Leased):
+        at_us = now.wall_us
+    _apply(delivery, event, at_us, now)
+
+
+_apply = Delivery.apply
 _due = Delays.due
 _unmark = KeyMarks.unmark
 
@@ -1098,6 +1146,7 @@ _unmark = KeyMarks.unmark
     [
         pytest.param(KeyOrder, "admit", _admit_everything, id="busy keys are admitted"),
         pytest.param(Delays, "due", _due_a_tick_early, id="delays are over a tick early"),
+        pytest.param(Delivery, "apply", _leases_end_by_date, id="leases end by date after a restart"),
         pytest.param(KeyMarks, "unmark", _free_when_nothing_waits, id="a key is free as soon as nothing of it waits"),
     ],
 )

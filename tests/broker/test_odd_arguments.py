@@ -109,7 +109,7 @@ PLACES = ((9, 0), (-1, 0), ("0", 0), (True, 0), (0, "0"), (0, -1), (0, 1.5), (0,
 IDS = (None, 5, b"t:0:0", "", "t", "t:0", "t:0:x", "t:0:-1", "t:0:0:0", [], ("t", 0, 0), "missing:0:0")
 IDS += tuple(MessageId("t", *place) for place in PLACES)  # type: ignore[arg-type]
 MESSAGES = (None, b"x", "x", 5, [], {"value": b"x"}, Message("x"), Message(b"x", key="k"))  # type: ignore[arg-type]
-MESSAGES += (Message(b"x", headers=5), Message(b"x", priority=7), Message(b"x", deliver_at=1))  # type: ignore[arg-type]
+MESSAGES += (Message(b"x", headers=5), Message(b"x", priority=7))  # type: ignore[arg-type]
 MESSAGES += (Message(b"x", deliver_at="1"), Message(b"x", expires_at=NAN))  # type: ignore[arg-type]
 RANGES = (None, {9: (0, 1)}, {"0": (0, 1)}, {0: (-1, 1)}, {0: (1, 0)}, {0: (0, 99)}, {0: (0, HUGE)})
 RANGES += ({0: ("0", "1")}, {0: (0.0, 1.5)}, {0: (False, True)}, {0: (None, None)})

@@ -10,6 +10,7 @@ import pytest
 from broker_files import PathFiles, hold_deliveries, hold_messages, run_inline, turns
 from broker_support import ack_all, clock_of, group_on, values
 from penstock.batch import Batch
+from penstock.broker import deliveries, ledger
 from penstock.broker.broker import Broker, Polled
 from penstock.broker.group import Group, Receipt
 from penstock.broker.settings import GroupSettings, TopicSettings
@@ -65,12 +66,85 @@ def test_a_delay_that_is_over_while_too_much_waits_for_the_disk_is_not_forgotten
         clock_of(broker).advance_us(HOUR)
         with monkeypatch.context() as patch:
             patch.setattr(commit, "WAITING_BYTES_MAX", 1)
-            with pytest.raises(Overloaded):
-                await broker.tick()
+            await broker.tick()
+            assert list(group.topic.partition(0).groups.delays.pending) == [0]
         executor.go_on()
         await writing
         await broker.tick()
         assert values(await group.lease("c", 1)) == [b"later"]
+
+    run_inline(work)
+
+
+@pytest.mark.parametrize("is_frame", [False, True])
+def test_a_message_that_is_due_already_is_delivered_though_too_much_waits_for_the_disk(
+    is_frame: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so is all that comes after it."""
+
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker)
+        other = await group_on(broker, "other", "t", SETTINGS)
+        await other.start()
+        executor = hold_deliveries(broker, group.topic.partition(0))
+        writing = asyncio.create_task(other.seek("latest"))
+        await turns()
+        message = Message(b"due", deliver_at=clock_of(broker).now_us())
+        with monkeypatch.context() as patch:
+            patch.setattr(commit, "WAITING_BYTES_MAX", 1)
+            patch.setattr(ledger, "HELD_BACK_MAX", 0)
+            for _ in range(2):
+                if is_frame:
+                    await group.topic.publish_frame(Frame.of(Batch.from_messages([message], 1)), 0)
+                else:
+                    await publish(group.topic, message)
+        executor.go_on()
+        await writing
+        await publish(group.topic, Message(b"after it"))
+        await broker.tick()
+        assert values(await group.lease("c", 10)) == [b"due", b"due", b"after it"]
+
+    run_inline(work)
+
+
+def test_an_ack_that_is_written_succeeds_though_there_is_no_room_for_a_snapshot_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, Message(b"1"))
+        handed = await group.lease("c", 1)
+        await group.topic.partition(0).groups.flushed()
+        executor = hold_deliveries(broker, group.topic.partition(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(commit, "WAITING_BYTES_MAX", 1)
+            patch.setattr(deliveries, "SNAPSHOT_EVERY_BYTES", 0)
+            acking = asyncio.create_task(ack_all(group, handed))
+            await turns()
+        executor.go_on()
+        await acking
+
+    run_inline(work)
+
+
+def test_a_group_is_deleted_though_too_much_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog does not have it any more then: nobody could delete it a second time."""
+
+    async def work(broker: Broker) -> None:
+        group = await group_with(broker, Message(b"1"))
+        await ack_all(group, await group.lease("c", 1))
+        other = await group_on(broker, "other", "t", SETTINGS)
+        await other.start()
+        executor = hold_deliveries(broker, group.topic.partition(0))
+        writing = asyncio.create_task(other.seek("latest"))
+        await turns()
+        monkeypatch.setattr(commit, "WAITING_BYTES_MAX", 1)
+        deleting = asyncio.create_task(broker.delete_group("g"))
+        await turns()
+        executor.go_on()
+        await writing
+        await deleting
+        again = await group_on(broker, "g", "t", SETTINGS)
+        assert values(await again.lease("c", 1)) == [b"1"]
 
     run_inline(work)
 

@@ -74,7 +74,7 @@ def test_a_poll_that_is_woken_after_its_time_finds_what_came_within_it() -> None
 
         clock: ManualClock
 
-        async def wait(self, ring: asyncio.Future[None], until_us: int) -> bool:
+        async def wait(self, ring: asyncio.Future[None], until_us: int, due_us: int = 0) -> bool:
             self.clock.advance("1h")
             return True
 
@@ -190,7 +190,7 @@ async def waits(topic: Topic) -> None:
 
 
 async def woken(waiting: asyncio.Task[Any]) -> Any:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await waiting
 
 
@@ -277,5 +277,27 @@ def test_a_poll_that_waits_gets_what_its_group_may_have_in_flight_from_now_on() 
         await broker.change_group("g", max_in_flight=2)
         (given,) = await woken(waiting)
         assert values([given.handed]) == [b"2"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("end", [asyncio.CancelledError, TopicNotFound])
+def test_a_poll_that_fails_in_a_later_topic_keeps_no_lease_of_an_earlier_one(
+    end: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker) -> None:
+        await joined(broker)
+        for name in TOPICS:
+            await broker.topic(name).publish(Message(name.encode()))
+
+        async def leased(*given: Any, **more: Any) -> None:
+            raise end("gone")
+
+        with monkeypatch.context() as patched:
+            # The second of those that are asked.
+            patched.setattr(broker.group("g", "b"), "leased", leased)
+            with pytest.raises(end):
+                await polled(broker)
+        assert sorted(filter(None, await polled(broker))) == [b"a", b"b", b"c"]
 
     run(work)

@@ -7,12 +7,14 @@ from penstock.errors import ProducerFenced, SequenceGap, SequenceTooOld
 from penstock.frame import Producer
 
 
-def send(producers: Producers[str], sequence: int, count: int = 1, *, epoch: int = 0, id: int = 7) -> str | None:
+def send(
+    producers: Producers[str], sequence: int, count: int = 1, *, epoch: int = 0, id: int = 7, checksum: int = 1
+) -> str | None:
     producer = Producer(id, epoch, sequence)
-    found = producers.find(producer, count)
+    found = producers.find(producer, count, checksum)
     where = None if found is None else found[0] + (f"+{found[1]}" if found[1] else "")
     if where is None:
-        producers.add(producer, count, f"{epoch}:{sequence}")
+        producers.add(producer, count, f"{epoch}:{sequence}", checksum)
     return where
 
 
@@ -21,6 +23,13 @@ def test_a_batch_that_comes_again_is_where_it_was() -> None:
     assert [send(producers, n) for n in (0, 1, 2)] == [None] * 3
     assert [send(producers, n) for n in (1, 2, 0, 2)] == ["0:1", "0:2", "0:0", "0:2"]
     assert send(producers, 3) is None
+
+
+def test_other_messages_under_a_sequence_number_that_is_taken_are_no_duplicate() -> None:
+    producers: Producers[str] = Producers()
+    send(producers, 0, 10)
+    found = [producers.find(Producer(7, 0, 0), 10, checksum) for checksum in (1, 2)]
+    assert found == [("0:0", 0, False), ("0:0", 0, True)]
 
 
 def test_sequences_count_messages() -> None:

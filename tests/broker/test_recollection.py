@@ -151,7 +151,7 @@ def test_what_was_merged_with_what_was_known_is_known_as_well() -> None:
     assert len(list(log.frames(0))) == 1
     warm.take(followed.clock.now_us())
     assert known_of(warm, log)["producers"] == {7: (0, 10)}
-    found = warm.producers.find(Producer(7, 0, 8), 2)
+    found = warm.producers.find(Producer(7, 0, 8), 2, 0)
     assert found is not None, "sent again"
     assert found[0].base_offset + found[1] == 8  # type: ignore[union-attr]
 
@@ -166,6 +166,16 @@ def test_a_clock_that_is_wrong_for_a_while_makes_it_forget_nobody() -> None:
     while warm.go_on(3):
         pass
     warm.take(now_us)
+    assert 1 in warm.producers._states
+
+
+def test_a_new_leader_whose_clock_is_ahead_forgets_no_producer() -> None:
+    followed = Followed(0)
+    warm = Recollection(followed.log)
+    while not followed.sequences[1]:
+        followed.write()
+    followed.clock.step_us(2 * PRODUCER_EXPIRY_US)
+    warm.take(followed.clock.now_us())
     assert 1 in warm.producers._states
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,28 @@ def test_a_replay_of_a_time_comes_to_a_group_of_its_own_and_ends() -> None:
         await ack_all(shadow, first)
         await ack_all(shadow, await shadow.lease("c", 10))
         assert (await shadow.lease("c", 10), shadow.lag()) == ([], [0])
+
+    run(work)
+
+
+@pytest.mark.parametrize(("to", "came"), [({"offset": 3, "partition": 0}, [b"3"]), ({"to": "earliest"}, [b"2", b"3"])])
+def test_a_replay_that_is_moved_keeps_its_end(to: dict[str, Any], came: list[bytes]) -> None:
+    async def work(broker: Broker) -> None:
+        clock, topic = clock_of(broker), await broker.create_topic("t", 1)
+        times = []
+        for i in range(6):
+            times.append(clock.now_us())
+            await topic.publish(Message(b"%d" % i))
+            clock.advance_us(SECOND)
+        await broker.replay("t", "shadow", from_us=times[2], to_us=times[4])
+        shadow = broker.group("shadow", "t")
+        await ack_all(shadow, await shadow.lease("c", 10))
+        await shadow.seek(**to)
+        handed = values(await shadow.lease("c", 10))
+        assert handed[-len(came) :] == came
+        assert handed[-1] == b"3"
+        await shadow.seek("latest")
+        assert await shadow.lease("c", 10) == []
 
     run(work)
 
@@ -360,7 +383,7 @@ class Until:
     def __init__(self) -> None:
         self.us: list[int] = []
 
-    async def wait(self, ring: asyncio.Future[None], until_us: int) -> bool:
+    async def wait(self, ring: asyncio.Future[None], until_us: int, due_us: int = 0) -> bool:
         self.us.append(until_us)
         return False
 
@@ -381,7 +404,7 @@ def test_a_member_does_not_wait_for_what_only_another_may_lease() -> None:
         for after in (20 * SECOND, 40 * SECOND):
             clock_of(broker).advance_us(after)
             assert await broker.poll("g", "c2", ["t"], wait_us=100 * SECOND) == []
-            assert timers.us.pop() == clock_of(broker).now_us() + 100 * SECOND
+            assert timers.us.pop() == clock_of(broker).monotonic_us() + 100 * SECOND
         await broker.tick()
         assert got(await broker.poll("g", "c2", ["t"], wait_us=100 * SECOND)) != []
 
@@ -401,7 +424,7 @@ def test_who_can_get_no_more_waits_for_a_lease_to_end_and_not_for_what_is_due_al
         await broker.poll("g", "c", ["t"], visibility_us=20 * SECOND)
         clock_of(broker).advance_us(2 * SECOND)
         assert await broker.poll("g", "c", ["t"], wait_us=100 * SECOND) == []
-        assert timers.us == [clock_of(broker).now_us() + 8 * SECOND]
+        assert timers.us == [clock_of(broker).monotonic_us() + 8 * SECOND]
         await broker.group("g", "t").ack(second)
         assert got(await broker.poll("g", "c", ["t"])) == [b"1"]
 

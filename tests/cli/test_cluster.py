@@ -361,8 +361,19 @@ def test_of_all_that_nobody_leads_those_are_left_of_which_nobody_has_a_copy(run:
     asked = "cluster", "elect", "--unclean", "--yes", "--server", own.address
     told = run(*asked, "-o", "json")
     assert told.code == 1
-    assert told.json == {
-        "elected": [{"topic": "orders", "partition": 0, "from": None, "to": follower}],
+    answer = told.json
+    assert "is lost for good" in answer["elected"][0].pop("loses")
+    assert answer == {
+        "elected": [
+            {
+                "topic": "orders",
+                "partition": 0,
+                "from": None,
+                "to": follower,
+                "end_offset": 1,
+                "groups_set_back": {},
+            }
+        ],
         "is_done": False,
     }
     assert f"not done yet: nobody leads 1: bills:{gone}" in told.err
@@ -413,3 +424,28 @@ def test_a_move_is_as_far_as_the_replica_that_lacks_most(
 ) -> None:
     partition = PartitionReport("t", 0, "id", "a", 1, ("a",), in_sync, 1, ("a", "b"), followers, 100, 200)
     assert progress_of(partition) == progress
+
+
+def test_a_quarantined_copy_is_shown_until_it_is_discarded(run: Run, own: LocalCluster, tmp_path: Path) -> None:
+    own.create("orders", 1)
+    partitions = tmp_path / "a" / "partitions"
+    identity = "ab" * 16
+    own.stop("a")
+    # As if etcd had forgotten it.
+    shutil.copytree(next(partitions.iterdir()), partitions / identity)
+    own.start("a")
+    server = "--server", own.address
+    own.until(lambda report: bool(report.quarantined) and not report.silent)
+    told = run("cluster", "status", *server)
+    assert (told.code, f"{identity} on a" in told.out) == (1, True)
+    (copy,) = run("cluster", "status", *server, "-o", "json").json["quarantined"]
+    assert (copy["node"], copy["id"], copy["topic"], "set back" in copy["why"]) == ("a", identity, "", True)
+    told = run("cluster", "discard", "b", identity, *server)
+    assert (told.code, "no quarantined copy" in told.err) == (2, True)
+    told = run("cluster", "discard", "a", identity, *server)
+    assert (told.code, "--yes" in told.err, (partitions / identity).exists()) == (2, True, True)
+    told = run.ok("cluster", "discard", "a", identity, "--yes", *server)
+    assert "deleted offsets 0 to" in told.out
+    assert not (partitions / identity).exists()
+    answer = run("cluster", "status", *server, "-o", "json").json
+    assert (answer["quarantined"], answer["level"]) == ([], 2)

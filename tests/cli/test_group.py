@@ -20,7 +20,7 @@ def consumed(q: Client, group: str, topic: str, count: int, **settings: object) 
 
 def test_a_group_is_made_shown_changed_and_deleted(server: str, run: Run) -> None:
     made = run.ok("group", "create", "billing", "--ordering", "key", "--visibility", "1m", "-o", "json").json
-    assert set(made) == {"name", "created", "lag", "lag_total", "members", "settings"}
+    assert set(made) == {"name", "created", "lag", "lag_total", "members", "settings", "unknown_partitions"}
     assert (made["settings"]["ordering"], made["settings"]["visibility"]) == ("key", "1m")
     settings = ["--set", "lanes=weighted", "--set", "backoff.initial=2s", "--set", "backoff.jitter=0.5"]
     shown = run.ok("group", "set", "billing", "--max-retries", 7, *settings).out
@@ -73,7 +73,7 @@ def test_parked_keys_are_listed_and_released(topic: str, q: Client, run: Run) ->
     assert (row["key"], row["id"], row["reason"]) == ("ann", f"{topic}:0:0", "broken\n")
     assert run.ok("group", "release", topic, topic, "ann").out == f"released key ann in 1 partition of {topic}\n"
     ran = run("group", "parked", topic)
-    assert (ran.code, ran.err) == (1, f"no key of {topic} is parked\n")
+    assert (ran.code, ran.err) == (0, f"no key of {topic} is parked\n")
 
 
 def test_what_was_not_known_while_parked_keys_were_asked_for_is_said(
@@ -87,7 +87,7 @@ def test_what_was_not_known_while_parked_keys_were_asked_for_is_said(
         monkeypatch.setattr(Client, "group", lambda self, name, partial, told=told: next(told))
         ran = run("group", "parked", topic)
         assert (ran.code, ran.err.splitlines()[0]) == (
-            1,
+            0,
             f"nobody leads 1 partition of {topic}: what is parked there is not known",
         )
 
@@ -113,7 +113,7 @@ def test_what_a_group_had_not_done_at_some_time(topic: str, q: Client, run: Run)
     assert state["unacknowledged"] in ([[2, 4]], [[2, 5]])
     assert (state["partition"], state["floor"], state["leased"], state["dead"]) == (0, 2, [], [])
     assert re.search(r"^ +0 +2 +\d +[34] +0 +0 *$", run.ok("group", "state-at", topic, topic, at).out, re.MULTILINE)
-    assert run("group", "state-at", topic, topic, "1h").code == 1
+    assert run("group", "state-at", topic, topic, "1h").code == 0
 
 
 @pytest.mark.parametrize(

@@ -23,16 +23,16 @@ def test_a_key_is_told_once_and_opens_the_door_until_it_is_revoked(run: Run) -> 
     secret = run("key", "create", "billing").out.strip()
     other = json.loads(run("key", "create", "shop", "--expires", "1h", "-o", "json").out)
     now = SystemClock().now_us()
-    assert read("access.yaml").keys.principal_of(secret, now) == "billing"
+    assert read("access.yaml").keys.find(secret, now).principal == "billing"
     assert secret.split("_", 2)[2] not in Path("access.yaml").read_text(encoding="utf-8")
     assert stat.S_IMODE(Path("access.yaml").stat().st_mode) == 0o600
     with pytest.raises(Unauthenticated):
-        read("access.yaml").keys.principal_of(other["key"], now + 3_601_000_000)
+        read("access.yaml").keys.find(other["key"], now + 3_601_000_000)
     listed = [json.loads(line) for line in run("key", "list", "-o", "json").out.splitlines()]
     assert [row["principal"] for row in listed] == ["billing", "shop"]
     assert run("key", "revoke", listed[0]["id"]).code == 0
     with pytest.raises(Unauthenticated):
-        read("access.yaml").keys.principal_of(secret, now)
+        read("access.yaml").keys.find(secret, now)
     assert run("key", "revoke", "nobody").code == 2
 
 

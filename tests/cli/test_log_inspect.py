@@ -96,7 +96,7 @@ def test_wrong_usage_exits_with_2_and_one_line_on_stderr(
 def test_options_that_are_not_understood_exit_with_2(run: Run, arguments: list[str]) -> None:
     ran = run(*arguments)
     assert (ran.code, ran.out) == (2, "")
-    assert "Error: " in ran.err
+    assert "error: " in ran.err
     assert "Traceback" not in ran.err
 
 

@@ -23,6 +23,7 @@ from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.reading import FIELDS, SINK_FIELDS, examine, read
 from penstock.spark.pipeline.reading_sources import FIELDS as SOURCE_FIELDS
 from penstock.spark.pipeline.spec import MESSAGE_COLUMNS, TopicSink
+from penstock.spark.pipeline.sql_columns import unknown_columns
 from penstock.spark.pipeline.state import State, Store
 
 ROOT = Path(__file__).parents[2]
@@ -377,7 +378,7 @@ main(sys.argv[1:])
 def test_states_are_listed_and_a_killed_one_is_told_as_that(run: Run, tmp_path: Path) -> None:
     options = ["--state-dir", str(tmp_path)]
     nothing = run("pipeline", "list", *options)
-    assert (nothing.code, nothing.err) == (1, f"no pipeline has run here (in {tmp_path})\n")
+    assert (nothing.code, nothing.err) == (0, f"no pipeline has run here (in {tmp_path})\n")
     unknown = run("pipeline", "status", "p", *options)
     assert unknown.code == 2
     assert "no pipeline 'p' has run here" in unknown.err
@@ -458,3 +459,66 @@ def test_a_run_without_a_batch_has_no_last_one(run: Run, tmp_path: Path) -> None
     Store(tmp_path).put(State("p", "", "finished", 1, 1, "local", "c", "l", progress=Progress()))
     assert re.search(r"^last batch +-$", run.ok("pipeline", "status", "p", "--state-dir", tmp_path).out, re.MULTILINE)
     assert "None" not in run.ok("pipeline", "status", "--state-dir", tmp_path).out
+
+
+ORDERS = """
+name: p
+source: {topics: orders, decode: json, schema: "id BIGINT, total DOUBLE, at STRUCT<lat: DOUBLE>", columns: [timestamp]}
+"""
+
+
+def test_all_wrong_columns_are_told_without_spark(run: Run, tmp_path: Path) -> None:
+    sql = "SELECT idd, o.totl, at.lat, upper(nam) AS n FROM orders o WHERE _timestamp > '2026-01-01'"
+    ran = validated(run, tmp_path, f'{ORDERS}transform: {{sql: "{sql}"}}\nsink: {{topic: out, mode: complete}}\n')
+    assert ran.code == 1
+    assert re.findall("there is no column ([^\n]*)", ran.out) == [
+        "idd; did you mean id?",
+        "totl; did you mean total?",
+        "nam; there are id, total, at, _timestamp",
+    ]
+    assert "mode is append or update" in ran.out
+    ran = validated(run, tmp_path, f"{ORDERS}sink: {{topic: out, key: ID}}\n")
+    assert ran.code == 0
+    ran = validated(run, tmp_path, f"{ORDERS}sink: {{parquet: out, partition_by: [id, day]}}\n")
+    assert ran.out.endswith("there is no column day; there are id, total, at, _timestamp\n")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT window.start, count(*) AS n FROM orders GROUP BY window(_timestamp, '1 hour')",
+        "SELECT total * 2 AS twice, twice + 1 AS more FROM orders",
+        "SELECT `ID`, orders.TOTAL, at.lat FROM orders",
+        "WITH some AS (SELECT id AS i FROM orders) SELECT i, localtimestamp FROM some",
+        "SELECT id::string, tag FROM orders LATERAL VIEW explode(array(1)) t AS tag",
+        "SELECT id FROM orders WHERE _timestamp > current_timestamp() - INTERVAL 1 HOUR",
+    ],
+)
+def test_sql_of_sparks_own_is_no_mistake(run: Run, tmp_path: Path, sql: str) -> None:
+    ran = validated(run, tmp_path, f'{ORDERS}transform: {{sql: "{sql}"}}\nsink: {{topic: out}}\n')
+    assert (ran.code, ran.out) == (0, "p.yaml: p is a pipeline from orders to out\n")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT transform(items, x -> x + 1) AS y FROM orders",
+        "SELECT dateadd(DAY, 1, _timestamp) AS y FROM orders",
+        "SELECT id, date '2026-01-01' FROM orders",
+        "SELECT total * 2 dbl, dbl + 1 AS q FROM orders",
+        "SELECT col FROM (SELECT explode(items) FROM orders)",
+    ],
+)
+def test_sql_of_spark_that_is_right_has_no_unknown_columns(sql: str) -> None:
+    assert unknown_columns(sql, {"orders": ["id", "total", "items", "_timestamp"]}) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("WITH some AS (SELECT id FROM orders) SELECT id, total FROM some", []),
+        ("SELECT p.total, nam FROM orders o JOIN payments p ON o.id = p.id", ["p.total", "nam"]),
+    ],
+)
+def test_a_column_that_only_another_table_has_is_no_crash(sql: str, expected: list[str]) -> None:
+    assert unknown_columns(sql, {"orders": ["id", "total"], "payments": ["id"]}) == expected

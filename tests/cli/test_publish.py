@@ -95,11 +95,21 @@ def test_json_lines_have_everything_a_message_has(topic: str, q: Client, run: Ru
 
 def test_what_read_prints_as_json_can_be_published_again(topic: str, q: Client, run: Run, stdin: Stdin) -> None:
     q.publish(topic, b"\xff", key="k", headers=[("a", b"\xfe"), ("a", "x")], priority="high")
+    q.publish(topic, b"soon over", ttl="1h")
+    q.publish(topic, b"long over", expires_at="2020-01-01T00:00:00Z")
+    q.publish(topic, b"later", delay="1h", ttl="2h")
     printed = run.ok("read", topic, "-o", "json").out
     stdin(printed.encode())
     run.ok("publish", topic, "--json-lines")
-    one, two = q.reader(topic)
-    assert one.message == two.message
+    messages = [each.message for each in q.reader(topic)]
+    assert messages[:4] == messages[4:]
+
+
+def test_what_a_line_has_goes_before_the_options(topic: str, q: Client, run: Run, stdin: Stdin) -> None:
+    stdin(b'{"value": "x", "deliver_at": "2020-01-01T00:00:00Z", "expires_at": "2100-01-01T00:00:00Z"}')
+    run.ok("publish", topic, "--json-lines", "--delay", "1h", "--ttl", "2h")
+    (stored,) = q.reader(topic)
+    assert (rfc3339(stored.deliver_at)[:4], rfc3339(stored.expires_at)[:4]) == ("2020", "2100")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +121,9 @@ def test_what_read_prints_as_json_can_be_published_again(topic: str, q: Client, 
         (b'{"value": {"base64": "!"}}', "line 2: not base64"),
         (b'{"value": "x", "headers": 1}', "line 2: headers are an object"),
         (b'{"value": "x", "delay": "soon"}', "line 2: delay: a duration is written as"),
-        (b'{"value": "x", "partition": 7}', "has partitions 0 to 0, not 7"),
+        (b'{"value": "x", "partition": 7}', "line 2: {topic} has partitions 0 to 0, not 7"),
+        (b'{"value": NaN}', "line 2: not JSON: NaN"),
+        (b'{"value": "x", "ttl": "1h", "expires_at": "2100-01-01T00:00:00Z"}', "line 2: a message has a ttl or an"),
     ],
 )
 def test_a_bad_line_is_named_and_what_came_before_it_is_stored(
@@ -120,8 +132,19 @@ def test_a_bad_line_is_named_and_what_came_before_it_is_stored(
     stdin(b'{"value": "good"}\n' + line + b"\n" + b'{"value": "never"}\n')
     ran = run("publish", topic, "--json-lines")
     assert (ran.code, ran.out) == (2, f"{topic}:0:0\n")
-    assert message in ran.err
+    assert message.format(topic=topic) in ran.err
     assert values(q, topic) == [b"good"]
+
+
+@pytest.mark.parametrize("option", ["--raw", "--lines", "--json-lines"])
+def test_stdin_is_read_no_further_than_a_message_may_be_long(
+    topic: str, run: Run, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    with open("/dev/zero") as endless:
+        monkeypatch.setattr("sys.stdin", endless)
+        ran = run("publish", topic, option)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "the limit of a " in ran.err
 
 
 @pytest.mark.parametrize(

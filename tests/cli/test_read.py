@@ -27,7 +27,7 @@ def test_values_are_printed_and_stay(topic: str, q: Client, run: Run) -> None:
         assert run.ok("read", topic).lines == [f"message {number}" for number in range(5)]
     assert run.ok("read", topic, "--from-offset", 1, "--to-offset", 3).lines == ["message 1", "message 2"]
     assert run.ok("read", topic, "--limit", 2).lines == ["message 0", "message 1"]
-    assert run("read", topic, "--from-offset", "latest").code == 1
+    assert run("read", topic, "--from-offset", "latest").code == 0
 
 
 def test_by_time_as_rfc_3339_or_how_long_ago(topic: str, q: Client, run: Run) -> None:
@@ -35,7 +35,7 @@ def test_by_time_as_rfc_3339_or_how_long_ago(topic: str, q: Client, run: Run) ->
     assert run.ok("read", topic, "--from-time", rfc3339(times[1])).lines == ["1", "2"]
     assert run.ok("read", topic, "--to-time", rfc3339(times[1])).lines == ["0"]
     assert run.ok("read", topic, "--from-time", "10m").lines == ["0", "1", "2"]
-    assert run("read", topic, "--to-time", "10m").code == 1
+    assert run("read", topic, "--to-time", "10m").code == 0
 
 
 def test_only_some_partitions(server: str, q: Client, run: Run) -> None:

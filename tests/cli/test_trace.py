@@ -56,7 +56,10 @@ def test_an_id_that_can_not_be_one_is_told(topic: str, run: Run, id: str) -> Non
 
 
 def test_a_message_that_is_not_there_yet_is_bad_news(topic: str, run: Run) -> None:
-    told = f"error: there is no message {topic}:0:99: not yet, or no longer [message_not_found]\n"
+    told = (
+        f'error: message "{topic}:0:99" does not exist: it is not published yet, or was deleted. See the offsets that '
+        f"exist: penstock topic show {topic} [message_not_found]\n"
+    )
     assert run("trace", f"{topic}:0:99").err == told
     ran = run("why", f"{topic}:0:99", "--group", topic)
     assert (ran.code, ran.out) == (1, f"not_published: there is no message {topic}:0:99 yet\n")
@@ -64,7 +67,10 @@ def test_a_message_that_is_not_there_yet_is_bad_news(topic: str, run: Run) -> No
 
 def test_a_group_that_never_asked_is_told(topic: str, q: Client, run: Run) -> None:
     id = q.publish(topic, "x").id
-    assert run.ok("why", id, "--group", "nobody").out == "group_not_started: there is no group nobody\n"
+    assert (
+        run.ok("why", id, "--group", "nobody").out
+        == 'group_not_started: group "nobody" does not exist. Its first consumer creates it\n'
+    )
     q.create_group(topic)
     told = f"group_not_started: group {topic} has never asked for messages of this partition\n"
     assert run.ok("why", id, "--group", topic).out == told

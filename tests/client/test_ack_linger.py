@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic
+from typing import Any
 
 import pytest
 
+from penstock.client.client import Client
 from penstock.errors import InvalidInput, LeaseNotFound, NotLeased
 from penstock.testing import VirtualClock, VirtualQueue
 
@@ -34,7 +37,7 @@ def test_they_are_told_when_their_time_is_over(filled: VirtualQueue) -> None:
     consumer = filled.consumer("w", "orders", ack_linger="1us")
     for message in consumer.poll(6):
         message.ack()
-    deadline = monotonic() + 20
+    deadline = monotonic() + 60
     while lag(filled) and monotonic() < deadline:
         consumer.poll(1)
     assert lag(filled) == 0
@@ -46,6 +49,15 @@ def test_closing_tells_them(filled: VirtualQueue) -> None:
             message.ack()
     assert lag(filled) == 1
     assert [message.value for message in filled.consumer("w", "orders").poll()] == [b"5"]
+
+
+def test_closing_tells_them_though_the_consumer_has_left_because_it_was_idle(filled: VirtualQueue) -> None:
+    with filled.consumer("w", "orders", ack_linger="1h", until_idle="300ms") as consumer:
+        messages = list(consumer)
+        for message in messages:
+            message.ack()
+    assert len(messages) == 6
+    assert lag(filled) == 0
 
 
 def test_another_answer_does_not_overtake_them(filled: VirtualQueue) -> None:
@@ -97,3 +109,43 @@ def test_acknowledging_twice_is_an_error_here_too(filled: VirtualQueue) -> None:
 def test_a_linger_is_a_duration(queue: VirtualQueue) -> None:
     with pytest.raises(InvalidInput, match="ack_linger"):
         queue.consumer("w", "orders", ack_linger="soon")
+
+
+def test_an_ack_that_raises_the_failure_of_another_was_given_itself(filled: VirtualQueue, clock: VirtualClock) -> None:
+    consumer = filled.consumer("w", "orders", ack_linger="1us", visibility="30s", prefetch=1)
+    (late,) = consumer.poll(1)
+    clock.advance("20s")
+    (message,) = consumer.poll(1)
+    clock.advance("15s")
+    late.ack()
+    deadline = monotonic() + 60
+    while message.lease.acks._failure is None and monotonic() < deadline:  # type: ignore[union-attr]
+        consumer.poll(1)
+    with pytest.raises(LeaseNotFound):
+        message.ack()
+    assert message.answered is not None
+    assert not message.is_held
+    with pytest.raises(NotLeased):
+        message.nack()
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_flush_that_is_cancelled_loses_no_acknowledgement(run_client: Any, turns: int) -> None:
+    async def work(client: Client) -> None:
+        await client.create_topic("orders", 1)
+        for number in range(4):
+            await client.publish("orders", b"%d" % number)
+        consumer = client.consumer("w", "orders", ack_linger="1h")
+        for message in await consumer.poll(wait="5s"):
+            await message.ack()
+        cancelled, other = asyncio.ensure_future(consumer.flush()), asyncio.ensure_future(consumer.flush())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        await other
+        await consumer.flush()
+        assert await client.lag("w") == {"orders": [0]}
+        await consumer.close()
+
+    run_client(work)

@@ -288,7 +288,7 @@ def test_times_are_taken_back_as_they_were_given_out(queue: VirtualQueue, clock:
     [
         (lambda q: q.create_topic("bad name"), InvalidInput),
         (lambda q: q.create_topic("events", colour="red"), InvalidSetting),
-        (lambda q: q.create_topic("events", partitions="6"), InvalidSetting),
+        (lambda q: q.create_topic("events", partitions="6"), InvalidInput),
         (lambda q: q.change_topic("nowhere"), TopicNotFound),
         (lambda q: q.change_topic("orders", cleanup="burn"), InvalidSetting),
         (lambda q: q.delete_topic("nowhere"), TopicNotFound),

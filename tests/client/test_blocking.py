@@ -36,6 +36,7 @@ INTERNAL = {
     "parts_at_once",
     "send_parts",
     "is_held",
+    "is_idle",
     "lease",
     "columns",
     "stretches",

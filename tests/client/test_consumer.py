@@ -138,7 +138,7 @@ def test_a_message_is_answered_for_once(
     with pytest.raises(NotLeased):
         second(message)
     other.ack()
-    with pytest.raises(NotLeased, match="answered for already, or taken back: orders:0:0") as refused:
+    with pytest.raises(NotLeased, match="answered already, or taken back by the broker: orders:0:0") as refused:
         second(message)
     assert refused.value.details["ids"] == ["orders:0:0"]
 
@@ -250,7 +250,6 @@ def test_closing_gives_back_what_nobody_has_seen(queue: VirtualQueue) -> None:
         message.ack()
     with pytest.raises(LogClosed, match="is closed"):
         consumer.poll()
-    assert list(consumer) == []
     consumer.close()
 
 
@@ -546,7 +545,7 @@ def test_a_consumer_has_a_name_of_its_own(queue: VirtualQueue) -> None:
 
 def test_a_name_is_one_consumers_of_a_group_at_a_time(queue: VirtualQueue) -> None:
     ann = queue.consumer("w", "orders", name="ann")
-    with pytest.raises(AlreadyExists, match="group w has a consumer ann already") as refused:
+    with pytest.raises(AlreadyExists, match="group w already has a consumer ann") as refused:
         queue.consumer("w", "orders", name="ann")
     assert refused.value.details == {"group": "w", "consumer": "ann"}
     queue.consumer("other", "orders", name="ann").join()

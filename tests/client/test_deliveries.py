@@ -78,6 +78,9 @@ def busy(queue: VirtualQueue, clock: VirtualClock) -> None:
             queue.seek("v", "orders", 3, partition=0)
     queue.dead_letters.redrive("orders")
     consumers[0].poll(5)
+    # Those that are merely let go of leave some time later, which is an event, too.
+    for consumer in consumers:
+        consumer.close()
 
 
 # --- what is told -------------------------------------------------------------------------------------------

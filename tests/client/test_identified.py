@@ -314,6 +314,8 @@ class SlowDisk:
 
     limits = DEFAULT_LIMITS
 
+    principal = ""
+
     def __init__(self) -> None:
         self.producers: Producers[asyncio.Future[None]] = Producers()
         self.under_way: list[tuple[Frame, asyncio.Future[None]]] = []
@@ -329,10 +331,10 @@ class SlowDisk:
         return SimpleNamespace(partitions=[SimpleNamespace(end_offset=0)])
 
     async def publish_frame(self, topic: str, partition: int, frame: Frame) -> Stored:
-        known = self.producers.find(frame.producer, frame.count)
+        known = self.producers.find(frame.producer, frame.count, frame.body_crc)
         if known is None:
             writing = asyncio.get_running_loop().create_future()
-            self.producers.add(frame.producer, frame.count, writing)
+            self.producers.add(frame.producer, frame.count, writing, frame.body_crc)
             self.under_way.append((frame, writing))
         await asyncio.shield(writing if known is None else known[0])
         return Stored(partition, 0, 0, 1)

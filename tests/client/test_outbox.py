@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from penstock.batch import Batch
 from penstock.client.lane import Hold
 from penstock.client.outbox import Outbox
 from penstock.message import Message
+from penstock.partitioner import partition_of
 
 
-def outbox(partitions: int = 1, messages: int = 3, size: int = 10_000, buffered: int = 10_000) -> Outbox:
-    return Outbox(partitions=partitions, batch_messages=messages, batch_bytes=size, buffer_bytes=buffered)
+def outbox(
+    partitions: int = 1, messages: int = 3, size: int = 10_000, buffered: int = 10_000, first: int = 0
+) -> Outbox:
+    return Outbox(
+        partitions=partitions,
+        batch_messages=messages,
+        batch_bytes=size,
+        buffer_bytes=buffered,
+        is_led=lambda partition: True,
+        first=first,
+    )
 
 
 def test_a_parcel_is_filled_until_it_is_full_and_then_sending_starts_once() -> None:
     box = outbox()
     added = [box.add(Message(b"%d" % number), 1, None) for number in range(7)]
-    assert [(a.row, a.is_new, a.starts_sending) for a in added if a] == [
-        (0, True, False),
-        (1, False, False),
-        (2, False, True),
-        (0, True, False),
-        (1, False, False),
-        (2, False, False),
-        (0, True, False),
+    assert [(a.row, a.parcel.is_closed) for a in added if a] == [
+        (0, True),
+        (1, True),
+        (2, True),
+        (0, True),
+        (1, True),
+        (2, True),
+        (0, False),
     ]
+    assert (box.begin(0), box.begin(0)) == (True, False)
     assert [len(parcel) for parcel in iter(lambda: box.take(0), None)] == [3, 3]
     assert box.take(0) is None, "the last one still waits for more"
+
+
+def test_the_event_loop_is_told_of_a_parcel_until_it_knows_and_when_it_is_full() -> None:
+    box = outbox(messages=4)
+    first = box.add(Message(b"a"), 1, None)
+    second = box.add(Message(b"b"), 1, None)
+    assert first is not None
+    assert second is not None
+    assert (first.is_to_note, second.is_to_note) == (True, True)
+    assert box.add_plain(b"c", None) is None
+    box.noted(first.parcel)
+    assert box.add_plain(b"c", None) == (first.parcel, 2)
+    assert box.add_plain(b"d", None) is None, "it would be full"
+    last = box.add(Message(b"d"), 1, None)
+    assert last is not None
+    assert last.is_to_note
+    box.noted(first.parcel)
+    assert box.add_plain(b"e", None) is None
 
 
 def test_a_parcel_whose_time_has_come_is_taken_with_what_has_come_since() -> None:
@@ -37,7 +68,7 @@ def test_a_parcel_whose_time_has_come_is_taken_with_what_has_come_since() -> Non
     box.add(Message(b"b"), 1, None)
     parcel = box.take(0)
     assert parcel is not None
-    assert parcel.values == [b"a", b"b"]
+    assert parcel.rows[::2] == [b"a", b"b"]
     assert not box.due(first.parcel), "it is on its way"
     assert box.take(0) is None
     box.add(Message(b"c"), 1, None)
@@ -52,7 +83,7 @@ def test_room_is_taken_when_something_comes_and_given_back_when_it_is_settled() 
     assert 1_000 - 148 < box.buffered <= 1_000
     assert box.add_batch(Batch.from_columns([b"x"], now_us=1), 148, 0) is None
     box.settle(parcel)
-    assert (box.buffered, box.pending) == (0, set())
+    assert box.buffered == 0
     assert box.add_batch(Batch.from_columns([b"x"], now_us=1), 5_000, 0) is not None, "alone it may be larger"
 
 
@@ -106,3 +137,40 @@ def test_only_who_holds_a_partition_lets_go_of_it_and_may_do_so_again() -> None:
     assert box.pass_on(second, first) is lane
     assert not box.give_up(second, lambda: 7)
     assert (lane.epoch, lane.holder) == (1, first)
+
+
+def test_messages_without_a_key_reach_all_partitions_soon_and_evenly() -> None:
+    box = outbox(partitions=6, messages=1_000, size=1 << 20, buffered=1 << 30)
+    counts: Counter[int] = Counter()
+    for number in range(10_000):
+        added = box.add_plain(b"x", None) or box.add(Message(b"x"), 1, None)
+        assert added is not None
+        counts[added[0].partition] += 1
+        if number == 999:
+            assert len(counts) == 6
+    assert max(counts.values()) <= 2 * 10_000 / 6
+
+
+def test_keys_go_to_their_partitions_whoever_has_its_turn() -> None:
+    box = outbox(partitions=6, messages=1_000, size=1 << 20, buffered=1 << 30)
+    for number in range(1_000):
+        for key in (None, b"a", b"b"):
+            added = box.add_plain(b"%d" % number, key) or box.add(Message(b"%d" % number, key=key), 1, None)
+            assert added is not None
+            assert key is None or added[0].partition == partition_of(key, 6)
+
+
+def test_producers_of_a_message_or_two_begin_anywhere() -> None:
+    begun = {
+        added.parcel.partition for first in range(12) if (added := outbox(6, first=first).add(Message(b"x"), 1, None))
+    }
+    assert begun == set(range(6))
+
+
+def test_a_topic_that_has_fewer_partitions_than_it_had_is_sent_to_those_it_has() -> None:
+    box = outbox(partitions=6)
+    box.shrink(2)
+    chosen = {added.parcel.partition for _ in range(20) if (added := box.add(Message(b"x"), 1, None))}
+    assert chosen <= {0, 1}
+    box.shrink(0)
+    assert box.partitions == 1

@@ -9,7 +9,7 @@ from threading import Event, Thread, get_ident
 
 import pytest
 
-from penstock.client.portal import Portal
+from penstock.client.portal import Portal, _Call
 
 
 @pytest.fixture
@@ -40,3 +40,16 @@ def test_ctrl_c_that_comes_just_before_a_wait_ends_it_all_the_same(portal: Porta
         portal.run(work())
     thread.join()
     assert is_cancelled.wait(60)
+
+
+def test_a_call_that_was_interrupted_while_it_returned_can_be_waited_for_again() -> None:
+    async def work() -> int:
+        return 7
+
+    portal = Portal()
+    call = _Call(work())
+    portal._begin(call)
+    # As an interrupt right behind the waiting leaves it.
+    assert call._ending.acquire(timeout=30)
+    assert call.outcome(None) == 7
+    portal.stop()

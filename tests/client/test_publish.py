@@ -67,7 +67,6 @@ def test_messages_of_one_key_go_to_one_partition_and_others_are_spread(queue: Vi
         (lambda q: q.publish("orders", b"x", partition=True), InvalidInput),
         (lambda q: q.publish("orders", b"x", delay=5), InvalidInput),
         (lambda q: q.publish("orders", b"x", delay="20000d"), InvalidMessage),
-        (lambda q: q.publish("orders", b"x", deliver_at="2020-01-01T00:00:00Z"), InvalidMessage),
         (lambda q: q.publish("orders", b"x", priority="urgent"), InvalidMessage),
         (lambda q: q.publish("orders", b"x", colour="red"), InvalidMessage),
         (lambda q: q.publish("orders", b"x" * (1 << 21)), BatchTooLarge),

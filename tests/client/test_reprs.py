@@ -47,7 +47,8 @@ def test_a_sending_that_failed_says_why(queue: VirtualQueue) -> None:
     queue.delete_topic("orders")
     with pytest.raises(TopicNotFound):
         producer.close()
-    assert repr(sending) == "<Sending to orders, failed: TopicNotFound('there is no topic orders')>"
+    told = 'topic "orders" does not exist. Create it: penstock topic create orders'
+    assert repr(sending) == f"<Sending to orders, failed: TopicNotFound({told!r})>"
 
 
 def test_messages_show_the_start_of_what_is_long(queue: VirtualQueue) -> None:

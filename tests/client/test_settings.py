@@ -272,7 +272,8 @@ def test_a_conflict_is_told_in_the_users_words(queue: VirtualQueue) -> None:
             conflict()
         assert refused.value.message == (
             "group printing has other settings: "
-            "visibility is 30s, not 5m; backoff.max is 1m, not 1h30m; ordering is none, not key"
+            "visibility is 30s, not 5m; backoff.max is 1m, not 1h30m; ordering is none, not key. "
+            "Leave them out, or change the group: penstock group set printing"
         )
         assert refused.value.details == {
             "group": "printing",

@@ -70,7 +70,7 @@ def test_what_is_put_back_into_a_closed_consumer_goes_to_the_next_one(run_client
         consumer = client.consumer("w", "orders")
         (first, second) = await consumer.poll()
         await consumer.close()
-        consumer.membership.put_back(first, second)
+        consumer.membership.put_back([first, second])
         await asyncio.gather(*consumer.membership._giving_back)
         again = await client.consumer("w", "orders").poll()
         assert [(message.value, message.attempt) for message in again] == [(b"0", 1), (b"1", 1)]

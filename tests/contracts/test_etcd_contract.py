@@ -110,7 +110,7 @@ def test_what_was_put_is_read_with_the_revision_of_its_commit(etcd: Real | Fake)
         first = won(await store.commit({}, [Put(a, b"1"), Put(outside, b"x")]))
         second = won(await store.commit({}, [Put(b, b"2")]))
         found = await store.get(etcd.prefix)
-        assert found.items == {a: Item(a, b"1", first), b: Item(b, b"2", second)}
+        assert found.items == {a: Item(a, b"1", first, first), b: Item(b, b"2", second, second)}
         assert second == found.revision == first + 1
 
     etcd.run(work)
@@ -122,10 +122,10 @@ def test_a_guard_holds_only_at_the_revision_that_was_read(etcd: Real | Fake) -> 
     async def work(store: Store) -> None:
         first = won(await store.commit({key: ABSENT}, [Put(key, b"1")]))
         second = won(await store.commit({key: first}, [Put(key, b"2")]))
-        assert lost(await store.commit({key: first}, [Put(key, b"3")])) == {key: Item(key, b"2", second)}
+        assert lost(await store.commit({key: first}, [Put(key, b"3")])) == {key: Item(key, b"2", second, first)}
         # The same value again is another revision.
         third = won(await store.commit({key: second}, [Put(key, b"2")]))
-        assert lost(await store.commit({key: second}, [Put(key, b"3")])) == {key: Item(key, b"2", third)}
+        assert lost(await store.commit({key: second}, [Put(key, b"3")])) == {key: Item(key, b"2", third, first)}
 
     etcd.run(work)
 
@@ -137,9 +137,10 @@ def test_a_key_can_be_guarded_by_its_absence(etcd: Real | Fake) -> None:
         assert lost(await store.commit({key: 5}, [Put(key, b"1")])) == {}
         won(await store.commit({key: ABSENT}, [Put(other, b"1")]))
         made = won(await store.commit({key: ABSENT}, [Put(key, b"1")]))
-        assert lost(await store.commit({key: ABSENT}, [Put(key, b"2")])) == {key: Item(key, b"1", made)}
+        assert lost(await store.commit({key: ABSENT}, [Put(key, b"2")])) == {key: Item(key, b"1", made, made)}
         won(await store.commit({key: made}, deletes=[key]))
-        won(await store.commit({key: ABSENT}, [Put(key, b"3")]))
+        again = won(await store.commit({key: ABSENT}, [Put(key, b"3")]))
+        assert (await store.get(key)).items == {key: Item(key, b"3", again, again)}
 
     etcd.run(work)
 
@@ -150,11 +151,11 @@ def test_a_commit_of_several_keys_is_all_or_nothing(etcd: Real | Fake) -> None:
     async def work(store: Store) -> None:
         made = won(await store.commit({}, [Put(a, b"1"), Put(b, b"1")]))
         answer = await store.commit({a: made, b: made + 7, c: ABSENT}, [Put(a, b"2"), Put(c, b"2")], [b])
-        assert lost(answer) == {a: Item(a, b"1", made), b: Item(b, b"1", made)}
+        assert lost(answer) == {a: Item(a, b"1", made, made), b: Item(b, b"1", made, made)}
         assert (await store.get(etcd.prefix)).items.keys() == {a, b}
         revision = won(await store.commit({a: made, b: made, c: ABSENT}, [Put(a, b"2"), Put(c, b"2")], [b]))
         found = (await store.get(etcd.prefix)).items
-        assert found == {a: Item(a, b"2", revision), c: Item(c, b"2", revision)}
+        assert found == {a: Item(a, b"2", revision, made), c: Item(c, b"2", revision, revision)}
 
     etcd.run(work)
 
@@ -187,7 +188,7 @@ def test_values_are_bytes_and_keys_are_text(etcd: Real | Fake) -> None:
     async def work(store: Store) -> None:
         revision = won(await store.commit({key: ABSENT}, [Put(key, binary), Put(etcd.prefix + "empty", b"")]))
         found = (await store.get(etcd.prefix)).items
-        assert found[key] == Item(key, binary, revision)
+        assert found[key] == Item(key, binary, revision, revision)
         assert found[etcd.prefix + "empty"].value == b""
 
     etcd.run(work)
@@ -292,7 +293,7 @@ def test_a_watch_tells_changes_in_order_and_those_of_one_commit_together(etcd: R
         async with aclosing(store.watch(etcd.prefix, begin)) as watch:
             told = await anext(watch)
             assert (told.changes, told.revision) == (
-                [Change(a, Item(a, b"1", first), first), Change(b, Item(b, b"1", first), first)],
+                [Change(a, Item(a, b"1", first, first), first), Change(b, Item(b, b"1", first, first), first)],
                 first,
             )
             await store.commit({}, [Put(etcd.prefix[:-1] + "0", b"not watched")])
@@ -303,7 +304,7 @@ def test_a_watch_tells_changes_in_order_and_those_of_one_commit_together(etcd: R
                 told = await anext(watch)
                 rest += told.changes
                 assert told.revision == told.changes[-1].revision
-        assert sorted(rest[:2]) == [Change(a, Item(a, b"2", second), second), Change(b, None, second)]
+        assert sorted(rest[:2]) == [Change(a, Item(a, b"2", second, first), second), Change(b, None, second)]
         assert rest[2:] == [Change(a, None, third)]
 
     etcd.run(work)
@@ -321,7 +322,7 @@ def test_a_watch_goes_on_where_another_one_ended(etcd: Real | Fake) -> None:
         waiting = asyncio.create_task(changes(store, etcd.prefix, revisions[-1] + 2, 1))
         await store.commit({}, [Put(key, b"skipped")])
         later = won(await store.commit({}, [Put(key, b"told")]))
-        assert await waiting == [Change(key, Item(key, b"told", later), later)]
+        assert await waiting == [Change(key, Item(key, b"told", later, revisions[0]), later)]
 
     etcd.run(work)
 

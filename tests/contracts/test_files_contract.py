@@ -1,4 +1,5 @@
-"""One suite for every implementation of the `Files` port: the real disk, the disk in memory, the faulty one."""
+"""One suite for every implementation of the `Files` port: the real disk, also with one descriptor for all files that
+nobody is using at the moment, the disk in memory, the faulty one."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ from penstock.testing import FaultyFiles, MemoryDisk, MemoryFiles
 Open = Callable[[], Files]
 
 
-@pytest.fixture(params=["disk", "memory", "faulty"])
+@pytest.fixture(params=["disk", "one descriptor", "memory", "faulty"])
 def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Opens the same directory each time it is called."""
     disk = MemoryDisk()
     return {
         "disk": lambda: DiskFiles(tmp_path / "files"),
+        "one descriptor": lambda: DiskFiles(tmp_path / "files", descriptors_max=1),
         "memory": lambda: MemoryFiles(disk),
         "faulty": lambda: FaultyFiles(MemoryFiles(disk), before=lambda operation: None),
     }[request.param]
@@ -131,6 +133,113 @@ def test_a_reader_keeps_the_file_it_opened_when_the_name_is_replaced(files: File
     assert reader.read_at(0, 10) == b"old"
 
 
+def test_many_files_are_used_in_turns(files: Files) -> None:
+    names = [f"file-{number}" for number in range(20)]
+    held = {name: files.directory(name).open("a", "create") for name in names}
+    for turn in range(3):
+        for name, file in held.items():
+            file.write([name.encode(), b"%d" % turn])
+            file.sync()
+    for name, file in held.items():
+        file.truncate(len(name))
+        file.write_at(0, b"F")
+        file.write_hint(1, b"I")
+        file.write([b"!"])
+    for name, file in held.items():
+        assert file.read_at(0, 100) == b"FI" + name[2:].encode() + b"!"
+        assert file.size() == len(name) + 1
+        assert read(files.directory(name), "a") == file.read_at(0, 100)
+
+
+def use_others(files: Files) -> None:
+    """Whatever can be closed is closed then, where few may be open."""
+    others = [files.open(f"other-{number}", "create") for number in range(3)]
+    for other in others:
+        other.write([b"x"])
+        other.sync()
+    for number in range(3):
+        files.remove(f"other-{number}")
+
+
+def test_a_reader_keeps_the_file_it_opened_whatever_happens_to_its_name(files: Files) -> None:
+    write(files, "a", b"old")
+    reader = files.open("a", "read")
+    use_others(files)
+    write(files, "b", b"new")
+    later = files.open("b", "read")
+    use_others(files)
+    files.rename("b", "a")
+    use_others(files)
+    assert [reader.read_at(0, 10), later.read_at(0, 10), read(files, "a")] == [b"old", b"new", b"new"]
+    files.remove("a")
+    write(files, "a", b"newest")
+    use_others(files)
+    assert [reader.read_at(0, 10), later.read_at(0, 10), read(files, "a")] == [b"old", b"new", b"newest"]
+
+
+def test_a_reader_keeps_its_file_when_the_directory_is_removed(files: Files) -> None:
+    inner = files.directory("inner")
+    write(inner.directory("deep"), "a", b"old")
+    reader = inner.directory("deep").open("a", "read")
+    use_others(files)
+    files.remove_directory("inner")
+    write(files.directory("inner").directory("deep"), "a", b"new")
+    use_others(files)
+    assert reader.read_at(0, 10) == b"old"
+
+
+def test_a_writer_goes_on_in_its_file_when_that_is_renamed(files: Files) -> None:
+    file = files.open("a", "create")
+    file.write([b"one"])
+    file.sync()
+    use_others(files)
+    files.rename("a", "b")
+    write(files, "a", b"other")
+    use_others(files)
+    file.write([b"two"])
+    assert read(files, "b") == b"onetwo"
+    assert read(files, "a") == b"other"
+
+
+def test_several_openings_of_a_file_are_the_same_file(files: Files) -> None:
+    first = files.open("a", "create")
+    first.write([b"one"])
+    first.sync()
+    second = files.open("a", "append")
+    use_others(files)
+    second.write([b"two"])
+    second.sync()
+    use_others(files)
+    assert first.read_at(0, 10) == second.read_at(0, 10) == b"onetwo"
+    first.close()
+    use_others(files)
+    assert second.read_at(0, 10) == b"onetwo"
+
+
+def test_all_who_opened_a_file_keep_it_when_it_is_removed(files: Files) -> None:
+    write(files, "a", b"old")
+    readers = [files.open("a", "read") for _ in range(3)]
+    use_others(files)
+    files.remove("a")
+    write(files, "a", b"new")
+    use_others(files)
+    assert [reader.read_at(0, 10) for reader in readers] == [b"old"] * 3
+
+
+def test_a_file_that_was_closed_can_not_be_used_any_more(files: Files) -> None:
+    file = files.open("a", "create")
+    file.write([b"abc"])
+    file.sync()
+    assert file.is_open
+    use_others(files)
+    file.close()
+    file.close()
+    assert not file.is_open
+    with pytest.raises(StorageError) as caught:
+        file.read_at(0, 1)
+    assert caught.value.details["errno"] == "EBADF"
+
+
 def test_removing_what_is_not_there_is_an_error(files: Files) -> None:
     with pytest.raises(StorageError):
         files.remove("a")
@@ -153,6 +262,7 @@ def test_a_directory_holds_files_of_its_own(open_again: Open) -> None:
     again = open_again()
     assert again.names() == ["a"]
     assert again.directories() == ["inner"]
+    assert [again.has_directory(name) for name in ("inner", "other", "a")] == [True, False, False]
     assert read(again.directory("inner"), "a") == b"inner"
     assert read(again, "a") == b"outer"
 
@@ -192,6 +302,29 @@ def test_the_directory_can_be_locked_once(open_again: Open) -> None:
         second.lock()
     first.close()
     second.lock()
+
+
+def test_a_directory_in_another_can_be_locked_once_whether_that_is_locked_or_not(open_again: Open) -> None:
+    files = open_again()
+    for is_locked in (False, True):
+        if is_locked:
+            files.lock()
+        first, second = files.directory("inner"), files.directory("inner")
+        first.lock()
+        with pytest.raises(DirectoryLocked):
+            second.lock()
+        first.close()
+        second.lock()
+        second.close()
+
+
+def test_to_drop_the_cache_changes_nothing_a_reader_sees(files: Files) -> None:
+    write(files, "a", b"one")
+    for mode in ("append", "read"):
+        file = files.open("a", mode)
+        file.drop_cache()
+        assert file.read_at(0, 10) == b"one"
+        file.close()
 
 
 def test_sync_changes_nothing_a_reader_sees(files: Files) -> None:

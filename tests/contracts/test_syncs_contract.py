@@ -26,10 +26,11 @@ from penstock.testing import Fault, FaultyFiles, MemoryFiles, MemorySyncs, Opera
 Open = Callable[[], tuple[Syncs, Files]]
 
 
-@pytest.fixture(params=["kernel", "memory", "faulty"])
+@pytest.fixture(params=["kernel", "one descriptor", "memory", "faulty"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return {
         "kernel": lambda: (KernelSyncs(), DiskFiles(tmp_path / "files")),
+        "one descriptor": lambda: (KernelSyncs(), DiskFiles(tmp_path / "files", descriptors_max=1)),
         "memory": lambda: (MemorySyncs(), MemoryFiles()),
         "faulty": lambda: (MemorySyncs(), FaultyFiles(MemoryFiles(), before=lambda operation: None)),
     }[request.param]

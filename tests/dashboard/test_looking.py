@@ -110,7 +110,7 @@ def test_a_message_with_its_story_and_why(broker: Any, look: Any) -> None:
 
 def test_a_value_that_is_not_text_and_one_that_is_not_there(broker: Any, look: Any) -> None:
     broker.ok("POST", "/v1/topics", {"name": "raw", "partitions": 1})
-    broker.ok("POST", "/v1/topics/raw/publish", {"value": "AP8=", "key_base64": "/w=="})
+    broker.ok("POST", "/v1/topics/raw/publish", {"value": "AP8=", "encoding": "base64", "key_base64": "/w=="})
     broker.ok("POST", "/v1/topics/raw/publish", {"value": None, "key": "ann"})
     page = look(broker, "/#/messages/raw:0:0")
     expect(page.get_by_text("2 bytes that are not text, in base64:")).to_be_visible()

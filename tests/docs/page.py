@@ -141,7 +141,9 @@ class Talk:
 
 
 _INTERPRETER = f"""
-import json, sys, traceback
+import json, logging, sys, traceback
+# What handlers raise on purpose is logged, and not printed.
+logging.getLogger("penstock.consumer").addHandler(logging.NullHandler())
 names = {{"__name__": "__main__"}}
 for line in sys.stdin:
     name, text = json.loads(line)

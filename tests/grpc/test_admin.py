@@ -400,3 +400,19 @@ def test_hostile_names_are_refused_everywhere_and_nothing_is_made_of_them(tmp_pa
         assert not here.broken
 
     serve(tmp_path, work)
+
+
+def test_listings_come_in_pages(tmp_path: Path) -> None:
+    async def work(here: Served, q: Any) -> None:
+        for name in ("a", "b", "c"):
+            await topic(q, name, 1)
+            await q.CreateGroup(pb.CreateGroupRequest(name=name))
+        page = await q.ListTopics(pb.ListTopicsRequest(limit=2))
+        assert ([one.name for one in page.topics], page.next) == (["a", "b"], "b")
+        page = await q.ListTopics(pb.ListTopicsRequest(limit=2, after=page.next))
+        assert ([one.name for one in page.topics], page.next) == (["c"], "")
+        groups = await q.ListGroups(pb.ListGroupsRequest(limit=2, after="a"))
+        assert ([one.name for one in groups.groups], groups.next) == (["b", "c"], "")
+        assert await failure(q.ListGroups(pb.ListGroupsRequest(limit=-1))) == (REFUSED, "invalid_input")
+
+    serve(tmp_path, work)

@@ -154,7 +154,7 @@ def test_an_error_is_told_with_its_code_its_sentence_and_its_details(tmp_path: P
     async def work(here: Served, q: Any) -> None:
         call = q.GetTopic(pb.GetTopicRequest(name="nowhere"))
         assert await failure(call) == (StatusCode.NOT_FOUND, "topic_not_found")
-        assert await call.details() == "there is no topic nowhere"
+        assert await call.details() == 'topic "nowhere" does not exist. Create it: penstock topic create nowhere'
         assert dict(await call.trailing_metadata())["penstock-details"] == '{"topic": "nowhere"}'
 
     serve(tmp_path, work)

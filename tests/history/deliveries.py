@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from history import violation as v
-from history.entries import Entry, of
+from history.entries import Entry, ahead_us_max, of
 from history.messages import Place, Send, sends_of
 from history.violation import Violation
 
@@ -83,7 +83,8 @@ def answers_of(entries: Sequence[Entry]) -> list[Answer]:
 def check_deliveries(entries: Sequence[Entry], *, late_us: int) -> Iterator[Violation]:
     sends, deliveries, answers = sends_of(entries), deliveries_of(entries), answers_of(entries)
     yield from _not_again(deliveries, answers)
-    yield from _not_two_at_once(deliveries, answers)
+    ordered = {entry["group"] for entry in of(entries, "group") if entry.get("ordering", "none") != "none"}
+    yield from _not_two_at_once(deliveries, answers, ordered)
     letters = letters_of(entries)
     yield from _one_letter_each(sends, deliveries, answers, letters)
     yield from _all_in_time(entries, sends, deliveries, letters, late_us)
@@ -106,20 +107,27 @@ def _not_again(deliveries: list[Delivery], answers: list[Answer]) -> Iterator[Vi
             )
 
 
-def _not_two_at_once(deliveries: list[Delivery], answers: list[Answer]) -> Iterator[Violation]:
-    """The first has it until its deadline, or until its consumer begins to answer for it.
+def _not_two_at_once(deliveries: list[Delivery], answers: list[Answer], ordered: set[str]) -> Iterator[Violation]:
+    """The first has it until its deadline, or until its consumer begins to answer for it; in a group with an order,
+    also until it begins to nack one before it.
 
     A client guesses what a node's clock says, and may be wrong by a little: what is within that, the log itself tells.
     """
     answered: dict[tuple[str, Place, int], int] = {}
+    nacks: dict[tuple[str, str, int, int], list[Answer]] = {}
     for answer in answers:
         key = answer.group, answer.place, answer.lease
         answered[key] = min(answered.get(key, answer.invoked_at), answer.invoked_at)
+        if answer.op == "nack" and answer.group in ordered:
+            nacks.setdefault((answer.group, *answer.place[:2], answer.lease), []).append(answer)
     held: dict[tuple[str, Place], Delivery] = {}
     for each in deliveries:
         before = held.get((each.group, each.place))
         if before is not None and before.lease != each.lease:
             until = min(before.deadline, answered.get((before.group, before.place, before.lease), before.deadline))
+            for nack in nacks.get((before.group, *before.place[:2], before.lease), ()):
+                if nack.place[2] <= before.place[2]:
+                    until = min(until, nack.invoked_at)
             if each.at < until - _GUESS_US:
                 yield Violation(
                     v.OVERLAP,
@@ -180,12 +188,16 @@ def _all_in_time(
 ) -> Iterator[Violation]:
     consumed = {topic: entry["group"] for entry in of(entries, "group") for topic in entry["topics"]}
     first: dict[tuple[str, str], Delivery] = {}
+    # Never early by the broker's clock.
+    ahead_us = ahead_us_max(entries)
     for each in deliveries:
         first.setdefault((each.group, each.value), each)
         send = sends.get(each.value)
-        if send is not None and send.deliver_at is not None and each.at < send.deliver_at:
-            ahead = (send.deliver_at - each.at) / 1e6
-            yield Violation(v.EARLY, f"{each.value} to {each.consumer} of {each.group}, {ahead:.3f} s")
+        if ahead_us is None or send is None or send.deliver_at is None:
+            continue
+        early_us = send.deliver_at - each.at
+        if early_us > ahead_us:
+            yield Violation(v.EARLY, f"{each.value} to {each.consumer} of {each.group}, {early_us / 1e6:.3f} s")
     bad = _bad_times(entries)
     for send in sends.values():
         group = consumed.get(send.topic)

@@ -7,6 +7,7 @@
 
 op        invoke                             ok
 send      value, topic, key, deliver_at      partition, offset            value is process-counter, and used once
+group     group, topics, and its ordering if it has one
 poll      group                              group, messages: [{topic, partition, offset, value, attempt, lease,
                                                                 deadline}]
 ack       group, topic, partition, offset, attempt, lease
@@ -16,11 +17,13 @@ read                                         topic, partition, values: [[offset,
 fault     fault, of                          evidence
 heal                                         the faults are over
 settled                                      what, took_us
+clock                                        of a node: behind_us, ahead_us: how wrong it was at most
 death                                        a process ended by itself: code
 replica                                      process: the node; topic, partition, committed: [messages, deliveries],
                                              messages: [[offset, epoch, value]],
                                              deliveries: [[offset, epoch, digest]],
-                                             events: [[at, tag, group, {…}]] of the deliveries, in their order
+                                             events: [[at, tag, group, {…}]] of the deliveries, in their order; left out
+                                             if some were deleted
 """
 
 from __future__ import annotations
@@ -72,3 +75,24 @@ def read_entries(path: Path) -> list[Entry]:
 
 def of(entries: Iterable[Entry], op: str, type: str | None = None) -> Iterator[Entry]:
     return (entry for entry in entries if entry["op"] == op and type in (None, entry["type"]))
+
+
+def has_wrong_clocks(entries: Iterable[Entry]) -> bool:
+    """Whether the wall clock of a node was stepped, or wrong: dates that nodes wrote can't be compared then."""
+    return any(
+        (entry["op"] == "fault" and entry["fault"] == "step_clock") or (entry["op"] == "clock" and _is_wrong(entry))
+        for entry in entries
+    )
+
+
+def _is_wrong(clock: Entry) -> bool:
+    return bool(clock["behind_us"] or clock["ahead_us"])
+
+
+def ahead_us_max(entries: Iterable[Entry]) -> int | None:
+    """By how much a node's wall clock may have been ahead. None if nobody knows."""
+    entries = list(entries)
+    known = [entry["ahead_us"] for entry in of(entries, "clock")]
+    if not known and has_wrong_clocks(entries):
+        return None
+    return max(known, default=0)

@@ -75,7 +75,7 @@ def serve(tmp_path: Path) -> Serve:
         door = HttpDoor(site, Gate(site, access), broke=broke.append, round_s=round_s)
         port = await door.open("127.0.0.1", 0)
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, verify=False) as http:
                 here = Served(site, door, port, http)
                 here.broke = broke
                 if access is None:

@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 from penstock.batch import Batch
 from penstock.broker.deliveries import events_of
 from penstock.broker.events import Acknowledged
+from penstock.broker.group import Group
 from penstock.client.answers import Ack
 from penstock.client.transport import Receipt
 from penstock.codec import ZSTD
@@ -209,7 +210,7 @@ def test_only_so_many_may_wait(serve: Any, monkeypatch: pytest.MonkeyPatch) -> N
         reply = await here.http.post("/v1/groups/g/poll", json={"topics": "t", "wait": "20s"})
         assert (reply.status_code, reply.json()["code"]) == (503, "overloaded")
         assert reply.headers["retry-after"] == "1"
-        assert await here.fails("GET", "/v1/groups/g/stream?topics=t") == (503, "overloaded")
+        assert await here.fails("POST", "/v1/groups/g/stream?topics=t") == (503, "overloaded")
         await here.published("t", "x")
         assert len(await polling) == 1
 
@@ -245,7 +246,7 @@ async def _events(lines: Any) -> Any:
 def test_a_stream_gives_messages_as_they_come(serve: Any) -> None:
     async def work(here: Any) -> None:
         await here.published("t", "before")
-        async with here.http.stream("GET", "/v1/groups/g/stream?topics=t&consumer=ann&as=text") as reply:
+        async with here.http.stream("POST", "/v1/groups/g/stream?topics=t&consumer=ann&as=text") as reply:
             assert reply.headers["content-type"] == "text/event-stream"
             events = _events(reply.aiter_lines())
             first = await anext(events)
@@ -264,7 +265,7 @@ def test_a_stream_gives_messages_as_they_come(serve: Any) -> None:
 def test_a_stream_gives_no_more_than_may_be_in_flight(serve: Any) -> None:
     async def work(here: Any) -> None:
         await here.published("t", *"abcde")
-        async with here.http.stream("GET", "/v1/groups/g/stream?topics=t&max_in_flight=2&as=text") as reply:
+        async with here.http.stream("POST", "/v1/groups/g/stream?topics=t&max_in_flight=2&as=text") as reply:
             events = _events(reply.aiter_lines())
             seen = [await anext(events), await anext(events)]
             assert here.in_flight() == 2
@@ -282,7 +283,7 @@ def test_a_stream_says_that_it_is_there_and_ends_with_the_door(serve: Any, monke
     monkeypatch.setattr(consuming, "KEEP_ALIVE_S", 0.01)
 
     async def work(here: Any) -> None:
-        async with here.http.stream("GET", "/v1/groups/g/stream?topics=t") as reply:
+        async with here.http.stream("POST", "/v1/groups/g/stream?topics=t") as reply:
             lines = reply.aiter_lines()
             while await anext(lines) != ": still here":
                 pass
@@ -296,7 +297,7 @@ def test_a_stream_says_that_it_is_there_and_ends_with_the_door(serve: Any, monke
 
 def test_a_stream_ends_with_an_error_when_its_topic_is_deleted(serve: Any) -> None:
     async def work(here: Any) -> None:
-        async with here.http.stream("GET", "/v1/groups/g/stream?topics=t") as reply:
+        async with here.http.stream("POST", "/v1/groups/g/stream?topics=t") as reply:
             lines = reply.aiter_lines()
             assert await anext(lines) == "retry: 1000"
             await here.until(lambda: bool(here.door._desk.waiting._tasks))
@@ -304,8 +305,8 @@ def test_a_stream_ends_with_an_error_when_its_topic_is_deleted(serve: Any) -> No
             rest = [line async for line in lines]
             assert "event: error" in rest
             assert '"code":"topic_not_found"' in "".join(rest)
-        assert await here.fails("GET", "/v1/groups/g/stream?topics=t") == (404, "topic_not_found")
-        assert await here.fails("GET", "/v1/groups/g/stream") == (400, "invalid_input")
+        assert await here.fails("POST", "/v1/groups/g/stream?topics=t") == (404, "topic_not_found")
+        assert await here.fails("POST", "/v1/groups/g/stream") == (400, "invalid_input")
         assert (await here.http.head("/v1/groups/g/stream?topics=t")).status_code == 405
 
     serve(work)
@@ -317,7 +318,9 @@ def test_a_stream_whose_client_does_not_read_leases_no_more(serve: Any) -> None:
         await here.ok("POST", "/v1/topics/t/publish/batch", batch)
         await here.ok("POST", "/v1/topics/t/publish/batch", batch)
         reader, writer = await asyncio.open_connection("127.0.0.1", here.port, limit=1)
-        writer.write(b"GET /v1/groups/g/stream?topics=t&max_in_flight=1000 HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(
+            b"POST /v1/groups/g/stream?topics=t&max_in_flight=1000 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        )
         await here.until(lambda: here.in_flight() > 0)
         # Cut off, since it takes nothing.
         await here.until(lambda: not here.door._desk.waiting.members)
@@ -365,5 +368,28 @@ def test_a_receipt_is_good_for_its_own_group_only(serve: Any) -> None:
         assert [one["code"] for one in answered["failed"]] == ["lease_not_found"]
         place = receipts.read(messages[0]["receipt"])
         await here.site.answer("g", Receipt(*place[:3], BitMap64([place.offset])), Ack())
+
+    serve(work)
+
+
+def test_a_client_that_goes_while_it_joins_is_given_nothing(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(here: Any) -> None:
+        await here.published("t", "x")
+        start, has_begun, may_go_on = Group.start, asyncio.Event(), asyncio.Event()
+
+        async def slow(group: Group) -> None:
+            has_begun.set()
+            await may_go_on.wait()
+            await start(group)
+
+        monkeypatch.setattr(Group, "start", slow)
+        polling = asyncio.ensure_future(here.polled(consumer="ann"))
+        await has_begun.wait()
+        polling.cancel()
+        await asyncio.wait([polling])
+        await here.until(lambda: not here.site.broker.consumers.joins)
+        may_go_on.set()
+        assert [message["text"] for message in await here.polled(consumer="bob")] == ["x"]
+        assert set((await here.ok("GET", "/v1/groups/g"))["members"]) == {"bob"}
 
     serve(work)

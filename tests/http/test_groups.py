@@ -96,7 +96,7 @@ def test_a_replay_is_a_group_of_the_past(serve: Any) -> None:
         assert await here.fails("POST", "/v1/groups/again/replay", replay) == (409, "already_exists")
         assert await here.fails("POST", "/v1/groups/x/replay", {"topic": "t", "offsets": {"0": [1, 99]}}) == (
             400,
-            "invalid_input",
+            "offset_out_of_range",
         )
         settings = {"settings": {"lanes": "strict"}}
         assert await here.fails("POST", "/v1/groups/x/replay", {**replay, **settings}) == (400, "invalid_setting")
@@ -104,5 +104,33 @@ def test_a_replay_is_a_group_of_the_past(serve: Any) -> None:
             400,
             "invalid_input",
         )
+
+    serve(work)
+
+
+def test_listings_come_in_pages(serve: Any) -> None:
+    async def work(here: Any) -> None:
+        for name in ("a", "b", "c"):
+            await here.ok("POST", "/v1/groups", {"name": name})
+            await here.ok("POST", "/v1/topics", {"name": name, "partitions": 1})
+            await here.ok("POST", "/v1/schedules", {"name": name, "topic": "t", "cron": "@yearly", "text": "x"})
+        for listing, field in (("groups", "groups"), ("topics", "topics"), ("schedules", "schedules")):
+            found, after, sizes = [], "", []
+            while True:
+                page = await here.ok("GET", f"/v1/{listing}", params={"limit": 2, "after": after})
+                sizes.append(len(page[field]))
+                found += [one["name"] for one in page[field]]
+                if page["next"] is None:
+                    break
+                after = page["next"]
+            assert found == sorted(found)
+            assert {"a", "b", "c"} <= set(found)
+            assert max(sizes) == 2
+        later = await here.ok("GET", "/v1/topics/t/scheduled", params={"limit": 2})
+        assert len(later["scheduled"]) == 2
+        rest = await here.ok("GET", "/v1/topics/t/scheduled", params={"limit": 2, "after": later["next"]})
+        assert (len(rest["scheduled"]), rest["next"]) == (1, None)
+        for limit in (0, 201):
+            assert await here.fails("GET", "/v1/groups", params={"limit": limit}) == (400, "invalid_input")
 
     serve(work)

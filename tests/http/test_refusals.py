@@ -217,7 +217,7 @@ def test_keys_and_rules_hold_here_too(serve: Any, tmp_path: Path) -> None:
         assert await here.fails("POST", "/v1/topics/yours/publish/batch", {"messages": [{"text": "x"}]}) == denied
         assert await here.fails("POST", "/v1/groups/mine/poll", {"topics": ["mine", "yours"]}) == denied
         assert await here.fails("POST", "/v1/groups/yours/poll", {"topics": "mine"}) == denied
-        assert await here.fails("GET", "/v1/groups/yours/stream?topics=mine") == denied
+        assert await here.fails("POST", "/v1/groups/yours/stream?topics=mine") == denied
         assert await here.fails("GET", "/v1/topics/mine/messages") == denied
         assert await here.fails("GET", "/v1/messages/mine:0:0") == denied
         assert (await here.ok("GET", "/v1/cluster"))["topics"] == 1
@@ -352,7 +352,7 @@ def test_every_error_has_a_status() -> None:
 
 def test_a_head_is_read_once_and_for_all() -> None:
     head = head_of([(b"content-length", b"12"), (b"authorization", b"bearer  abc "), (b"host", b"a")])
-    assert head == ("abc", 12, False)
+    assert head == ("abc", 12, False, "a")
 
 
 def test_with_a_certificate_it_speaks_tls_and_nothing_else(serve: Any) -> None:

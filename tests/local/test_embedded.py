@@ -275,10 +275,7 @@ q.delete_topic("orders")
 """
     command = [sys.executable, "-c", script]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
-    told = (
-        "<Client data, closed> was left open, and could not be closed at exit: TopicNotFound: there is no topic orders"
-    )
-    assert told in result.stderr
+    assert "<Client data, closed> was left open, and could not be closed at exit: TopicNotFound: " in result.stderr
 
 
 def test_an_async_client_that_is_not_closed_is_warned_of_and_so_is_what_was_not_sent(tmp_path: Path) -> None:
@@ -362,7 +359,7 @@ with penstock.open("data") as q:
         tmp_path,
     )
     assert printed.splitlines() == [
-        "this client was opened before a fork, in the other process: open one in this process",
+        "this client belongs to the process from which this one was forked: open another client in this process",
         "locked",
         "[b'from the parent']",
     ]

@@ -246,7 +246,7 @@ def test_an_interrupt_at_any_point_leaves_the_producer_as_good_as_new(q: Client,
             is_over = not is_interrupted(lambda table=table: producer.send_batch(table), point, SENDING)  # type: ignore[misc]
             sent.append(b"behind %d" % point)
             # A partition that is reserved for ever would keep this for ever.
-            producer.send(sent[-1]).result(timeout=20)
+            producer.send(sent[-1]).result(timeout=60)
             if is_over:
                 break
     stored = [value for value in values(q) if value != b"first"]

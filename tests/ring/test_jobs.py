@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from penstock.errors import InvalidInput, InvalidSetting, NotLeased, RingClosed
 from penstock.ring import Ring
-from ring_support import Started, Time, drained, ring_at, until_waiting
+from penstock.testing import MemoryFiles
+from ring_support import Started, Time, drained, quiet_ring, ring_at, until_waiting
 
 
 @pytest.fixture
@@ -108,6 +112,44 @@ def test_jobs_of_a_batch_are_answered_for_one_by_one(time: Time) -> None:
     assert [failed.job for failed in ring.failed()] == ["a"]
     assert drained(ring) == ["d"]
     assert ring.stats().acked == 2
+
+
+def instructions(work: Callable[[], None]) -> int:
+    """How many of the ring's a call takes: a measure that no other process disturbs."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if not frame.f_globals.get("__name__", "").startswith("penstock.ring"):
+            return None
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("make", [lambda number: {"n": number}, lambda number: 1], ids=["different", "same"])
+@pytest.mark.parametrize("is_journaled", [False, True])
+@pytest.mark.parametrize("answer", ["ack", "fail", "retry"])
+def test_to_answer_one_by_one_takes_as_long_for_each(
+    make: Callable[[int], Any], is_journaled: bool, answer: str
+) -> None:
+    def one_by_one(count: int) -> int:
+        ring = quiet_ring(MemoryFiles()) if is_journaled else Ring()
+        ring.put_many([make(number) for number in range(count)])
+        batch = ring.take(count)
+        taken = instructions(lambda: [getattr(batch, answer)([job]) for job in batch.jobs] and None)
+        assert batch.is_settled
+        return taken
+
+    assert one_by_one(400) < 6 * one_by_one(100)
 
 
 def test_an_answer_with_one_wrong_job_changes_nothing() -> None:

@@ -257,7 +257,7 @@ def test_after_a_fatal_error_every_call_says_so(disk: Disk, kind: str) -> None:
     ring.close()
     # What was not synced may be there or not.
     found = drained(quiet_ring(disk.memory))
-    assert sorted(found) == ["held", "held too"] if kind == "sync" else ["flushed", "held", "held too"]
+    assert set(found) - {"flushed"} == {"held", "held too"}
 
 
 def test_a_fatal_error_wakes_all_who_wait(disk: Disk) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -211,18 +212,21 @@ def test_a_program_that_ends_without_closing_its_ring_leaves_no_process(program:
     assert parent.returncode == 0
 
 
-def test_ctrl_c_lets_workers_finish_what_they_hold(program: Program, pipes: Pipes) -> None:
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_ctrl_c_lets_workers_finish_what_they_hold(program: Program, pipes: Pipes, kind: str) -> None:
     parent = program(
         'if __name__ == "__main__":\n'
         "    ring = Ring()\n"
         f"    ring.put({pipes.job!r})\n"
         "    try:\n"
-        "        ring.run(handlers.wait_for_word, 2, kind='processes')\n"
+        f"        ring.run(handlers.wait_for_word, 2, kind={kind!r})\n"
         "    except KeyboardInterrupt:\n"
         "        print(ring.stats().acked)\n"
     )
     pipes.pid()
     os.killpg(parent.pid, signal.SIGINT)
+    # A build that does not wait has ended by then.
+    time.sleep(0.5)
     pipes.say()
     assert parent.communicate() == ("1\n", "")
     assert parent.returncode == 0

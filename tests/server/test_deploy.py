@@ -14,7 +14,10 @@ import yaml
 import penstock
 from broker_process import BrokerProcess
 from penstock.errors import PenstockError
+from penstock.server.access_file import add_key, set_quota
 from penstock.server.config import load
+from penstock.server.keys import make
+from penstock.server.quotas import NAMES as QUOTAS
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "observability.md").read_text(encoding="utf-8")
@@ -44,11 +47,14 @@ class Told(NamedTuple):
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
     """What a broker that has done something tells at /metrics."""
-    broker = BrokerProcess(
-        tmp_path_factory.mktemp("broker") / "data", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--log-level=info"
-    )
+    path = tmp_path_factory.mktemp("broker")
+    key, kept = make("shop")
+    add_key(path / "access.yaml", kept)
+    set_quota(path / "access.yaml", "shop", dict.fromkeys(QUOTAS, 1_000_000_000))
+    doors = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    broker = BrokerProcess(path / "data", *doors, "--log-level=info", f"--access={path / 'access.yaml'}")
     try:
-        with penstock.connect(broker.address) as q:
+        with penstock.connect(broker.address, key=key) as q:
             q.create_topic("orders", partitions=1, archive="required")
             q.publish("orders", b"x")
             with q.consumer("billing", "orders") as consumer:
@@ -56,7 +62,8 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
                     message.ack()
             port = re.search(r"http=127\.0\.0\.1:(\d+)", broker.said)
             assert port is not None
-            text = httpx.get(f"http://127.0.0.1:{port[1]}/metrics").text
+            asked = {"authorization": f"Bearer {key}"}
+            text = httpx.get(f"http://127.0.0.1:{port[1]}/metrics", headers=asked).text
     finally:
         broker.stop()
     return read(text)

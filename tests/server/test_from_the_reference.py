@@ -70,10 +70,10 @@ def test_a_client_made_from_the_reference_works(tmp_path: Path) -> None:
     with broker_process(tmp_path / "data") as broker:
         client = Client(broker.port)
         client.send(HELLO, [[1], "by the book", None])
-        kind, _, (version, name, now_us, silence_us, limits, cluster), _ = client.hear()
+        kind, _, (version, name, now_us, silence_us, limits, cluster, principal), _ = client.hear()
         assert (kind, version, limits["message_bytes_max"]) == (WELCOME, 1, 1 << 20)
         assert name == "penstock"
-        assert (silence_us, cluster) == (15_000_000, "")
+        assert (silence_us, cluster, principal) == (15_000_000, "", "")
         client.send(PING, [now_us])
         assert client.hear()[0] == PONG
 
@@ -88,10 +88,11 @@ def test_a_client_made_from_the_reference_works(tmp_path: Path) -> None:
 
         assert client.ask(JOIN, ["g", "me", ["t"], {"max_retries": 5}])[:2] == (REPLY, None)
         kind, (given,), payload = client.ask(POLL, ["g", "me", ["t"], 2, 1_000_000, 0])
-        ((topic_name, partition, lease, runs, size, attempts, deadline_us, *terms),) = given
+        ((topic_name, partition, lease, runs, size, attempts, deadline_us, *terms, lasts_us),) = given
         assert (topic_name, partition, runs, attempts, size) == ("t", 0, [0, 2], [], len(payload))
         assert terms == ["none", "park", "strict"]
         assert deadline_us > now_us
+        assert 0 < lasts_us <= 31_000_000
         leased = [value for offset, value in messages_in(payload) if runs[0] <= offset < runs[0] + runs[1]]
         assert leased == [b"a", b"b"]
         assert client.ask(ANSWER, ["g", "t", 0, lease, [0, 1], {"type": "Ack"}])[:2] == (REPLY, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from penstock.broker.tally import Histogram, Tally
 from penstock.errors import TopicNotFound
 from penstock.frame import HAS_DELAYS, Frame
 from penstock.message import Message
+from penstock.server import metrics_broker
 from penstock.server.grpc import penstock_pb2 as pb
-from penstock.server.metrics import BOUNDS, Counts, Family, Sample, of_broker, of_doors, rendered
+from penstock.server.metrics import BOUNDS, Counts, Family, Sample, of_doors, rendered
+from penstock.server.metrics_broker import of_broker
 from penstock.storage.files import DiskFiles
 from penstock.storage.log import Log
 from penstock.testing.clock import ManualClock
@@ -48,7 +51,7 @@ def test_what_happened_is_counted(tmp_path: Path) -> None:
             await third.reject("bad")
             with pytest.raises(TopicNotFound):
                 await q.topic("nowhere")
-            text = rendered([*of_doors(here.door.counts), *of_broker(here.site.broker)])
+            text = rendered([*of_doors(here.door.counts), *await of_broker(here.site.broker)])
             assert value(text, "penstock_connections", door="native") == 1
             assert value(text, "penstock_requests_total", request="publish", outcome="ok") == 5
             assert value(text, "penstock_requests_total", request="call", outcome="topic_not_found") == 1
@@ -85,7 +88,7 @@ def test_what_groups_did_is_counted(tmp_path: Path) -> None:
                 await again.ack()
                 assert not await consumer.poll(1)
             await here.site.broker.settle()
-            text = rendered([*of_doors(here.door.counts), *of_broker(here.site.broker)])
+            text = rendered([*of_doors(here.door.counts), *await of_broker(here.site.broker)])
 
             def total(name: str) -> float:
                 return sum(value(text, name, group="w", topic="orders", partition=part) for part in ("0", "1"))
@@ -120,7 +123,7 @@ def test_leases_that_ran_out_and_messages_given_back_are_counted(tmp_path: Path)
         while not (again := await group.lease("ann", 1)):
             await broker.tick()
         await group.release(again[0].receipt)
-        text = rendered(of_broker(broker))
+        text = rendered(await of_broker(broker))
         assert value(text, "penstock_group_lease_expired_total", group="w") == 1
         assert value(text, "penstock_group_given_back_total", group="w") == 1
 
@@ -136,7 +139,7 @@ def test_a_start_counts_from_nothing(tmp_path: Path) -> None:
             async with q.consumer("w", "orders") as consumer:
                 (message,) = await consumer.poll(1)
                 await message.ack()
-            text = rendered(of_broker(here.site.broker))
+            text = rendered(await of_broker(here.site.broker))
             assert value(text, "penstock_group_acknowledged_total", group="w") == 1
 
     serve(tmp_path, work)
@@ -237,8 +240,9 @@ def test_the_grpc_door_counts_its_calls_and_its_connections(tmp_path: Path) -> N
         await grpc_served.failure(q.GetTopic(pb.GetTopicRequest(name="nowhere")))
         async with here.channel() as other:
             await other.channel_ready()
-            text = rendered(of_doors(here.door.counts))
-            assert value(text, "penstock_connections", door="grpc") == 2
+            # The listener counts its connections every second.
+            while value(text := rendered(of_doors(here.door.counts)), "penstock_connections", door="grpc") != 2:
+                await asyncio.sleep(0.01)
         assert value(text, "penstock_requests_total", door="grpc", request="PublishBatch", outcome="ok") == 1
         code = "topic_not_found"
         assert value(text, "penstock_requests_total", door="grpc", request="GetTopic", outcome=code) == 1
@@ -261,3 +265,40 @@ def test_a_histogram_counts_each_in_its_bucket() -> None:
     assert histogram.counts[-1] == 1
     histogram.add(0.0, 7)
     assert histogram.counts[0] == 9
+
+
+def test_series_of_too_many_partitions_and_groups_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as q:
+            for topic in ("orders", "payments"):
+                await q.create_topic(topic, partitions=3)
+                await q.publish(topic, b"x")
+                for group in ("a", "b"):
+                    async with q.consumer(group, topic) as consumer:
+                        (message,) = await consumer.poll(1)
+                        await message.ack()
+        broker = here.site.broker
+
+        async def text_with(series: int, histograms: int) -> str:
+            monkeypatch.setattr(metrics_broker, "SERIES_MAX", series)
+            monkeypatch.setattr(metrics_broker, "HISTOGRAMS_MAX", histograms)
+            return rendered(await of_broker(broker))
+
+        text = await text_with(12, 4)
+        assert value(text, "penstock_metrics_aggregated", of="partitions") == 0
+        assert value(text, "penstock_metrics_aggregated", of="groups") == 0
+        assert text.count("penstock_group_lag{") == 12
+        text = await text_with(5, 3)
+        assert value(text, "penstock_metrics_aggregated", of="partitions") == 1
+        assert value(text, "penstock_metrics_aggregated", of="groups") == 1
+        assert 'penstock_messages_published_total{topic="orders"} 1' in text.splitlines()
+        assert 'penstock_group_acknowledged_total{group="a",topic="orders"} 1' in text.splitlines()
+        assert 'penstock_delivery_seconds_count{topic="orders"} 2' in text.splitlines()
+        text = await text_with(2, 1)
+        assert 'penstock_group_acknowledged_total{topic="orders"} 2' in text.splitlines()
+        text = await text_with(1, 1)
+        assert "penstock_group_acknowledged_total 4" in text.splitlines()
+        assert "penstock_delivery_seconds_count 4" in text.splitlines()
+        assert "penstock_group_members 0" in text.splitlines()
+
+    serve(tmp_path, work)

@@ -13,7 +13,7 @@ from penstock.batch import Batch
 from penstock.client import requests
 from penstock.client.answers import Ack, Answer
 from penstock.client.transport import Receipt
-from penstock.clock import SystemClock
+from penstock.clock import Instant, SystemClock
 from penstock.errors import (
     ConnectionLost,
     InternalError,
@@ -203,7 +203,7 @@ def test_of_a_frame_only_what_is_wanted_is_sent(tmp_path: Path) -> None:
                 word = words.Poll("g", "c", ("t",), count, 8_000_000, 0)
                 reply = await connection.request(Kind.POLL, word)
                 assert count * 1_000 < len(reply.payload) < count * 1_000 + 20_000
-                (delivery,) = deliveries_in(reply, transport.limits)
+                (delivery,) = deliveries_in(reply, 0, Instant(0, 0))
                 for frame in delivery.frames:
                     batch = frame.batch()
                     assert frame.offsets(batch).tolist() == list(range(len(seen), len(seen) + count))
@@ -284,7 +284,7 @@ def test_messages_are_pushed_as_far_as_there_is_credit(tmp_path: Path) -> None:
                 while got < credit:
                     packet = await came.get()
                     assert packet is not None
-                    got += sum(len(one.receipt.offsets) for one in deliveries_in(packet, transport.limits))
+                    got += sum(len(one.receipt.offsets) for one in deliveries_in(packet, 0, Instant(0, 0)))
                 assert got == credit
                 state = here.site.broker.topic("t").partitions[0].groups.state("g")
                 seen.append(state.in_flight)
@@ -506,5 +506,30 @@ def test_what_is_not_read_before_the_end_is_not_carried_out(tmp_path: Path) -> N
                 await late
             await closing
         assert here.site.broker.topic("t").partition(0).messages.end_offset == 0
+
+    serve(tmp_path, work)
+
+
+def test_a_topic_that_is_created_again_with_fewer_partitions_is_published_to(tmp_path: Path) -> None:
+    async def work(here: Served) -> None:
+        async with here.client() as client:
+            await client.create_topic("t", partitions=6)
+            producer = client.producer("t")
+            for _ in range(6):
+                await client.publish("t", b"1")
+                await (await producer.send(b"1"))
+            await client.delete_topic("t")
+            await client.create_topic("t", partitions=2)
+            for _ in range(6):
+                assert (await client.publish("t", b"2")).partition < 2
+            failed = 0
+            for _ in range(20):
+                try:
+                    await (await producer.send(b"2"))
+                except PartitionNotFound:
+                    failed += 1
+            # Those that were on their way to partitions which are gone; then it knows.
+            assert failed <= 4
+            await producer.close()
 
     serve(tmp_path, work)

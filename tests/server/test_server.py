@@ -24,7 +24,7 @@ def test_every_door_leads_to_the_same_broker(tmp_path: Path) -> None:
         assert found is not None
         with grpc.insecure_channel(f"127.0.0.1:{found[1]}") as channel:
             health = health_pb2_grpc.HealthStub(channel)
-            assert health.Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
+            assert health.Check(health_pb2.HealthCheckRequest(), timeout=60).status == 1
         with penstock.connect(broker.address) as q:
             q.create_topic("t")
     finally:

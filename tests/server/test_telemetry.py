@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import gc
 import gzip
 import re
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,11 +24,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pyroaring import BitMap64
 
 import penstock.aio
+from broker_support import ack_all
+from led_broker import Leading, run_led
 from penstock.broker.group import Receipt
 from penstock.client.client import Client
 from penstock.clock import SystemClock
 from penstock.errors import InvalidSetting
 from penstock.local.transport import LocalTransport
+from penstock.message import Message
 from penstock.server import telemetry, telemetry_otlp, telemetry_spans
 from penstock.server.config import Address, Config, load
 from penstock.server.metrics import Counts
@@ -599,7 +604,7 @@ def test_what_a_slow_collector_does_not_take_is_dropped_and_counted() -> None:
     stuck, counts = Stuck(), Counts()
     sink = OtlpSink(stuck, "s", counts, queue_max=10)
     sink.offer(spans(1))
-    assert stuck.began.wait(10)
+    assert stuck.began.wait(60)
     sink.offer(spans(25))
     assert counts.spans["dropped"] == 15
     stuck.may_go_on.set()
@@ -667,3 +672,35 @@ def test_the_path_of_traces_is_added_to_an_endpoint() -> None:
     assert traces_of("http://c:4318") == traces_of("http://c:4318/") == "http://c:4318/v1/traces"
     assert traces_of("https://c/otlp") == "https://c/otlp/v1/traces"
     assert traces_of("https://c/otlp/v1/traces") == "https://c/otlp/v1/traces"
+
+
+def test_a_partition_that_was_lost_is_let_go_and_told_again_once_it_is_led_again() -> None:
+    async def work(led: Leading) -> None:
+        await led.create("t", 1)
+        kept = Kept()
+        telemetry = Telemetry(led.broker, kept, Counts(), sample_ratio=1)
+        await telemetry.start(round_s=None)
+        await led.broker.create_group("g")
+
+        async def one_message() -> int:
+            group = led.broker.group("g", "t")
+            await led.broker.topic("t").publish(Message(b"x"), 0)
+            await ack_all(group, await group.lease("c", 1))
+            await telemetry.round()
+            await telemetry.round()
+            return len(kept.lives)
+
+        assert await one_message() == 1
+        lost = weakref.ref(led.broker.topic("t").partition(0))
+        logs = led.lose("t", 0)
+        await telemetry.round()
+        # The thread that read it may still be on its way out.
+        while lost() is not None:
+            gc.collect()
+            await asyncio.sleep(0)
+        (await led.lead("t", 0, logs)).epoch = 2
+        await telemetry.round()
+        assert await one_message() == 2
+        await telemetry.close()
+
+    run_led(work)

@@ -18,6 +18,7 @@ import pytest
 from penstock.broker.delays import Delays
 from penstock.broker.timers import LoopTimers
 from penstock.broker.wheel import Wheel
+from penstock.clock import TIME_MAX_US
 
 SECOND = 1_000_000
 SEEDS = 1_000
@@ -55,6 +56,9 @@ class WallClock:
 
     def now_us(self) -> int:
         return self.set_by_us + int(self._loop.time() * SECOND)
+
+    def monotonic_us(self) -> int:
+        return int(self._loop.time() * SECOND)
 
 
 class World:
@@ -101,9 +105,9 @@ class World:
             for offset in due:
                 self._take(offset, now_us)
             self.delays.release(due)
-            next_us = self.delays.next_due()
+            until_us, next_us = self.clock.monotonic_us() + 30 * SECOND, self.delays.next_due()
             self._ring = self.loop.create_future()
-            await self.timers.wait(self._ring, now_us + 30 * SECOND if next_us is None else next_us)
+            await self.timers.wait(self._ring, until_us, TIME_MAX_US if next_us is None else next_us)
 
     def _take(self, offset: int, now_us: int) -> None:
         if now_us < self.dues[offset]:

@@ -185,7 +185,7 @@ async def check(disk: MemoryDisk, moment: Moment, random: Random, *, is_kill: bo
         for partition in topic.partitions:
             state = partition.groups.state(GROUP)
             state.check((partition.groups.lanes.high, partition.groups.lanes.low))
-            assert state.lag(partition.reading.visible_offset) == 0
+            assert state.lag(0, partition.reading.visible_offset) == 0
 
 
 async def send_again(broker: Broker, known: Known, there: dict[Id, bytes], seen: Counter[str]) -> None:

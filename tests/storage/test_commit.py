@@ -306,3 +306,63 @@ def test_many_threads_commit_at_once_and_each_gets_its_own_offset(log: Log) -> N
     for worker in range(16):
         mine = [value for value in values if value is not None and value.startswith(b"%d-" % worker)]
         assert mine == [b"%d-%d" % (worker, i) for i in range(50)]
+
+
+def test_a_chain_without_room_waits_for_it_and_is_written_in_order() -> None:
+    state = {"full": False}
+
+    def before(operation: Operation) -> Fault | None:
+        is_hit = state["full"] and operation.kind == "write" and operation.name.endswith(".log")
+        return Fault(DiskFull("no space left")) if is_hit else None
+
+    log = open_log(FaultyFiles(MemoryFiles(), before))
+    bench = Bench(log, is_chained=True)
+    lacking: list[DiskFull] = []
+    bench.commits._no_room = lacking.append
+    state["full"] = True
+    bench.commits.commit("a", Message(b"a"))
+    bench.run()
+    bench.commits.commit("b", Message(b"b"))
+    assert (len(lacking), bench.told, bench.runs) == (1, [], []), "nothing is tried before `retry`"
+    assert bench.commits.tokens() == ["a", "b"]
+    bench.commits.retry()
+    bench.run()
+    assert (len(lacking), bench.told) == (2, [])
+
+    state["full"] = False
+    bench.commits.retry()
+    bench.run()
+    assert [(token, type(outcome)) for group in bench.told for token, outcome in group] == [
+        ("a", Committed),
+        ("b", Committed),
+    ]
+    assert values_of(log) == [b"a", b"b"]
+    bench.commits.retry()
+    assert bench.runs == []
+
+
+def test_a_chain_whose_wait_for_room_ends_fails_with_all_that_waits() -> None:
+    state = {"full": False}
+
+    def before(operation: Operation) -> Fault | None:
+        is_hit = state["full"] and operation.kind == "write" and operation.name.endswith(".log")
+        return Fault(DiskFull("no space left")) if is_hit else None
+
+    log = open_log(FaultyFiles(MemoryFiles(), before))
+    bench = Bench(log, is_chained=True)
+    bench.commits._no_room = lambda error: None
+    state["full"] = True
+    bench.commits.commit("a", Message(b"a"))
+    bench.run()
+    bench.commits.commit("b", Message(b"b"))
+    state["full"] = False
+    bench.commits.end_wait(LogClosed("the end"))
+    bench.run()
+    bench.commits.commit("c", Message(b"c"))
+    bench.run()
+    assert [(token, type(outcome)) for group in bench.told for token, outcome in group] == [
+        ("a", LogClosed),
+        ("b", LogClosed),
+        ("c", LogClosed),
+    ]
+    assert values_of(log) == []

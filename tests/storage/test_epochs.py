@@ -8,7 +8,7 @@ from penstock.errors import DiskFull, InvalidInput, SyncFailed, UnknownFormat
 from penstock.frame import CONTROL
 from penstock.storage import epochs
 from penstock.storage.compaction import compact
-from penstock.storage.epochs import Epoch, end_of, epoch_at, write_epochs
+from penstock.storage.epochs import Epoch, epoch_at, write_epochs
 from penstock.storage.log import Log
 from penstock.storage.merge import merge_small_frames
 from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
@@ -37,14 +37,6 @@ def log_of(files: MemoryFiles, *numbers: int) -> Log:
 def test_an_offset_is_of_the_epoch_that_began_last_before_it() -> None:
     assert [epoch_at(LINEAGE, offset) for offset in (0, 10, 11, 21, 22, 99)] == [1, 1, 2, 2, 5, 5]
     assert epoch_at((), 7) == 0
-
-
-@pytest.mark.parametrize(
-    ("epoch", "expected"),
-    [(0, Epoch(0, 0)), (1, Epoch(1, 11)), (2, Epoch(2, 22)), (4, Epoch(2, 22)), (5, Epoch(5, 33)), (9, Epoch(5, 33))],
-)
-def test_an_epoch_ends_where_the_next_begins(epoch: int, expected: Epoch) -> None:
-    assert end_of(LINEAGE, epoch, 33) == expected
 
 
 def test_a_log_without_epochs_is_of_epoch_0() -> None:
@@ -97,6 +89,31 @@ def test_messages_of_an_earlier_epoch_are_refused() -> None:
             log.append([frame_of(b"late")], leader_epoch=epoch)
     log.append([frame_of(b"in time")], leader_epoch=2)
     assert log.end_offset == 12
+
+
+def test_the_id_of_an_epoch_outlives_kills_cuts_and_resets() -> None:
+    disk = MemoryDisk()
+    log = open_log(MemoryFiles(disk))
+    for epoch, epoch_id in ((1, 77), (2, (1 << 32) - 1), (3, 0)):
+        log.append_epoch_start(epoch, epoch_id)
+        fill(log, 10)
+    lineage = (Epoch(1, 0, 77), Epoch(2, 11, (1 << 32) - 1), Epoch(3, 22))
+    assert log.lineage == reopened(disk).lineage == lineage
+    log.truncate(20)
+    assert log.lineage == reopened(disk).lineage == lineage[:2]
+    log.reset(50, epoch=log.lineage[-1])
+    assert log.lineage == reopened(disk).lineage == lineage[1:2]
+
+
+def test_an_id_that_was_lost_with_the_file_is_not_known() -> None:
+    disk = MemoryDisk()
+    log = open_log(MemoryFiles(disk))
+    log.append_epoch_start(1, 77)
+    fill(log, 10)
+    log.close()
+    files = MemoryFiles(disk)
+    files.remove(epochs.NAME)
+    assert open_log(files).lineage == (Epoch(1, 0),)
 
 
 def test_an_epoch_is_on_disk_before_its_first_frame_is_written() -> None:

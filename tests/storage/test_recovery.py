@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from penstock.errors import LogCorrupt, PenstockError, UnknownFormat
+from penstock.errors import LogCorrupt, PenstockError, SyncFailed, UnknownFormat
 from penstock.frame import Frame, stamp
 from penstock.message import Message
 from penstock.storage.compaction import compact
 from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
 from penstock.storage.segment import SEGMENT_HEADER_BYTES, scan
-from penstock.testing import FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
+from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 from support import fill, frame_of, open_log, values_of
 
 
@@ -56,6 +56,32 @@ def refused(disk: MemoryDisk) -> LogCorrupt:
     assert {name: data for name, data in contents(disk).items() if name.endswith(".log")} == before
     assert caught.value.details["file"]
     return caught.value
+
+
+# --- what a failed sync has left ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_failed_sync_lost_is_not_taken_for_synced_after_a_restart(seed: int) -> None:
+    """The operating system shows it until the power fails, and no later sync writes it."""
+    disk = MemoryDisk()
+    fails = False
+
+    def before(operation: Operation) -> Fault | None:
+        return Fault(SyncFailed("Input/output error")) if fails and operation.kind == "sync" else None
+
+    log = open_log(FaultyFiles(MemoryFiles(disk), before))
+    values = fill(log, 10)
+    log.append([frame_of(b"never synced")])
+    fails = True
+    with pytest.raises(SyncFailed):
+        log.sync()
+    disk = disk.after_kill()
+    log = open_log(MemoryFiles(disk))
+    log.append([frame_of(b"acknowledged")])
+    log.sync()
+    log = open_log(MemoryFiles(disk.after_power_loss(Random(seed))))
+    assert values_of(log) == [*values, b"acknowledged"]
 
 
 # --- the active segment: torn tail or damage ----------------------------------------------------------------

@@ -6,9 +6,12 @@ Replay one seed: pytest tests/storage/test_replicas.py --seed N
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
+import replicas as replicas_module
+from penstock.storage.replicated import remove_others
 from replicas import Replicas, rows_by_offset
 
 SEEDS = 60
@@ -46,3 +49,25 @@ def test_replicas_have_the_same_under_every_offset(request: pytest.FixtureReques
         run_seed(seed, seen)
     print(dict(seen))
     assert only is not None or set(Replicas.STEPS) == set(seen)
+
+
+@pytest.mark.parametrize(
+    ("removes", "says"),
+    [
+        (lambda log, first, until, stays, **_: True, "removed by the leader"),
+        (
+            lambda log, first, until, stays, **options: remove_others(
+                log, first, until, lambda offsets: offsets < 0, **options
+            ),
+            "lost",
+        ),
+    ],
+    ids=["too little", "too much"],
+)
+def test_a_build_that_removes_something_else_than_its_leader_is_caught(
+    monkeypatch: pytest.MonkeyPatch, removes: Callable[..., bool], says: str
+) -> None:
+    run_seed(2, Counter())
+    monkeypatch.setattr(replicas_module, "remove_others", removes)
+    with pytest.raises(AssertionError, match=says):
+        run_seed(2, Counter())

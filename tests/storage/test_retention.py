@@ -10,6 +10,7 @@ from penstock.testing import ManualClock, MemoryFiles
 from support import fill, open_log, rows_of, values_of
 
 HOUR = 3_600_000_000
+YEAR = 365 * 24 * HOUR
 
 
 @pytest.fixture
@@ -123,3 +124,62 @@ def test_what_was_written_last_stays_however_small_the_bound(clock: ManualClock)
     for _ in range(3):
         retain(log, clock, bytes_max=1)
     assert len(values_of(log)) == 2
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_one_message_that_was_appended_while_the_clock_was_ahead_does_not_end_retention_by_age(
+    clock: ManualClock, is_idle: bool
+) -> None:
+    log = open_log(MemoryFiles(), clock)
+    fill(log, 10)
+    clock.step_us(10 * YEAR)
+    fill(log, 1)
+    clock.step_us(-10 * YEAR)
+    for _ in range(30):
+        if not is_idle:
+            fill(log, 10)
+        clock.advance_us(HOUR)
+        retain(log, clock, age_us_max=24 * HOUR)
+    # A segment is sealed after a quarter of the age, so what is left is at most half a day older.
+    assert len(values_of(log)) <= (0 if is_idle else 10 * 31)
+    assert log.start_offset >= 11
+
+
+def test_segments_that_were_sealed_while_the_clock_was_ahead_do_not_end_retention_by_age(clock: ManualClock) -> None:
+    log = open_log(MemoryFiles(), clock)
+    clock.step_us(YEAR)
+    for _ in range(3):
+        fill(log, 10)
+        log.roll()
+    clock.step_us(-YEAR)
+    fill(log, 10)
+    for _ in range(60):
+        clock.advance_us(HOUR)
+        retain(log, clock, age_us_max=24 * HOUR)
+    assert log.start_offset == 40
+
+
+def test_nothing_is_deleted_early_though_the_clock_was_behind_for_a_moment(clock: ManualClock) -> None:
+    log = open_log(MemoryFiles(), clock)
+    fill(log, 10)
+    log.roll()
+    clock.step_us(-HOUR)
+    fill(log, 1)
+    log.roll()
+    clock.step_us(HOUR - 1)
+    assert retain(log, clock, age_us_max=HOUR // 4) == 0
+
+
+def test_nothing_is_deleted_early_though_the_clock_was_ahead(clock: ManualClock) -> None:
+    log = open_log(MemoryFiles(), clock)
+    clock.step_us(10 * YEAR)
+    fill(log, 1)
+    clock.step_us(-10 * YEAR)
+    fill(log, 10)
+    log.roll()
+    clock.advance_us(24 * HOUR)
+    fill(log, 1)
+    assert retain(log, clock, age_us_max=24 * HOUR) == 0
+    # It may have been right, and the clock behind when the segment was sealed.
+    clock.advance_us(4 * HOUR + 1)
+    assert retain(log, clock, age_us_max=24 * HOUR) == 11

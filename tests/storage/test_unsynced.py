@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from penstock.errors import LogClosed, SyncFailed
+from penstock.errors import DeviceFailed, LogClosed, SyncFailed
 from penstock.storage.log import Log
 from penstock.storage.mark import read_mark
-from penstock.testing import MemoryDisk, MemoryFiles
+from penstock.testing import Fault, FaultyFiles, MemoryDisk, MemoryFiles, Operation
 from support import frame_of, open_log, values_of
 
 
@@ -152,3 +152,21 @@ def test_a_sync_in_memory_makes_durable_what_was_there_when_it_began() -> None:
     last()
     later()
     assert left() == {b"onetwo"}
+
+
+def test_a_mark_that_can_not_be_written_stops_the_log_and_whoever_writes_next_learns_why() -> None:
+    """Nobody waits for a mark that is written later."""
+    fails = False
+
+    def before(operation: Operation) -> Fault | None:
+        return Fault(DeviceFailed("Input/output error")) if fails and operation == ("write_at", "synced") else None
+
+    log = open_log(FaultyFiles(MemoryFiles(), before))
+    log.append([frame_of(b"one")])
+    log.marks_later = True
+    log.sync()
+    log.marks_later = False
+    fails = True
+    log.mark()
+    with pytest.raises(DeviceFailed):
+        log.append([frame_of(b"two")])

@@ -73,3 +73,11 @@ def test_a_large_packet_that_comes_in_many_pieces_is_put_together_once() -> None
     decoder = Decoder(2_000_000)
     found = [packet for at in range(0, len(data), 1_000) for packet in decoder.feed(data[at : at + 1_000])]
     assert [told(packet) for packet in found] == [(Kind.PUBLISH, 7, b"head", payload)]
+
+
+def test_a_small_payload_keeps_nothing_else_in_memory() -> None:
+    large, small = packed(Kind.PUBLISH, 1, b"", 8_000) + bytes(8_000), packed(Kind.PUBLISH, 2, b"h", 10) + bytes(10)
+    poll = packed(Kind.POLL, 3, b"h")
+    first, second, third = Decoder(LIMIT).feed(large + small + poll)
+    assert len(first.payload.obj) > 8_000
+    assert (len(second.payload.obj), len(third.payload.obj)) == (10, 0)

@@ -33,10 +33,19 @@ class Found(NamedTuple):
     written_us: int
 
 
+def _is_unicode(text: str) -> bool:
+    """Arrow knows no other paths."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Place:
     def __init__(self, uri: str | os.PathLike[str]) -> None:
-        given = os.fspath(uri)
-        if not isinstance(given, str) or not given:
+        given = os.fspath(uri) if isinstance(uri, str | os.PathLike) else None
+        if not isinstance(given, str) or not given or not _is_unicode(given):
             raise InvalidInput(f"an archive is in a directory or at a URI, not {uri!r}", argument="archive")
         # What messages show: s3://key:secret@bucket is written by people, and read by others.
         self.uri = _SECRET.sub(r"\1***@", given)

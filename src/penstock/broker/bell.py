@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 # By who waits: where something would have to become ready for it.
 _Waiters = dict[asyncio.Future[None], Container[object]]
 _NOBODY: _Waiters = {}
+# Waiters that are woken between two turns of the event loop: each of them may lease something.
+_AT_ONCE = 32
 
 
 class Bell:
@@ -26,10 +28,14 @@ class Bell:
         """For one group, or for all of them: those who wait at that partition, or wherever they do if who may get what
         has changed."""
         self.rings += 1
-        for name in (group,) if group else self._waiting:
-            for waiter, places in self._waiting.get(name, _NOBODY).items():
-                if (at is None or at in places) and not waiter.done():
-                    waiter.set_result(None)
+        _wake(
+            [
+                waiter
+                for name in ((group,) if group else self._waiting)
+                for waiter, places in self._waiting.get(name, _NOBODY).items()
+                if (at is None or at in places) and not waiter.done()
+            ]
+        )
 
     def wait(self, group: str, waiter: asyncio.Future[None], places: Container[object]) -> None:
         """It is done at the next ring; the same one may wait for several bells. To be left in any case.
@@ -44,3 +50,11 @@ class Bell:
             waiters.pop(waiter, None)
             if not waiters:
                 del self._waiting[group]
+
+
+def _wake(waiters: Sequence[asyncio.Future[None]]) -> None:
+    for waiter in waiters[:_AT_ONCE]:
+        if not waiter.done():
+            waiter.set_result(None)
+    if len(waiters) > _AT_ONCE:
+        asyncio.get_running_loop().call_soon(_wake, waiters[_AT_ONCE:])

@@ -10,7 +10,7 @@ sockets; clock, disk, threads and ids come in at `open`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -39,10 +39,11 @@ from penstock.broker.trace import StateAt, Trace, Why
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.work import Work
 from penstock.clock import Clock
+from penstock.environment import random_id
 from penstock.errors import PenstockError
 from penstock.limits import DEFAULT_LIMITS, MIB, Limits
 from penstock.message import Message
-from penstock.storage.files import Files, random_id
+from penstock.storage.files import Files
 from penstock.storage.kernel_syncs import Syncs
 from penstock.storage.log import LogSettings
 
@@ -55,10 +56,10 @@ class Coordinating(Protocol):
         self, group: str, consumer: str, topics: Iterable[str], session_us: int | None, given: Mapping[str, Any]
     ) -> GroupRecord: ...
 
-    def leave(self, group: str, consumer: str) -> None: ...
+    def leave(self, group: str, consumers: Sequence[str]) -> None: ...
 
     async def begin(self, group: str, topic: str) -> None:
-        """In every partition, whoever leads it."""
+        """Start the group in every partition. A partition without a leader follows when a member joins."""
 
     async def count(self, topic: str, ranges: Sequence[tuple[int, int]]) -> int:
         """The messages of these offsets, of each partition."""
@@ -82,6 +83,7 @@ class Broker:
         timers: Timers,
         dice: Callable[[], float],
         is_replicated: bool,
+        partitions_max: int | None,
         consumers: Callable[[Mapping[str, Topic], Clock], Consumers],
     ) -> None:
         """`directory` is that of the partitions."""
@@ -103,17 +105,26 @@ class Broker:
         )
         room = Room(files, clock, limits)
         self._topics = Topics(
-            catalog, directories, work, clock=clock, limits=limits, room=room, is_replicated=is_replicated
+            catalog,
+            directories,
+            work,
+            clock=clock,
+            limits=limits,
+            room=room,
+            is_replicated=is_replicated,
+            partitions_max=partitions_max,
         )
         graveyards = Graveyards(self._topics, work, clock, limits)
         self._topics.opened = partial(_opened, catalog, graveyards)
         self._topics.changed = self._topic_changed
         self._topics.taken_over = self._taken_over
+        self._topics.lost = self._lost
         self.consumers = consumers(self._topics.open, clock)
+        self.consumers.limits = limits
         # In a cluster: whoever looks after the members of groups, of which those here know only what concerns them.
         self.coordination: Coordinating | None = None
         self.dead_letters = graveyards.letters
-        self.schedules = Schedules(self._topics.topic, catalog, work.save, clock, limits)
+        self.schedules = Schedules(self._topics.topic, catalog, work, clock, limits)
         self._groups = Groups(catalog, self._topics, self.consumers, work, clock=clock, limits=limits, dice=dice)
         self._polling = Polling(catalog, self._topics, self._groups, self.consumers, clock, timers)
         self._replays = Replays(catalog, self._topics, self._groups, work)
@@ -138,14 +149,16 @@ class Broker:
         syncs: Syncs | None = None,
         catalog: Catalog | None = None,
         consumers: Callable[[Mapping[str, Topic], Clock], Consumers] = Consumers,
+        partitions_max: int | None = None,
     ) -> Broker:
         """Opens the data directory, or makes one; it is this process's until `close`.
 
         `dice` are numbers from 0 to 1, for the jitter of retries. For `lone_writes` and `syncs` see `Disk`, for
         `readers` `Work`.
         With a `catalog`, which is a cluster's, the directory is locked already, and partitions come by `replicated`.
+        `partitions_max`: no more are created, by all topics together.
         """
-        work, disk = Work(executor, readers), Disk(executor, lone_writes=lone_writes, syncs=syncs)
+        work, disk = Work(executor, readers, clock.monotonic_us), Disk(executor, lone_writes=lone_writes, syncs=syncs)
 
         def opened() -> Broker:
             own, directory = _locked(files, clock, new_id, catalog)
@@ -162,6 +175,7 @@ class Broker:
                 timers=timers or LoopTimers(clock),
                 dice=dice or partial(_thrown, new_id),
                 is_replicated=catalog is not None,
+                partitions_max=partitions_max,
                 consumers=consumers,
             )
             broker._open()
@@ -190,6 +204,12 @@ class Broker:
     async def on_a_reading_thread(self, work: Callable[[], T]) -> T:
         return await self._work.on_a_reading_thread(work)
 
+    async def scan(self, rows: Iterator[T | None]) -> list[T]:
+        return await self._work.scan(rows)
+
+    async def walk(self, rows: Iterator[T | None]) -> list[T]:
+        return await self._work.walk(rows)
+
     def follow_catalog(self) -> None:
         """In a cluster, after it has changed."""
         self._topics.follow_catalog()
@@ -198,6 +218,7 @@ class Broker:
     def drop_here(self, group: str) -> None:
         """What a group that was deleted has done in the partitions led here, and who its members were."""
         self.consumers.forget(group)
+        self.dead_letters.forget(group)
         self._work.in_background(self._groups.drop(group))
 
     def take_up(self, topic: Topic, number: int) -> None:
@@ -216,13 +237,23 @@ class Broker:
         """Those that can be used: one that is being made is in the catalog before it is open."""
         return self._topics.records
 
+    def topic_names(self) -> Collection[str]:
+        return self._topics.open.keys()
+
+    def has_topic(self, name: str) -> bool:
+        return name in self._topics.open
+
     def topic(self, name: str) -> Topic:
         return self._topics.topic(name)
 
     async def create_topic(
-        self, name: str, partitions: int = PARTITIONS_DEFAULT, settings: TopicSettings | None = None
+        self,
+        name: str,
+        partitions: int = PARTITIONS_DEFAULT,
+        settings: TopicSettings | None = None,
+        owner: str = "",
     ) -> Topic:
-        return await self._topics.create(name, partitions, settings)
+        return await self._topics.create(name, partitions, settings, owner)
 
     async def change_topic(
         self, name: str, *, partitions: int | None = None, settings: TopicSettings | None = None
@@ -248,6 +279,12 @@ class Broker:
         self.dead_letters.doubt(topic, number)
         self.schedules.doubt(topic, number)
 
+    def _lost(self, topic: Topic, number: int) -> None:
+        """Keep nothing of a partition that another node may serve, or that is gone."""
+        self.dead_letters.doubt(topic, number)
+        self.schedules.doubt(topic, number)
+        self.chronicle.forget(topic.partition(number))
+
     def _topic_changed(self, name: str, partitions: int) -> None:
         if not partitions:
             self._groups.forget(topic=name)
@@ -263,6 +300,13 @@ class Broker:
         """A group on a topic. It must have been created."""
         return self._groups.on(name, topic)
 
+    def owned(self, kind: str, owner: str) -> int:
+        """How many topics, groups or schedules this principal has created."""
+        return self._catalog.owned(kind, owner)
+
+    def group_names(self) -> Collection[str]:
+        return self._catalog.group_names
+
     def has_group(self, name: str) -> bool:
         return self._catalog.has_group(name)
 
@@ -273,20 +317,25 @@ class Broker:
         """The topics that the group has asked for messages of."""
         return self._groups.topics_of(name)
 
+    def topics_of(self, groups: Collection[str]) -> Iterator[tuple[str, str] | None]:
+        """For `walk`: the same of each of these groups."""
+        return self._groups.topics_of_each(groups)
+
     async def create_group(self, name: str, settings: GroupSettings | None = None) -> GroupRecord:
         """A new one. If it is there already, it must have these settings."""
         return await self._groups.create(name, settings)
 
-    async def ensure_group(self, name: str, **given: Any) -> GroupRecord:
-        """The group as it is, or a new one. Settings that are given must be those it has."""
-        return await self._groups.ensure(name, given)
+    async def ensure_group(self, name: str, owner: str = "", /, **given: Any) -> GroupRecord:
+        """The group as it is, or a new one of this owner. Settings that are given must be those it has."""
+        return await self._groups.ensure(name, given, owner)
 
-    async def change_group(self, name: str, **changes: Any) -> GroupRecord:
+    async def change_group(self, name: str, /, **changes: Any) -> GroupRecord:
         return await self._groups.change(name, changes)
 
     async def delete_group(self, name: str) -> None:
         """With everything it knows of what it has done."""
         await self._groups.delete(name)
+        self.dead_letters.forget(name)
 
     async def replay(
         self,
@@ -298,6 +347,7 @@ class Broker:
         offsets: dict[int, tuple[int, int]] | None = None,
         delays: bool = False,
         lanes: bool = False,
+        owner: str = "",
         **given: Any,
     ) -> int:
         """A new group that gets the messages of a time, or of ranges of offsets, and nothing else: how many.
@@ -313,6 +363,7 @@ class Broker:
             offsets=offsets,
             delays=delays,
             lanes=lanes,
+            owner=owner,
             given=given,
             count=None if self.coordination is None else self.coordination.count,
         )
@@ -333,12 +384,12 @@ class Broker:
             return await self.coordination.join(group, consumer, topics, session_us, given)
         return await self._polling.join(group, consumer, topics, session_us, given)
 
-    def leave(self, group: str, consumer: str) -> None:
-        """Its partitions go to the others; what it leased comes back when its leases run out."""
+    def leave(self, group: str, *consumers: str) -> None:
+        """Their partitions go to the others; what they leased comes back when their leases run out."""
         if self.coordination is not None:
-            self.coordination.leave(group, consumer)
+            self.coordination.leave(group, consumers)
         else:
-            self._polling.leave(group, consumer)
+            self._polling.leave(group, consumers)
 
     def checked_topics(self, topics: Iterable[str]) -> list[str]:
         """Names of topics that are there, as a consumer may ask for them."""
@@ -393,7 +444,7 @@ class Broker:
         """
         self._work.check()
         self.consumers.tick()
-        self._upkeep.tick()
+        await self._upkeep.tick()
         await self.schedules.tick()
 
     async def maintain(self) -> None:
@@ -408,6 +459,8 @@ class Broker:
 
     async def close(self) -> None:
         try:
+            for partition in self._topics.partitions:
+                partition.groups.end_wait()
             await self.settle()
             async with self._work.changing:
                 for partition in self._topics.partitions:
@@ -417,6 +470,10 @@ class Broker:
                 await self._work.on_a_thread(self._close)
         finally:
             self.disk.close()
+
+    def disown(self) -> None:
+        """Let go of the directory and leave its files alone: the process from which this one was forked goes on."""
+        self._files.close()
 
     def _close(self) -> None:
         try:
@@ -437,10 +494,9 @@ def _locked(files: Files, clock: Clock, new_id: Callable[[], bytes], catalog: Ca
         raise
 
 
-def _opened(catalog: Catalog, graveyards: Graveyards, topic: Topic) -> None:
-    graveyards.watch(topic)
-    for partition in topic.partitions:
-        partition.groups.made_us = catalog.made_us
+def _opened(catalog: Catalog, graveyards: Graveyards, topic: Topic, number: int) -> None:
+    graveyards.watch(topic, number)
+    topic.here[number].groups.origin = catalog.origin
 
 
 def _thrown(new_id: Callable[[], bytes]) -> float:

@@ -9,11 +9,13 @@ reason to delete data: a directory that nobody lists is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
+from penstock.broker.events import HISTORY_SHIFT, Origin
 from penstock.broker.names import check_name
 from penstock.broker.settings import PARTITIONS_DEFAULT, GroupSettings, TopicSettings, check_partitions
 from penstock.clock import Clock
@@ -31,8 +33,18 @@ from penstock.message import Message
 from penstock.storage.checked import read_checked, write_checked
 from penstock.storage.files import Files
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+OnAThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 NAME = "catalog"
 _MAGIC = b"PNC\x01"
+
+
+def already_exists(topic: str) -> AlreadyExists:
+    return AlreadyExists(
+        f'topic "{topic}" already exists. Change its settings: penstock topic set {topic}', topic=topic
+    )
 
 
 class TopicRecord(msgspec.Struct, frozen=True):
@@ -43,6 +55,8 @@ class TopicRecord(msgspec.Struct, frozen=True):
     created_us: int
     # Of each partition the offset below which everything is archived; the last ones may be left out while they are 0.
     archived: tuple[int, ...] = ()
+    # The principal that created it, if the broker has keys: it and its messages count for the quotas of that one.
+    owner: str = ""
 
     def archived_until(self, partition: int) -> int:
         return self.archived[partition] if partition < len(self.archived) else 0
@@ -57,10 +71,16 @@ class ReplayRecord(msgspec.Struct, frozen=True):
 
 
 class GroupRecord(msgspec.Struct, frozen=True):
+    """`generation` tells apart successive groups of the same name: it only increases, whatever the clocks say. It is 0
+    for a group that an older version created."""
+
     name: str
     settings: GroupSettings
     created_us: int
     replay: ReplayRecord | None = None
+    generation: int = 0
+    # As of a topic.
+    owner: str = ""
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):
@@ -82,13 +102,17 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     published: int = 0
     due_us: int = 0
     pending: str = ""
+    owner: str = ""
 
 
 class Contents(msgspec.Struct, frozen=True):
+    """`generation` is that of the last group that was created."""
+
     topics: tuple[TopicRecord, ...] = ()
     removing: tuple[str, ...] = ()
     groups: tuple[GroupRecord, ...] = ()
     schedules: tuple[ScheduleRecord, ...] = ()
+    generation: int = 0
 
 
 _contents = json_decoder(Contents)
@@ -112,6 +136,17 @@ class Catalog:
             return catalog
         return cls(files, contents, clock, new_id)
 
+    async def carry_out(
+        self,
+        on_a_thread: OnAThread,
+        change: Callable[Concatenate[Catalog, P], T],
+        *given: P.args,
+        **named: P.kwargs,
+    ) -> T:
+        """Decide a change, one of the methods of this class, and save it. One at a time."""
+        decided: T = await on_a_thread(partial(change, self, *given, **named))
+        return decided
+
     @property
     def topics(self) -> list[TopicRecord]:
         return sorted(self._contents.topics, key=lambda topic: topic.name)
@@ -124,6 +159,17 @@ class Catalog:
     def schedules(self) -> list[ScheduleRecord]:
         return sorted(self._contents.schedules, key=lambda schedule: schedule.name)
 
+    def schedule(self, name: str) -> ScheduleRecord | None:
+        return self._schedules.get(name)
+
+    @property
+    def schedule_count(self) -> int:
+        return len(self._contents.schedules)
+
+    def owned(self, kind: str, owner: str) -> int:
+        """How many topics, groups or schedules this principal has created."""
+        return sum(record.owner == owner for record in getattr(self._contents, kind))
+
     @property
     def removing(self) -> tuple[str, ...]:
         """Directories of partitions of deleted topics that may still be there."""
@@ -132,7 +178,7 @@ class Catalog:
     def topic(self, name: str) -> TopicRecord:
         record = self._topics.get(check_name("topic", name))
         if record is None:
-            raise TopicNotFound(f"there is no topic {name}", topic=name)
+            raise TopicNotFound.named(name)
         return record
 
     def has_topic(self, name: str) -> bool:
@@ -141,18 +187,23 @@ class Catalog:
     # --- topics ------------------------------------------------------------------------------------------
 
     def create_topic(
-        self, name: str, partitions: int = PARTITIONS_DEFAULT, settings: TopicSettings | None = None
+        self,
+        name: str,
+        partitions: int = PARTITIONS_DEFAULT,
+        settings: TopicSettings | None = None,
+        owner: str = "",
     ) -> TopicRecord:
         check_name("topic", name)
         check_partitions(partitions)
         if self.has_topic(name):
-            raise AlreadyExists(f"there is a topic {name} already", topic=name)
+            raise already_exists(name)
         record = TopicRecord(
             id=self._id(),
             name=name,
             partitions=tuple(self._id() for _ in range(partitions)),
             settings=settings or TopicSettings(),
             created_us=self._clock.now_us(),
+            owner=owner,
         )
         self._put(record)
         return record
@@ -226,26 +277,42 @@ class Catalog:
     def group(self, name: str) -> GroupRecord:
         record = self._groups.get(check_name("group", name))
         if record is None:
-            raise GroupNotFound(f"there is no group {name}", group=name)
+            raise GroupNotFound.named(name)
         return record
+
+    @property
+    def group_names(self) -> Collection[str]:
+        return self._groups.keys()
 
     def has_group(self, name: str) -> bool:
         return isinstance(name, str) and name in self._groups
 
-    def put_group(self, name: str, settings: GroupSettings, replay: ReplayRecord | None = None) -> GroupRecord:
-        """A new one, or other settings for one that is there."""
+    def put_group(
+        self, name: str, settings: GroupSettings, replay: ReplayRecord | None = None, owner: str = ""
+    ) -> GroupRecord:
+        """A new one, which is this owner's, or other settings for one that is there."""
         check_name("group", name)
+        generation = self._contents.generation
         if self.has_group(name):
             known = self.group(name)
-            record = GroupRecord(name, settings, known.created_us, replay or known.replay)
+            record = msgspec.structs.replace(known, settings=settings, replay=replay or known.replay)
         else:
-            record = GroupRecord(name, settings, self._clock.now_us(), replay)
-        self._change(groups=(*_without(self._contents.groups, name), record))
+            generation += 1
+            record = GroupRecord(name, settings, self._clock.now_us(), replay, generation, owner)
+        self._change(groups=(*_without(self._contents.groups, name), record), generation=generation)
         return record
 
-    def made_us(self, group: str) -> int:
-        """When it was made; 0 if there is none."""
-        return self.group(group).created_us if self.has_group(group) else 0
+    def origin(self, group: str) -> Origin:
+        """Nothing is known of one that is not there."""
+        if not self.has_group(group):
+            return Origin()
+        record = self.group(group)
+        return Origin(record.created_us, record.generation)
+
+    @property
+    def history(self) -> int:
+        """How often it was restored from a backup."""
+        return self._contents.generation >> HISTORY_SHIFT
 
     def restore_group(self, record: GroupRecord) -> None:
         """As it was."""
@@ -257,14 +324,33 @@ class Catalog:
 
     # --- schedules ---------------------------------------------------------------------------------------
 
-    def put_schedule(self, record: ScheduleRecord) -> None:
+    def put_schedule(self, record: ScheduleRecord, known: ScheduleRecord | None = None) -> None:
+        """Replace `known`, or create the schedule if `known` is None."""
         check_name("schedule", record.name)
+        if known is not None:
+            self._check_schedule(known)
+        elif any(other.name == record.name for other in self._contents.schedules):
+            raise AlreadyExists(
+                f'schedule "{record.name}" already exists. Delete it first: penstock schedule delete {record.name}',
+                schedule=record.name,
+            )
         self._change(schedules=(*_without(self._contents.schedules, record.name), record))
 
-    def delete_schedule(self, name: str) -> None:
-        if not any(record.name == name for record in self._contents.schedules):
-            raise NotFound(f"there is no schedule {name}", schedule=name)
-        self._change(schedules=_without(self._contents.schedules, name))
+    def delete_schedule(self, known: ScheduleRecord) -> None:
+        self._check_schedule(known)
+        self._change(schedules=_without(self._contents.schedules, known.name))
+
+    def _check_schedule(self, known: ScheduleRecord) -> None:
+        """In a cluster another node may have published the next occurrence, or have deleted the schedule, meanwhile."""
+        found = next((other for other in self._contents.schedules if other.name == known.name), None)
+        if found is None or found.producer != known.producer:
+            raise NotFound(
+                f'schedule "{known.name}" does not exist. List them: penstock schedule list', schedule=known.name
+            )
+        if found.published != known.published:
+            raise StaleMetadata(
+                f"schedule {known.name} has published an occurrence at the same time; try again", schedule=known.name
+            )
 
     # --- the file ----------------------------------------------------------------------------------------
 
@@ -285,6 +371,7 @@ class Catalog:
         # Every poll and every answer asks for a group by its name, and there may be thousands.
         self._topics = {record.name: record for record in contents.topics}
         self._groups = {record.name: record for record in contents.groups}
+        self._schedules = {record.name: record for record in contents.schedules}
 
 
 class _Named(Protocol):

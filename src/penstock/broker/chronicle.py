@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pyroaring import BitMap64
 
 from penstock.broker import snapshot
+from penstock.broker.deliveries import truncated
 from penstock.broker.events import (
     Acknowledged,
     AnyEvent,
@@ -45,6 +46,7 @@ from penstock.broker.tries import Tries
 from penstock.broker.work import Work
 from penstock.errors import InvalidFrame, LogCorrupt
 from penstock.frame import CONTROL, Frame
+from penstock.storage.epochs import epoch_at
 from penstock.storage.log import Log
 
 # Readers that are in the middle of something; one that is forgotten begins with the last snapshot again.
@@ -86,16 +88,26 @@ class Chronicle:
         """From `offset` on, and where to read on. OffsetOutOfRange if the log does not go back as far."""
         log = partition.deliveries
         known = self._followed.pop((log.log_id, offset), None)
-        follower, columns = await self._work.on_a_reading_thread(partial(_read, log, known, offset, until, bytes_max))
-        self._followed[log.log_id, follower.offset] = follower
+        read = partial(_read, log, partition.messages, known, offset, until, bytes_max)
+        follower, columns = await self._work.on_a_reading_thread(read)
+        if not partition.reading.is_closed:
+            self._followed[log.log_id, follower.offset] = follower
         while len(self._followed) > _FOLLOWED_MAX:
             self._followed.popitem(last=False)
         return columns, follower.offset
 
+    def forget(self, partition: Partition) -> None:
+        """Drop the readers of a partition that is not served here any more: its log may change under them."""
+        log_id = partition.deliveries.log_id
+        for key in [key for key in self._followed if key[0] == log_id]:
+            del self._followed[key]
 
-def _read(log: Log, known: Follower | None, offset: int, until: int, bytes_max: int) -> tuple[Follower, Columns]:
+
+def _read(
+    log: Log, messages: Log, known: Follower | None, offset: int, until: int, bytes_max: int
+) -> tuple[Follower, Columns]:
     run = log.read(offset, bytes_max=bytes_max, until=min(until, log.safe_offset))
-    follower = Follower.to(log, offset) if known is None else known
+    follower = Follower.to(log, messages, offset) if known is None else known
     happened: list[Happened] = []
     for frame in run:
         happened += follower.follow(log, frame, until)
@@ -111,19 +123,21 @@ def columns_of(happened: Sequence[Happened]) -> Columns:
 class Follower:
     """Knows who holds what at `offset` of the deliveries log, as well as the log tells."""
 
-    def __init__(self, offset: int, *, is_complete: bool) -> None:
+    def __init__(self, log: Log, messages: Log, offset: int, *, is_complete: bool) -> None:
         self.offset = offset
+        self._messages = messages
+        self._epoch = epoch_at(log.lineage, offset - 1)
         self._is_complete = is_complete
         self._groups: dict[str, Tries] = {}
 
     @classmethod
-    def to(cls, log: Log, offset: int) -> Follower:
+    def to(cls, log: Log, messages: Log, offset: int) -> Follower:
         """The same for an offset, wherever the reading began."""
         last = snapshot.find_last(log, before=offset)
         if last is None:
-            follower = cls(log.start_offset, is_complete=log.start_offset == 0)
+            follower = cls(log, messages, log.start_offset, is_complete=log.start_offset == 0)
         else:
-            follower = cls(last.next_offset, is_complete=True)
+            follower = cls(log, messages, last.next_offset, is_complete=True)
             follower._restore(last.snapshot)
         for frame in log.frames(follower.offset, until=offset):
             for _ in follower.follow(log, frame, offset):
@@ -137,6 +151,11 @@ class Follower:
 
     def follow(self, log: Log, frame: Frame, until: int) -> Iterator[Happened]:
         """What happened in a frame, before `until` and not followed yet."""
+        if frame.leader_epoch > self._epoch:
+            for lost, _ in truncated(self._messages.lineage, self._epoch, frame.leader_epoch, frame.append_time):
+                for tries in self._groups.values():
+                    tries.truncate(lost.offset)
+            self._epoch = frame.leader_epoch
         if frame.flags & CONTROL:
             found = None if self._is_complete else snapshot.read(log, frame.base_offset)
             if found is not None:

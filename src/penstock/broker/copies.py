@@ -6,10 +6,12 @@ then go to whoever does (`server/forwarding/copies`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from penstock.broker.partition import Partition
 from penstock.broker.topic import Topic
+from penstock.broker.work import Work
 from penstock.frame import Frame
 
 
@@ -27,11 +29,15 @@ class Copies(Protocol):
 class CopiesHere:
     """NotLeader of what another node leads."""
 
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
     async def since(self, topic: Topic, number: int) -> int:
         return topic.partition(number).messages.safe_offset
 
     async def are_there(self, topic: Topic, number: int, since: int, producer: int) -> bool:
-        return has_published(topic.partition(number), since, producer)
+        partition = topic.partition(number)
+        return await self._work.on_a_reading_thread(partial(has_published, partition, since, producer))
 
     async def publish(self, topic: Topic, number: int, frame: Frame) -> None:
         await topic.publish_frame(frame, number)

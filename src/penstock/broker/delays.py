@@ -7,21 +7,78 @@ leaves a timer behind in the wheel that means nothing any more.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 from pyroaring import BitMap64
 
-from penstock.broker.offsets import Ints, add_all, array_of, bitmap_of
+from penstock.broker.offsets import Ints, add_all, array_of, below, bitmap_of, mask_of
 from penstock.broker.wheel import Wheel
+from penstock.errors import InvalidFrame, LogCorrupt
+from penstock.frame import HAS_DELAYS
+from penstock.storage.log import Log
 
 _NEW_MAX = 65_536
 _NEVER_US = 1 << 62
+
+
+class DueTimes(NamedTuple):
+    moved: dict[int, int]
+    cancelled: BitMap64
+
+
+NOTHING_MOVED = DueTimes({}, BitMap64())
+
+
+class LatelyDue:
+    """Which messages retention must keep although their delay is over: groups need time for them.
+
+    They are kept for as long as they were delayed, and for `age_us` at most. To be asked for ascending ranges of
+    offsets; each frame is read once.
+    """
+
+    def __init__(self, log: Log, times: DueTimes, *, now_us: int, age_us: int) -> None:
+        self._log = log
+        self._times = times
+        self._now_us = now_us
+        self._age_us = age_us
+        self._found = BitMap64()
+        self._reached = 0
+
+    def __call__(self, offsets: Ints) -> npt.NDArray[np.bool_]:
+        end = int(offsets[-1]) + 1 if len(offsets) else 0
+        if self._reached < end:
+            for head in self._log.heads(offset=max(int(offsets[0]), self._reached)):
+                if head.base_offset >= end:
+                    break
+                if head.flags & HAS_DELAYS:
+                    # A damaged frame can't be delivered, so it is not kept.
+                    with suppress(LogCorrupt, InvalidFrame):
+                        self._look_at(max(head.base_offset, self._log.start_offset))
+            self._reached = end
+        return mask_of(offsets, self._found)
+
+    def _look_at(self, offset: int) -> None:
+        for frame in self._log.read(offset, bytes_max=1, until=offset + 1):
+            batch = frame.batch()
+            if batch.deliver_at is None:
+                continue
+            offsets = frame.offsets(batch)
+            dues = batch.deliver_at[batch.start : batch.start + batch.count].copy()
+            if moved := self._times.moved:
+                dues[:] = [moved.get(at, due) for at, due in zip(offsets.tolist(), dues.tolist(), strict=True)]
+            since_us = self._now_us - dues
+            is_kept = (dues > 0) & (since_us >= 0) & (since_us < np.minimum(dues - frame.append_time, self._age_us))
+            self._found |= bitmap_of(offsets[is_kept]) - self._times.cancelled
 
 
 class Delays:
     def __init__(self, now_us: int) -> None:
         self.pending = BitMap64()
         self.cancelled = BitMap64()
-        # Rescheduled: its time now.
+        # Rescheduled: its time now. Kept once it has passed: retention counts from there on.
         self.moved: dict[int, int] = {}
         self._wheel = Wheel(now_us)
         # New timers wait here until there are many, or until one of them is due: the wheel takes them by the slot.
@@ -83,21 +140,33 @@ class Delays:
 
     def release(self, offsets: BitMap64) -> None:
         self.pending -= offsets
-        self._forget_moves(offsets)
 
     def cancel(self, offsets: BitMap64) -> None:
         self.pending -= offsets
         self.cancelled |= offsets
-        self._forget_moves(offsets)
+        for offset in array_of(offsets).tolist() if self.moved else ():
+            self.moved.pop(offset, None)
 
     def move(self, offset: int, due_us: int) -> None:
         self.moved[offset] = due_us
         self._wheel.add(due_us, offset)
 
-    def forget_below(self, offset: int) -> None:
-        """Retention has deleted these. Pending ones it never does."""
-        if self.cancelled and self.cancelled.min() < offset:
-            self.cancelled.remove_range(0, offset)
+    def forget(self, below: int, removed: BitMap64) -> None:
+        """Messages that are no longer in the log, and that every group is done with. Pending ones are never deleted."""
+        if self.cancelled and self.cancelled.min() < below:
+            self.cancelled.remove_range(0, below)
+        self.cancelled -= removed
+        if self.moved:
+            self.moved = {at: due for at, due in self.moved.items() if at >= below and at not in removed}
+
+    def times(self) -> DueTimes:
+        """A copy, for a thread."""
+        return DueTimes(self.moved.copy(), self.cancelled.copy())
+
+    def truncate(self, offset: int) -> None:
+        """Forget messages at `offset` and above, while the state is recovered: the wheel is still empty."""
+        self.pending, self.cancelled = below(self.pending, offset), below(self.cancelled, offset)
+        self.moved = {number: due for number, due in self.moved.items() if number < offset}
 
     def _add_timers(self, dues_us: Ints, offsets: Ints) -> None:
         self._new.append((dues_us, offsets))
@@ -115,8 +184,3 @@ class Delays:
         """A clock that was set back must not make anything due early, nor late for as long as it takes to catch up."""
         if now_us < self._wheel.now_us:
             self._wheel.turn_back(now_us)
-
-    def _forget_moves(self, offsets: BitMap64) -> None:
-        if self.moved:
-            for offset in array_of(offsets).tolist():
-                self.moved.pop(offset, None)

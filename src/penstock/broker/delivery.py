@@ -12,6 +12,11 @@ Every offset that a cursor has passed is in exactly one of these sets:
     waiting   nacked or expired, until it is due and somebody asks
     hidden    published with a delay, not due yet
 
+Times in events are dates, each beside the date at which it was decided (`at_us`). Only their difference counts: in here
+deadlines and waits are on the monotonic clock, from the moment (`Instant`) at which the event is applied. A lease that
+is recalled from the log begins anew with all the time it had, so it may become longer, and never shorter. A wait ends
+by its date if that is earlier: nothing is promised but that it is not forgotten.
+
 `check` says so in code. `unseen` marks those of the last three that were never delivered. Nothing here loops over
 messages, except over those that were delivered more than once.
 """
@@ -21,7 +26,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pyroaring import BitMap64
 
@@ -37,6 +42,7 @@ from penstock.broker.events import (
     GroupEvent,
     Leased,
     Nacked,
+    Origin,
     Passed,
     Redriven,
     Released,
@@ -45,22 +51,28 @@ from penstock.broker.events import (
     pack,
     unpack,
 )
-from penstock.broker.offsets import add_all, below, remove_all, run_from
+from penstock.broker.offsets import add_all, below, from_on, remove_all, run_from
 from penstock.broker.ordering import NO_ORDER, Order
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.tally import Tally
+from penstock.clock import Instant
 from penstock.errors import LeaseNotFound, NotLeased
 from penstock.frame import Frame
 
 RAN_OUT = "the lease ran out"
 # Of those before the last one: somebody may allow a thousand retries.
 _FAILURES_MAX = 20
-_NO_HOLES = BitMap64()
+_NOTHING_MISSING = BitMap64()
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Lease:
-    """What one consumer got at once, less what it has answered for."""
+    """What one consumer got at once, less what it has answered for.
+
+    `deadline_us` is on the monotonic clock of the broker that holds this state; `leased_us` is a date.
+    """
 
     id: int
     consumer: str
@@ -120,7 +132,7 @@ class Delivery:
         hidden = unpack(event.hidden)
         self.start = event.offset
         self.end = event.end
-        self.made_us = event.made_us
+        self.origin = Origin(event.made_us, event.generation)
         self.floor = min(event.offset, hidden.min()) if hidden else event.offset
         self.cursors = Cursors.at(event.offset)
         self.done = BitMap64(range(self.floor, event.offset)) - hidden
@@ -150,6 +162,7 @@ class Delivery:
         return offsets
 
     def waits(self) -> list[tuple[int, BitMap64]]:
+        """Until when, on the monotonic clock, and which."""
         return [(due, offsets) for due, _, offsets in sorted(self._waiting, key=lambda entry: entry[:2])]
 
     @property
@@ -157,20 +170,28 @@ class Delivery:
         return bool(self._waiting)
 
     def due_of(self, offset: int) -> int | None:
-        """When a waiting message is ready again."""
+        """When a waiting message is ready again, on the monotonic clock."""
         return next((due for due, _, offsets in self._waiting if offset in offsets), None)
 
     def lease_of(self, offset: int) -> Lease | None:
         return next((lease for lease in self.leases.values() if offset in lease.offsets), None)
 
-    def forget_dead_below(self, offset: int) -> None:
-        """Messages that are no longer in the log can't die again."""
-        self.dead = {dead: deaths for dead, deaths in self.dead.items() if dead >= offset}
-        self.redriven = {dead: deaths for dead, deaths in self.redriven.items() if dead >= offset}
+    def forget_dead(self, start_offset: int, removed: BitMap64) -> None:
+        """Messages that are no longer in the log, and not in delivery either, can't die again."""
+        gone = [offset for offset in self.dead if offset < start_offset or offset in removed]
+        for offset in gone:
+            if self.is_done(offset) and offset not in self.dying:
+                del self.dead[offset]
+                self.redriven.pop(offset, None)
 
     def is_dead(self, offset: int) -> bool:
         """A dead letter, and not brought back since."""
         return self.dead.get(offset, 0) > self.redriven.get(offset, 0)
+
+    def brought_back(self) -> BitMap64:
+        """Messages that were redriven in place and are not done: their dead letters are settled."""
+        offsets = BitMap64(self.redriven)
+        return offsets - self.done_of(offsets)
 
     def dead_count(self) -> int:
         return sum(map(self.is_dead, self.dead))
@@ -181,13 +202,15 @@ class Delivery:
     def done_of(self, offsets: BitMap64) -> BitMap64:
         return below(offsets, self.floor) | (offsets & self.done)
 
-    def lag(self, end_offset: int, holes: BitMap64 = _NO_HOLES) -> int:
-        """Messages that are not done. At the offsets in `holes` there never were any, or they are lost."""
+    def lag(self, start_offset: int, end_offset: int, missing: BitMap64 = _NOTHING_MISSING) -> int:
+        """Messages of the log from `start_offset` to `end_offset` that are not done. `missing`: offsets without one."""
         end = end_offset if self.end is None else min(self.end, end_offset)
-        # What is done may lie ahead of the cursor, but never behind the end.
-        lag = max(end - self.floor, 0) - len(self.done)
-        if holes and self.floor < end:
-            lag -= (holes - self.done).range_cardinality(self.floor, end)
+        first = max(self.floor, start_offset)
+        if first >= end:
+            return 0
+        lag = end - first - self.done.range_cardinality(first, end)
+        if missing:
+            lag -= (missing - self.done).range_cardinality(first, end)
         return lag
 
     def count_handed(self, offsets: BitMap64, frames: Sequence[Frame], flags: int, now_us: int) -> None:
@@ -199,7 +222,7 @@ class Delivery:
         return self.attempts.get(offset, 1)
 
     def next_due(self) -> int | None:
-        """When something becomes ready, or a lease runs out; None if nothing will by itself."""
+        """When something becomes ready, or a lease runs out, on the monotonic clock; None if nothing will by itself."""
         self._forget_old_deadlines()
         dues = [heap[0][0] for heap in (self._waiting, self._deadlines) if heap]
         return min(dues, default=None)
@@ -209,26 +232,26 @@ class Delivery:
         end = end_offset if self.end is None else min(self.end, end_offset)
         return self.cursors.normal >= end
 
-    def has_returned(self, now_us: int) -> bool:
+    def has_returned(self, monotonic_us: int) -> bool:
         """Something that was looked at before may be leased again by now, or a lease has run out."""
         if self.ready:
             return True
-        return any(heap and heap[0][0] <= now_us for heap in (self._waiting, self._deadlines))
+        return any(heap and heap[0][0] <= monotonic_us for heap in (self._waiting, self._deadlines))
 
     # --- decisions ---------------------------------------------------------------------------------------
 
-    def due(self, now_us: int, policy: RetryPolicy) -> list[GroupEvent]:
+    def due(self, now: Instant, policy: RetryPolicy) -> list[GroupEvent]:
         """Leases that have run out. To be asked, and applied, ahead of a lease.
 
         What was in them is due at once, as in SQS: the time of the lease was wait enough.
         """
         self._forget_old_deadlines()
-        if not self._deadlines or self._deadlines[0][0] > now_us:
+        if not self._deadlines or self._deadlines[0][0] > now.monotonic_us:
             return []
         events: list[GroupEvent] = []
         for lease in sorted(self.leases.values(), key=lambda lease: lease.deadline_us):
-            if lease.deadline_us <= now_us:
-                events += self._failed(lease, lease.offsets, now_us, policy, reason=None, delay_us=0)
+            if lease.deadline_us <= now.monotonic_us:
+                events += self._failed(lease, lease.offsets, now.wall_us, policy, reason=None, delay_us=0)
         return events
 
     def ack(self, identity: int, offsets: BitMap64) -> Acknowledged:
@@ -306,7 +329,7 @@ class Delivery:
             return [(1, offsets)]
         first = offsets - self._retried
         by_attempt: dict[int, BitMap64] = {}
-        for offset in offsets & self._retried:
+        for offset in (offsets & self._retried).to_array():
             by_attempt.setdefault(self.attempts[offset], BitMap64()).add(offset)
         if first:
             by_attempt.setdefault(1, BitMap64()).update(first)
@@ -315,7 +338,11 @@ class Delivery:
     def _lease(self, identity: int) -> Lease:
         lease = self.leases.get(identity)
         if lease is None:
-            raise LeaseNotFound("the lease has run out, or never was", lease=identity)
+            raise LeaseNotFound(
+                f"there is no lease {identity}: it expired, its messages were acknowledged, rejected or given back, "
+                "the group was moved, or it was never given out. A message that is not done is redelivered",
+                lease=identity,
+            )
         return lease
 
     def _held(self, identity: int, offsets: BitMap64) -> Lease:
@@ -329,10 +356,12 @@ class Delivery:
 
     # --- changes -----------------------------------------------------------------------------------------
 
-    def apply(self, event: GroupEvent, at_us: int) -> None:
+    def apply(self, event: GroupEvent, at_us: int, now: Instant | None = None) -> None:
+        """What happened at that date. Time runs from `now`; without it, this is state as of the log, and stands."""
+        now = now or Instant.in_log(at_us)
         match event:
             case Leased():
-                self._apply_leased(event, at_us)
+                self._apply_leased(event, at_us, now)
             case Acknowledged():
                 offsets = unpack(event.offsets)
                 self.tally.acknowledge(len(offsets), self.leases[event.lease].leased_us, at_us)
@@ -342,29 +371,29 @@ class Delivery:
             case Nacked():
                 offsets = unpack(event.offsets)
                 self.tally.nacked += len(offsets)
-                self._again(event.lease, offsets, at_us, event.due_us, event.reason)
+                self._again(event.lease, offsets, at_us, wait_until(event.due_us, at_us, now), event.reason)
             case Expired():
                 offsets = unpack(event.offsets)
                 self.tally.ran_out += len(offsets)
-                self._again(event.lease, offsets, at_us, event.due_us, RAN_OUT)
+                self._again(event.lease, offsets, at_us, wait_until(event.due_us, at_us, now), RAN_OUT)
             case Released():
                 offsets = unpack(event.offsets)
                 self.tally.given_back += len(offsets)
                 self._undelivered(self._answered(event.lease, offsets))
             case Extended():
-                self.leases[event.lease].deadline_us = event.deadline_us
+                self.leases[event.lease].deadline_us = now.monotonic_us + event.deadline_us - at_us
                 self._add_deadline(self.leases[event.lease])
             case Exhausted():
                 self._apply_exhausted(event, at_us)
             case Buried():
                 self.tally.dead_lettered += len(event.places)
-                for offset in unpack(event.offsets):
+                for offset in unpack(event.offsets).to_array():
                     self.dying.pop(offset, None)
                     self.dead[offset] = self.dead.get(offset, 0) + 1
             case Redriven():
                 offsets = unpack(event.offsets)
-                self.redriven.update((offset, self.dead.get(offset, 0)) for offset in offsets)
-                self._revive(offsets, event.due_us)
+                self.redriven.update((offset, self.dead.get(offset, 0)) for offset in offsets.to_array())
+                self._revive(offsets, wait_until(event.due_us, at_us, now))
             case Copying():
                 self.copying[event.offset] = event
             case Unparked():
@@ -374,11 +403,11 @@ class Delivery:
             case Deferred():
                 offsets = unpack(event.offsets)
                 self.hidden -= offsets
-                self._wait_anew(offsets, event.due_us)
+                self._wait_anew(offsets, wait_until(event.due_us, at_us, now))
             case Started():
                 self._start(event)
 
-    def _apply_leased(self, event: Leased, at_us: int) -> None:
+    def _apply_leased(self, event: Leased, at_us: int, now: Instant) -> None:
         offsets = unpack(event.offsets)
         self._make_ready_these(offsets)
         if self.ready:
@@ -388,13 +417,14 @@ class Delivery:
             if self.unseen:
                 again = behind - self.unseen
                 self.unseen -= behind
-            for offset in again:
+            for offset in again.to_array():
                 self.attempts[offset] = self.attempts.get(offset, 1) + 1
             self._retried |= again
             self.tally.redelivered += len(again)
         self.tally.delivered += len(offsets)
         self.cursors = event.cursors
-        self.hold(Lease(event.lease, event.consumer, event.deadline_us, offsets, at_us))
+        deadline_us = now.monotonic_us + event.deadline_us - at_us
+        self.hold(Lease(event.lease, event.consumer, deadline_us, offsets, at_us))
 
     def hold(self, lease: Lease) -> None:
         self.leases[lease.id] = lease
@@ -422,7 +452,7 @@ class Delivery:
             self.ready -= finished
             self.unseen -= finished
             self.tally.returned -= finished
-            for offset in finished if self.copying else ():
+            for offset in finished.to_array() if self.copying else ():
                 self.copying.pop(offset, None)
             self._finish(finished)
         self.cursors = event.cursors
@@ -432,7 +462,7 @@ class Delivery:
         lease = self.leases[event.lease]
         self.tally.given_up += len(offsets)
         if event.since is not None:
-            for offset in offsets:
+            for offset in offsets.to_array():
                 attempt = self.attempt(offset)
                 last = Failure(attempt, lease.leased_us, at_us, lease.consumer, event.reason)
                 failures = (*self.failures.get(offset, ()), last)
@@ -456,13 +486,44 @@ class Delivery:
         self.unseen -= mine
         self._finish(mine)
 
-    def make_ready(self, now_us: int) -> None:
+    def make_ready(self, monotonic_us: int) -> None:
         due = BitMap64()
-        while self._waiting and self._waiting[0][0] <= now_us:
+        while self._waiting and self._waiting[0][0] <= monotonic_us:
             due |= heapq.heappop(self._waiting)[2]
         if due:
             self.ready |= due
             self.order.due(due)
+
+    def truncate(self, offset: int) -> int | None:
+        """Forget all state at `offset` and above: other messages get these offsets. Returns how far the group had come,
+        if that was further.
+
+        Only while the state is recovered: nothing is derived from it yet.
+        """
+        assert self.order is NO_ORDER, "a group that is in use can't be truncated"
+        reached = max(self.floor, *self.cursors)
+        self.end = None if self.end is None else min(self.end, offset)
+        if reached <= offset:
+            return None
+        self.start, self.floor = min(self.start, offset), min(self.floor, offset)
+        self.cursors = Cursors(*(min(cursor, offset) for cursor in self.cursors))
+        self.done, self.ready = below(self.done, offset), below(self.ready, offset)
+        self.hidden, self.unseen = below(self.hidden, offset), below(self.unseen, offset)
+        self.tally.returned = below(self.tally.returned, offset)
+        for lease in list(self.leases.values()):
+            self._take(lease.id, from_on(lease.offsets, offset))
+        waiting = [(due, number, below(offsets, offset)) for due, number, offsets in self._waiting]
+        self._waiting = [entry for entry in waiting if entry[2]]
+        heapq.heapify(self._waiting)
+        self._retried = below(self._retried, offset)
+        self.attempts = _below(self.attempts, offset)
+        self.failures = _below(self.failures, offset)
+        self.dying = _below(self.dying, offset)
+        self.dead = _below(self.dead, offset)
+        self.redriven = _below(self.redriven, offset)
+        self.copying = _below(self.copying, offset)
+        self.parked = {key: parked for key, parked in self.parked.items() if parked.offset < offset}
+        return reached
 
     def _answered(self, identity: int, offsets: BitMap64) -> BitMap64:
         self.order.left(identity, offsets)
@@ -481,7 +542,7 @@ class Delivery:
         add_all(self.done, offsets)
         if self._retried:
             again = self._retried & offsets
-            for offset in again:
+            for offset in again.to_array():
                 del self.attempts[offset]
                 self.failures.pop(offset, None)
             self._retried -= again
@@ -494,7 +555,7 @@ class Delivery:
         self.order.waits(identity, offsets)
         lease = self._take(identity, offsets)
         failure = Failure(self.attempt(offsets.min()), lease.leased_us, at_us, lease.consumer, reason)
-        for offset in offsets:
+        for offset in offsets.to_array():
             self.attempts.setdefault(offset, 1)
             self.failures[offset] = (*self.failures.get(offset, ())[-_FAILURES_MAX:], failure)
         self._retried |= offsets
@@ -510,13 +571,13 @@ class Delivery:
         self.order.wait_anew(offsets)
 
     def set_attempts(self, offsets: BitMap64, attempts: int) -> None:
-        self.attempts.update(dict.fromkeys(offsets, attempts))
+        self.attempts.update(dict.fromkeys(offsets.to_array(), attempts))
         self._retried |= offsets
 
     def _undelivered(self, offsets: BitMap64) -> None:
         """Its next delivery counts as what this one would have counted."""
         again = offsets & self._retried
-        for offset in again:
+        for offset in again.to_array():
             self.attempts[offset] -= 1
         first = offsets - again
         self.unseen |= first
@@ -581,3 +642,13 @@ class Delivery:
         for lane, cursor in ((high, self.cursors.high), (low, self.cursors.low)):
             passed |= lane & BitMap64(range(self.floor, max(cursor, self.floor)))
         return passed
+
+
+def _below(by_offset: dict[int, T], bound: int) -> dict[int, T]:
+    return {offset: known for offset, known in by_offset.items() if offset < bound}
+
+
+def wait_until(due_us: int, at_us: int, now: Instant) -> int:
+    """A wait that was decided at `at_us` to end at `due_us`, by dates: on the monotonic clock. By the date that it is
+    now, if the wait was recalled from the log, but for no longer than it was to take."""
+    return now.monotonic_us + min(max(due_us - now.wall_us, 0), due_us - at_us)

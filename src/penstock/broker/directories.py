@@ -74,6 +74,9 @@ class Directories:
         """The ids of all partitions that have one, open or not."""
         return sorted(self._directory.directories())
 
+    def has(self, identity: str) -> bool:
+        return self._directory.has_directory(identity)
+
     def logs(self, identity: str) -> tuple[Log, Log]:
         """Messages and deliveries of a partition that is replicated: they are there whoever leads it."""
         return open_logs(
@@ -103,6 +106,6 @@ class Directories:
         )
 
     def remove(self, identity: str) -> None:
-        if identity in self._directory.directories():
+        if self._directory.has_directory(identity):
             self._directory.remove_directory(identity)
             self._directory.sync()

@@ -33,6 +33,35 @@ class Cursors(NamedTuple):
         return cls(offset, offset, offset)
 
 
+# Of a group's generation: below is its order in a history of the catalog, above the number of that history.
+HISTORY_SHIFT = 40
+
+
+class Origin(NamedTuple):
+    """Which of the groups that had a name one after the other: when it was created, and its `GroupRecord.generation`.
+    Zeros where that is not known."""
+
+    made_us: int = 0
+    generation: int = 0
+
+    @property
+    def history(self) -> int:
+        """How often the catalog had been restored from a backup when the group was created."""
+        return self.generation >> HISTORY_SHIFT
+
+    def is_before(self, other: Origin) -> bool:
+        """This was an earlier group. Dates decide nothing but where an older version has left out the generation.
+
+        Of two histories the catalog can't tell. Then they are one: to deliver everything again to a group that the
+        backup did not have is worse than to let one go on that was deleted and created again.
+        """
+        if self.generation and other.generation:
+            return self.history == other.history and self.generation < other.generation
+        if other.generation:
+            return 0 < self.made_us != other.made_us
+        return 0 < self.made_us < other.made_us
+
+
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`group` on each: a row must be understood alone."""
 
@@ -43,13 +72,14 @@ class Started(Event, frozen=True, array_like=True, gc=False, tag="S"):
     """The group begins at `offset`, or was moved there: all it held is let go.
 
     `hidden` are delayed messages before it that are not due yet: they come when they are. `end` bounds a replay.
-    `made_us` is when the group was made, 0 if that is not known: another one may have the same name later.
+    `made_us` and `generation` are the group's `Origin`: another one may have the same name later.
     """
 
     offset: int
     hidden: bytes = b""
     end: int | None = None
     made_us: int = 0
+    generation: int = 0
 
 
 class Leased(Event, frozen=True, array_like=True, gc=False, tag="L"):
@@ -211,6 +241,15 @@ GroupEvent = (
     | Deferred
 )
 AnyEvent = GroupEvent | Assigned | Dropped | Due | Cancelled | Moved
+
+
+class Truncated(Event, frozen=True, array_like=True, gc=False, tag="T"):
+    """Messages from `offset` on are not the ones that earlier rows speak of: an unclean election gave those up.
+
+    Never written. `events_of` derives it from the epochs of both logs, so every replica derives the same one.
+    """
+
+    offset: int
 
 
 class Together(Event, frozen=True, array_like=True, gc=False, tag="+"):

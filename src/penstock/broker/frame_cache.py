@@ -3,12 +3,16 @@
 A frame holds a thousand messages, and many consumers ask for ten. What is in it never changes, but retention and
 compaction may remove messages from the log that are still here: after them, the frames of the partition are forgotten.
 Nobody may lease what a start would not find any more.
+
+Frames are kept by owner: a number of its own for each `Reading`, which no later one gets. An address of an object
+would not do, since the next object may be at the same place. Who owns frames evicts them at its end.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
+from itertools import count
 from typing import NamedTuple
 
 from penstock.broker.key_hash import Hashes
@@ -30,11 +34,16 @@ class FrameCache:
     def __init__(self, bytes_max: int = 32 * MIB) -> None:
         self._bytes_max = bytes_max
         self._size = 0
+        self._owners = count(1)
         self._frames: OrderedDict[tuple[int, int], _Kept] = OrderedDict()
-        # By partition: where its frames start, in order.
+        # By owner: where its frames start, in order.
         self._starts: dict[int, list[int]] = {}
         # Of the keys in a frame, once somebody wanted to know them.
         self._hashes: dict[tuple[int, int], Hashes] = {}
+
+    def new_owner(self) -> int:
+        """Return an owner that was never used before. Safe on any thread."""
+        return next(self._owners)
 
     def find(self, owner: int, offset: int) -> _Kept | None:
         """The frame that holds this offset."""
@@ -82,6 +91,8 @@ class FrameCache:
             (owner, start) = next(iter(self._frames))
             self._drop(owner, start)
             self._starts[owner].remove(start)
+            if not self._starts[owner]:
+                del self._starts[owner]
 
     def forget(self, owner: int) -> None:
         for start in self._starts.pop(owner, ()):

@@ -22,19 +22,24 @@ class Graveyards:
     def __init__(self, topics: Topics, work: Work, clock: Clock, limits: Limits) -> None:
         self._topics = topics
         self._work = work
-        self.letters = DeadLetters(topics.topic, self._ensure, clock, limits)
+        self.letters = DeadLetters(topics.topic, self._ensure, work, clock, limits)
 
-    def watch(self, topic: Topic) -> None:
-        """Its partitions ask where their dead letters go, and tell when there are some."""
-        for number, partition in topic.numbered:
-            partition.groups.graveyard = partial(self._next_offset, topic.name, number)
-            partition.groups.mourn = partial(self.mourn, topic.name, number)
+    def watch(self, topic: Topic, number: int) -> None:
+        """The partition asks where its dead letters go, and tells when there are some."""
+        groups = topic.here[number].groups
+        groups.graveyard = partial(self._next_offset, topic.name, number)
+        groups.mourn = partial(self.mourn, topic.name, number)
 
     def mourn(self, topic: str, number: int, group: str) -> None:
         on_topic = self._topics.get(topic)
         # Whoever is at it goes on until nothing is left.
         if on_topic is not None and not self.letters.is_burying(on_topic, number, group):
-            self._work.in_background(self.letters.bury(on_topic, number, group))
+            self._work.in_background(self._bury(on_topic, number, group))
+
+    async def _bury(self, topic: Topic, number: int, group: str) -> None:
+        groups = topic.partition(number).groups
+        while groups.has(group) and groups.state(group).dying:
+            await self.letters.bury(topic, number, group)
 
     def of(self, topic: str) -> Topic | None:
         return self._topics.get(topic + DEAD_LETTERS)

@@ -6,7 +6,7 @@ Who may lease from which partition is decided in `membership.py`; here any consu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
@@ -74,6 +74,10 @@ class ParkedKey(NamedTuple):
     partition: int
     key: bytes | None
     parked: Parked
+
+
+# Messages by how long they were held back, in microseconds.
+Delays = dict[int, BitMap64]
 
 
 class Group:
@@ -148,7 +152,7 @@ class Group:
                 leased = await self._known_elsewhere(leased)
         except BaseException:
             # Also whoever gave up waiting gets nothing.
-            self._give_back(leased)
+            self.give_back(leased)
             raise
         return self._by_lane(leased) if len(leased) > 1 else leased
 
@@ -187,9 +191,9 @@ class Group:
 
     async def _known_elsewhere(self, leased: list[Leased]) -> list[Leased]:
         """Of a replicated partition nothing is handed out before those who may lead it next know of the lease."""
-        unknown: set[Deliveries] = set()
+        unknown: list[Deliveries] = []
         failure: PenstockError | None = None
-        partitions = {groups for groups, _ in leased}
+        partitions = dict.fromkeys(groups for groups, _ in leased)
         for groups in partitions:
             # All of them at once. What is wrong with one is heard by whoever waits for it.
             with suppress(PenstockError):
@@ -199,9 +203,9 @@ class Group:
                 await groups.flushed()
             except PenstockError as error:
                 # Not the leader any more, mostly. What others know of is handed out.
-                unknown.add(groups)
+                unknown.append(groups)
                 failure = error
-        self._give_back([one for one in leased if one.groups in unknown])
+        self.give_back([one for one in leased if one.groups in unknown])
         # That may have taken longer than a lease lasts: what it held may be somebody else's by now.
         known = [one for one in leased if one.groups not in unknown and self._is_leased(one)]
         if failure is not None and not known:
@@ -211,7 +215,7 @@ class Group:
     def _is_leased(self, one: Leased) -> bool:
         return one.groups.has(self.name) and one.handed.receipt.lease in one.groups.state(self.name).leases
 
-    def _give_back(self, leased: list[Leased]) -> None:
+    def give_back(self, leased: list[Leased]) -> None:
         for groups, (receipt, _) in leased:
             with suppress(PenstockError):
                 groups.give_back(self.name, receipt.lease, receipt.offsets)
@@ -264,13 +268,14 @@ class Group:
         if delay_us is not None and not (is_int(delay_us) and 0 <= delay_us <= self.topic.settings.max_delay_us):
             longest = duration_text(self.topic.settings.max_delay_us)
             raise InvalidInput(f"a delay is 0s to {longest} for {self.topic.name}, not {_shown(delay_us)}")
-        await self._partition(receipt).groups.nack(
+        await self._working_partition(receipt).groups.nack(
             self.name, receipt.lease, receipt.offsets, reason=_checked_reason(reason), delay_us=delay_us
         )
 
     async def reject(self, receipt: Receipt, reason: str) -> None:
         """Never to be tried again: a dead letter at once."""
-        await self._partition(receipt).groups.reject(self.name, receipt.lease, receipt.offsets, _checked_reason(reason))
+        groups = self._working_partition(receipt).groups
+        await groups.reject(self.name, receipt.lease, receipt.offsets, _checked_reason(reason))
 
     async def release(self, receipt: Receipt) -> None:
         """Given back unseen: ready at once, and this delivery does not count."""
@@ -304,6 +309,12 @@ class Group:
         found = [self._position(self.topic.partition(number), to, time_us, offset) for number in numbers]
         for number, position in zip(numbers, found, strict=True):
             part = self.topic.partition(number)
+            end = part.groups.state(self.name).end if part.groups.has_started(self.name) else None
+            if end is not None:
+                # A replay has its end, wherever in it the group is moved. Retention may have deleted all of it.
+                last = max(end, part.messages.start_offset)
+                await self.replay(number, min(position, last), last)
+                continue
             await part.groups.start(self.name, position)
             part.groups.configure(self.name, self.settings, self.policy)
 
@@ -311,7 +322,9 @@ class Group:
         start, end = partition.messages.start_offset, partition.reading.visible_offset
         if offset is not None:
             if not is_int(offset) or not start <= offset <= end:
-                raise OffsetOutOfRange(f"offset {offset!r} is not within {start} to {end}", start=start, end=end)
+                raise OffsetOutOfRange(
+                    f"{self.topic.name} has offsets {start} to {end}, not {offset!r}", start=start, end=end
+                )
             return offset
         if time_us is not None:
             check_time(time_us)
@@ -320,7 +333,7 @@ class Group:
             raise InvalidInput(f"seek to earliest or latest, not {to!r}")
         return start if to == "earliest" else end
 
-    async def replay(self, partition: int, first: int, last: int, *, delays: bool = False) -> None:
+    async def replay(self, partition: int, first: int, last: int, *, delays: Delays | None = None) -> None:
         """The group gets the messages of [first, last) of this partition, and nothing else.
 
         With `delays`, those that were published with a delay are held back for as long as they were then.
@@ -333,34 +346,39 @@ class Group:
             )
         messages = BitMap64(range(first, last)) - part.groups.delays.cancelled
         now = self._clock.now_us()
-        events: list[GroupEvent] = [Started(self.name, last, pack(messages), last, part.groups.made_us(self.name))]
+        origin = part.groups.origin(self.name)
+        events: list[GroupEvent] = [Started(self.name, last, pack(messages), last, *origin)]
         # What is not due yet comes when it is, here as everywhere.
         messages -= part.groups.delays.pending
-        if delays and messages:
-            for due_us, offsets in _delays_in(part, messages):
-                events.append(Deferred(self.name, pack(offsets), now + due_us))
+        for delay_us, delayed in sorted((delays or {}).items()):
+            if offsets := delayed & messages:
+                events.append(Deferred(self.name, pack(offsets), now + delay_us))
                 messages -= offsets
         if messages:
             events.append(Deferred(self.name, pack(messages), now))
         await part.groups.record(events)
         part.groups.configure(self.name, self.settings, self.policy)
 
-    async def start_replay(self, number: int) -> None:
-        """In one of the partitions that the replay is of."""
+    async def start_replay(self, number: int, delays: Delays | None = None) -> None:
+        """In one of the partitions that the replay is of. Without the `delays` of its messages, they are read here."""
         assert self._replay is not None
         # Retention may have been faster.
         start = self.topic.partition(number).messages.start_offset
         first, last = (max(bound, start) for bound in self._replay.ranges[number])
-        await self.replay(number, first, last, delays=self._replay.delays)
+        if delays is None and self._replay.delays:
+            delays = {}
+            for _ in find_delays(self.topic.partition(number), first, last, delays):
+                pass
+        await self.replay(number, first, last, delays=delays)
 
     def lag(self) -> list[int]:
-        """Messages not done, for each partition."""
+        """Messages in the log that are not done, for each partition."""
         lags = []
         for partition in self.topic.partitions:
-            end, holes = partition.reading.visible_offset, partition.reading.holes
             if partition.groups.has(self.name):
-                lags.append(partition.groups.state(self.name).lag(end, holes))
+                lags.append(partition.lag(partition.groups.state(self.name)))
             else:
+                end = partition.reading.visible_offset
                 first = min(self._first_offset(partition), end)
                 lags.append(partition.reading.count(first, end))
         return lags
@@ -388,7 +406,11 @@ class Group:
                 await part.groups.unpark(self.name, [token])
                 released += 1
         if not released:
-            raise NotFound(f"{'the partition' if key is None else 'that key'} is not parked for group {self.name}")
+            parked = "the partition" if key is None else "that key"
+            raise NotFound(
+                f"{parked} is not parked for group {self.name}. See what is: penstock group parked {self.name} "
+                f"{self.topic.name}"
+            )
         return released
 
     # --- helpers -----------------------------------------------------------------------------------------
@@ -400,7 +422,7 @@ class Group:
 
     async def _started(self, number: int) -> Partition:
         partition = self.topic.partition(number)
-        if not partition.groups.has(self.name):
+        if not partition.groups.has_started(self.name):
             if self._replay is not None and number < len(self._replay.ranges):
                 # A crash or a full queue has kept the replay from being started here.
                 await self.start_replay(number)
@@ -426,6 +448,13 @@ class Group:
             raise InvalidInput(f"a receipt has a partition, a lease and a set of offsets, not {receipt!r}")
         return self.topic.partition(receipt.partition)
 
+    def _working_partition(self, receipt: Receipt) -> Partition:
+        """For answers that depend on the group's settings. A leader serves a partition before it has looked at all its
+        groups (`Upkeep.take_up_one`)."""
+        partition = self._partition(receipt)
+        self.configure_here(receipt.partition)
+        return partition
+
     def _visibility(self, visibility_us: int | None) -> int:
         visibility = self.settings.visibility_us if visibility_us is None else visibility_us
         if not is_int(visibility) or not 1 <= visibility <= VISIBILITY_US_MAX:
@@ -434,16 +463,18 @@ class Group:
         return visibility
 
 
-def _delays_in(partition: Partition, messages: BitMap64) -> list[tuple[int, BitMap64]]:
-    """How long each delayed one of these was held back, counted from its publishing."""
-    by_delay: dict[int, BitMap64] = {}
+def find_delays(partition: Partition, first: int, last: int, found: Delays) -> Iterator[None]:
+    """How long each delayed one of the messages of [first, last) was held back, counted from its publishing: added to
+    `found`. For `Work.scan`, with None for each batch."""
+    messages = BitMap64()
+    messages.add_range(first, last)
     for offsets, batch, times in partition.reading.timed_batches(messages):
         if batch.deliver_at is not None:
             # In steps, upwards: a row of the log for each, and not for each message.
             delays = -(-(batch.deliver_at - times) // _DELAY_STEP_US) * _DELAY_STEP_US
             for delay in set(delays[delays > 0].tolist()):
-                by_delay.setdefault(delay, BitMap64()).update(bitmap_of(offsets[delays == delay]) & messages)
-    return sorted((delay, offsets) for delay, offsets in by_delay.items() if offsets)
+                found.setdefault(delay, BitMap64()).update(bitmap_of(offsets[delays == delay]) & messages)
+        yield None
 
 
 def _shown(us: object) -> str:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.broker.catalog import Catalog, GroupRecord
+from penstock.broker.deliveries import Deliveries
+from penstock.broker.events import Origin
 from penstock.broker.group import Group
+from penstock.broker.journal import ROOM_S
 from penstock.broker.membership import Consumers
 from penstock.broker.names import check_name
 from penstock.broker.settings import GroupSettings
 from penstock.broker.topics import Topics
 from penstock.broker.work import Work
 from penstock.clock import Clock
-from penstock.errors import InvalidSetting, PenstockError, SettingsConflict
-from penstock.limits import Limits
+from penstock.errors import DiskFull, InvalidSetting, Overloaded, PenstockError, SettingsConflict
+from penstock.limits import Limits, check_count
 from penstock.storage.commit import Committed
 
 
@@ -70,20 +72,40 @@ class Groups:
             if any(partition.groups.has(name) for partition in topic.partitions)
         )
 
+    def topics_of_each(self, names: Collection[str]) -> Iterator[tuple[str, str] | None]:
+        """Pairs of a group and a topic that it has asked for messages of, by topic; with None for each partition."""
+        wanted = frozenset(names)
+        for topic in sorted(self._topics.open):
+            found: set[str] = set()
+            on_topic = self._topics.open.get(topic)
+            for partition in () if on_topic is None else on_topic.partitions:
+                found |= partition.groups.common(wanted)
+                yield None
+            for group in found:
+                yield group, topic
+
     # --- changes -----------------------------------------------------------------------------------------
 
-    async def create(self, name: str, settings: GroupSettings | None) -> GroupRecord:
+    async def create(self, name: str, settings: GroupSettings | None, owner: str = "") -> GroupRecord:
         check_name("group", name)
         if settings is not None and not isinstance(settings, GroupSettings):
             raise InvalidSetting(f"settings of a group are GroupSettings, not {type(settings).__name__}")
         known = self.known(name, settings)
-        return known if known is not None else await self._work.alone(self._create(name, settings))
+        return known if known is not None else await self._work.alone(self._create(name, settings, owner))
 
-    async def _create(self, name: str, settings: GroupSettings | None) -> GroupRecord:
+    async def _create(self, name: str, settings: GroupSettings | None, owner: str) -> GroupRecord:
         known = self.known(name, settings)
         if known is not None:
             return known
-        return await self._work.on_a_thread(partial(self._catalog.put_group, name, settings or GroupSettings()))
+        self.check_count()
+        return await self._catalog.carry_out(
+            self._work.on_a_thread, Catalog.put_group, name, settings or GroupSettings(), owner=owner
+        )
+
+    def check_count(self) -> None:
+        """LimitReached if another group may not be created."""
+        count = len(self._catalog.group_names)
+        check_count("groups_max", count, self._limits, "groups", "penstock group delete NAME")
 
     def known(self, name: str, settings: GroupSettings | None) -> GroupRecord | None:
         """If it is there; it must have these settings then."""
@@ -94,12 +116,12 @@ class Groups:
             raise _conflict(record, settings)
         return record
 
-    async def ensure(self, name: str, given: Mapping[str, Any]) -> GroupRecord:
+    async def ensure(self, name: str, given: Mapping[str, Any], owner: str = "") -> GroupRecord:
         self.check_held(given)
         if self._catalog.has_group(name):
             record = self._catalog.group(name)
             return await self.create(name, record.settings.changed(**given))
-        return await self.create(name, GroupSettings().changed(**given))
+        return await self.create(name, GroupSettings().changed(**given), owner)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> GroupRecord:
         return await self._work.alone(self._change(name, changes))
@@ -110,7 +132,7 @@ class Groups:
         settings = old.changed(**changes)
         if (settings.lanes == "none") != (old.lanes == "none"):
             raise InvalidSetting("a group that ignores lanes can't begin to mind them", setting="lanes")
-        record = await self._work.on_a_thread(partial(self._catalog.put_group, name, settings))
+        record = await self._catalog.carry_out(self._work.on_a_thread, Catalog.put_group, name, settings)
         if settings.assignment != old.assignment:
             self._consumers.forget(name)
         for (group, _), on_topic in self._on_topics.items():
@@ -127,7 +149,7 @@ class Groups:
         """By whoever is changing the catalog already. In a cluster, whoever wants to know waits for other nodes, and
         nobody's change waits for them meanwhile; otherwise it is on disk before another of that name is made."""
         self._catalog.group(name)
-        await self._work.on_a_thread(partial(self._catalog.delete_group, name))
+        await self._catalog.carry_out(self._work.on_a_thread, Catalog.delete_group, name)
         self._consumers.forget(name)
         dropping = asyncio.ensure_future(self.drop(name))
         if not self._topics.is_replicated:
@@ -137,11 +159,17 @@ class Groups:
     def drop(self, name: str) -> Coroutine[Any, Any, None]:
         """What it has done, everywhere, and at once: another one of that name may begin. Awaited, it is on disk."""
         self.forget(group=name)
-        written: list[asyncio.Future[Committed]] = []
+        written: list[Awaitable[Committed | None]] = []
         failed: PenstockError | None = None
         for partition in self._topics.partitions:
             try:
                 drop = partition.groups.drop(name)
+            except (Overloaded, DiskFull):
+                # Later, and not by the caller: the catalog does not have the group any more, so a repetition would fail
+                # with GroupNotFound, and the next group of that name would go on where this one ended.
+                written.append(
+                    asyncio.ensure_future(drop_later(partition.groups, name, partition.groups.state(name).origin))
+                )
             except PenstockError as error:
                 failed = error
             else:
@@ -180,7 +208,24 @@ class Groups:
         return settings.changed(max_in_flight=self._limits.unacked_max)
 
 
-async def _all_of(written: Sequence[asyncio.Future[Committed]], failed: PenstockError | None) -> None:
+async def drop_later(groups: Deliveries, name: str, origin: Origin) -> None:
+    """Drop the group of that origin as soon as the disk and the queue of the deliveries log have room, unless another
+    group of that name has started by then."""
+    while groups.has(name) and groups.state(name).origin == origin:
+        try:
+            drop = groups.drop(name)
+        except Overloaded:
+            await groups.settled()
+            continue
+        except DiskFull:
+            await asyncio.sleep(ROOM_S)
+            continue
+        if drop is not None:
+            await drop
+        return
+
+
+async def _all_of(written: Sequence[Awaitable[Committed | None]], failed: PenstockError | None) -> None:
     for outcome in await asyncio.gather(*written, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

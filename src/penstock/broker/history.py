@@ -13,7 +13,7 @@ from penstock.broker.membership import Consumers
 from penstock.broker.names import check_name
 from penstock.broker.topics import Topics
 from penstock.broker.work import Work
-from penstock.clock import Clock
+from penstock.clock import Clock, Instant
 from penstock.message import Message
 
 
@@ -35,20 +35,30 @@ class History:
     async def trace(self, identity: MessageId) -> tracing.Trace:
         identity = MessageId.checked(identity)
         topic = self._topics.topic(identity.topic)
-        await topic.partition(identity.partition).groups.flushed()
-        return await self._work.on_a_thread(partial(tracing.trace, topic, identity))
+        partition = topic.partition(identity.partition)
+        await partition.groups.flushed()
+        stored = await self._work.on_a_reading_thread(partial(partition.reading.message, identity.offset))
+        story = await self._work.scan(tracing.story(partition, identity, stored.append_time))
+        return tracing.trace(topic, identity, stored, story)
 
     async def why(self, identity: MessageId, group: str) -> tracing.Why:
         check_name("group", group)
         identity = MessageId.checked(identity)
         topic = self._topics.topic(identity.topic)
-        await topic.partition(identity.partition).groups.flushed()
+        partition = topic.partition(identity.partition)
+        await partition.groups.flushed()
         is_there = self._catalog.has_group(group)
         members = self._consumers.of(group)
         owner = None
         if members is not None:
             owner = members.owner(Part(identity.topic, identity.partition)) or next(iter(members.names()), None)
-        return tracing.why(topic, identity, group, now_us=self._clock.now_us(), owner=owner, is_started=is_there)
+        found = tracing.why(topic, identity, group, now=Instant.of(self._clock), owner=owner, is_started=is_there)
+        if found is not None:
+            return found
+        start = partition.groups.state(group).start
+        stored = await self._work.on_a_reading_thread(partial(partition.reading.message, identity.offset))
+        story = await self._work.scan(tracing.story(partition, identity, stored.append_time))
+        return tracing.how_done(story, identity, group, start)
 
     async def state_at(self, group: str, topic: str, time_us: int) -> list[tracing.StateAt]:
         check_name("group", group)
@@ -56,4 +66,4 @@ class History:
         check_time(time_us)
         for partition in on_topic.partitions:
             await partition.groups.flushed()
-        return await self._work.on_a_thread(partial(tracing.state_at, on_topic, group, time_us))
+        return await self._work.scan(tracing.states_at(on_topic, group, time_us))

@@ -7,25 +7,33 @@ waits for the disk, is up to `Disk`; the loop hears of a whole group of commits 
 
 Of a log that is replicated, `wrote` hears what is on disk here, and callers are told only once `committed` says that it
 is wherever it has to be; those who want to know no more than that it is here ask for `on_disk`.
+
+Chained rows wait for a full disk to have room, and are written then, in their order. Their callers receive NotCommitted
+at once: the rows are decided, and lost only if the process ends before there is room.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from penstock.broker.disk import Disk, Synced
 from penstock.clock import Clock
-from penstock.errors import LeadershipLost, LogClosed, PenstockError
+from penstock.errors import DiskFull, LeadershipLost, LogClosed, NotCommitted, PenstockError
 from penstock.frame import Frame
 from penstock.limits import DEFAULT_LIMITS, Limits
 from penstock.message import Message
 from penstock.storage.commit import Committed, GroupCommit, Outcome
 from penstock.storage.log import Log
 
+log = logging.getLogger("penstock.broker")
+
 _Waiter = asyncio.Future[Committed]
 _Outcomes = Sequence[tuple[_Waiter | None, Outcome]]
+# Between two attempts to write to a full disk.
+ROOM_S = 0.5
 
 
 class Journal:
@@ -66,8 +74,18 @@ class Journal:
         self._has_resigned = False
         # By who waits until it is committed: who is told as soon as it is on disk here.
         self._early: dict[_Waiter, _Waiter] = {}
+        # Why rows wait for room on the disk; None if they do not.
+        self.no_room: DiskFull | None = None
+        self._trying_again: asyncio.TimerHandle | None = None
         self._commits: GroupCommit[_Waiter | None] = GroupCommit(
-            log, clock=clock, run=self._run, tell=self._tell, took=disk.took, limits=limits, is_chained=is_chained
+            log,
+            clock=clock,
+            run=self._run,
+            tell=self._tell,
+            took=disk.took,
+            limits=limits,
+            is_chained=is_chained,
+            no_room=self._tell_no_room if is_chained else None,
         )
 
     def commit(self, item: Frame | Message) -> _Waiter:
@@ -83,6 +101,8 @@ class Journal:
         log = self._log
         is_synced = log.sync_within_us is None
         if self._disk.under_way or not self._disk.may_be_kept_waiting(1, len(frame.data), is_synced):
+            return None
+        if not log.is_open:
             return None
         if self._wrote is not None:
             # Others must have it, too, before anybody is told.
@@ -134,8 +154,9 @@ class Journal:
         return self._commits.waiting[0] > 0
 
     async def settled(self) -> None:
-        """What was handed in so far is on disk, or has failed; also that which nobody waits for any more."""
-        if self._settled < self._handed_in:
+        """What was handed in so far is on disk, has failed, or waits for room; also that which nobody waits for any
+        more."""
+        if self._settled < self._handed_in and self.no_room is None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append((self._handed_in, waiter))
             await waiter
@@ -148,7 +169,8 @@ class Journal:
             self._disk.submit(write)
 
     def _may_write_now(self) -> bool:
-        return self._disk.may_be_kept_waiting(*self._commits.waiting, self._log.sync_within_us is None)
+        is_synced = self._log.sync_within_us is None
+        return self._log.is_open and self._disk.may_be_kept_waiting(*self._commits.waiting, is_synced)
 
     def _may_sync_soon(self) -> bool:
         return self._disk.may_sync_soon(self._log, self._commits.waiting[1])
@@ -191,7 +213,34 @@ class Journal:
         else:
             self._loop.call_soon_threadsafe(self._written, outcomes, self._log.synced_offset)
 
+    def _tell_no_room(self, error: DiskFull) -> None:
+        if self._is_at_it:
+            self._wait_for_room(error)
+        else:
+            self._loop.call_soon_threadsafe(self._wait_for_room, error)
+
+    def _wait_for_room(self, error: DiskFull) -> None:
+        if self.no_room is None:
+            log.warning("acknowledgements and other changes wait for room on the disk: %s", error.message)
+        self.no_room = error
+        self._trying_again = self._loop.call_later(ROOM_S, self._commits.retry)
+        late = NotCommitted(
+            f"it is decided, and written as soon as there is room on the disk: {error.message}", **error.details
+        )
+        for waiter in self._commits.tokens():
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(late.again())
+                waiter.exception()
+        self._wake_settled(self._handed_in)
+
+    def end_wait(self, error: PenstockError) -> None:
+        """Wait for room no longer: rows that do fail with `error`."""
+        if self._trying_again is not None:
+            self._trying_again.cancel()
+        self._commits.end_wait(error)
+
     def _written(self, outcomes: _Outcomes, end_offset: int) -> None:
+        self.no_room = None
         self._disk.under_way -= len(outcomes)
         if self._wrote is None:
             self._resolve(outcomes)
@@ -243,6 +292,7 @@ class Journal:
         """
         self._has_resigned = True
         lost = LeadershipLost("this node does not lead the partition any more; it may have been stored, or not")
+        self.end_wait(lost)
         while self._held:
             _, outcomes = self._held.popleft()
             told = [(waiter, one if isinstance(one, PenstockError) else lost.again()) for waiter, one in outcomes]
@@ -254,19 +304,22 @@ class Journal:
         for waiter, outcome in outcomes:
             if isinstance(outcome, PenstockError):
                 self._failed(outcome)
-                if waiter is not None and not waiter.cancelled():
+                if waiter is not None and not waiter.done():
                     waiter.set_exception(outcome)
                     # It has been told, to `failed`, even if nobody looks at it any more.
                     waiter.exception()
-            elif waiter is not None and not waiter.cancelled():
+            elif waiter is not None and not waiter.done():
                 # A caller that gave up waiting: its frame is written all the same.
                 waiter.set_result(outcome)
         self._settled += len(outcomes)
-        while self._waiting and self._waiting[0][0] <= self._settled:
+        self._wake_settled(self._settled)
+        self._after()
+
+    def _wake_settled(self, settled: int) -> None:
+        while self._waiting and self._waiting[0][0] <= settled:
             _, waiting = self._waiting.pop(0)
             if not waiting.done():
                 waiting.set_result(None)
-        self._after()
 
     def _after(self) -> None:
         """More has been written."""

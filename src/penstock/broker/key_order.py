@@ -127,11 +127,11 @@ class _Queues:
             return []
         found = self._head_offsets & offsets
         self._head_offsets -= found
-        return [self.heads.pop(head) for head in found]
+        return [self.heads.pop(head) for head in found.to_array()]
 
     def heads_in(self, offsets: BitMap64) -> set[int]:
         """Their keys."""
-        return {self.heads[head] for head in self._head_offsets & offsets}
+        return {self.heads[head] for head in (self._head_offsets & offsets).to_array()}
 
     def next_of(self, heads: BitMap64, count: int) -> BitMap64:
         """Up to `count` of those that come next in the queues of those of these that are heads."""
@@ -281,12 +281,12 @@ class KeyOrder(Order):
 
     def _wait(self, offsets: BitMap64, hashes: Hashes) -> None:
         keys = hashes.tolist()
-        self._waiting.update(zip(offsets, keys, strict=True))
+        self._waiting.update(zip(offsets.to_array(), keys, strict=True))
         self._waiting_keys.update(keys)
         self._marks.mark(hashes, _WAITING)
 
     def due(self, offsets: BitMap64) -> None:
-        keys = [self._waiting.pop(offset) for offset in offsets]
+        keys = [self._waiting.pop(offset) for offset in offsets.to_array()]
         self._waiting_keys.subtract(keys)
         finished = [key for key in set(keys) if not self._waiting_keys[key]]
         for key in finished:
@@ -299,7 +299,7 @@ class KeyOrder(Order):
         found = BitMap64()
         for _, in_lane in self.by_lane(offsets):
             first: dict[int, int] = {}
-            for offset, key in zip(in_lane, held.hashes_of(in_lane).tolist(), strict=True):
+            for offset, key in zip(in_lane.to_array(), held.hashes_of(in_lane).tolist(), strict=True):
                 first.setdefault(key, offset)
             first.pop(NO_KEY, None)
             same = np.isin(held.hashes, np.fromiter(first, np.uint64, len(first)))

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from pyroaring import BitMap64
 
 from penstock.batch import Batch
-from penstock.broker.offsets import Ints, bitmap_of
+from penstock.broker.offsets import Ints, below, bitmap_of
 from penstock.message import Priority
 
 LanesPolicy = Literal["strict", "weighted", "none"]
@@ -40,10 +40,16 @@ class Lanes:
         if priority:
             (self.high if priority > 0 else self.low).add(offset)
 
-    def forget_below(self, offset: int) -> None:
+    def forget(self, below: int, removed: BitMap64) -> None:
+        """Messages that are no longer in the log, and that every group is done with."""
         for lane in (self.high, self.low):
-            if lane and lane.min() < offset:
-                lane.remove_range(0, offset)
+            if lane and lane.min() < below:
+                lane.remove_range(0, below)
+            lane -= removed
+
+    def truncate(self, offset: int) -> None:
+        """Forget messages at `offset` and above."""
+        self.high, self.low = below(self.high, offset), below(self.low, offset)
 
     @property
     def is_plain(self) -> bool:

@@ -115,11 +115,11 @@ class Leasing:
         # Of the lanes that take part in the lease that is being decided; None if they are not weighted.
         self._weights: dict[Priority, float] | None = None
 
-    def has_nothing(self, end: int, now_us: int) -> bool:
+    def has_nothing(self, end: int, monotonic_us: int) -> bool:
         """Surely nothing to lease or to do below `end`, told without a closer look; False says nothing."""
         if self._delays.pending or not (self._policy == "none" or self._lanes.is_plain):
             return False
-        return self._delivery.is_through(end) and not self._delivery.has_returned(now_us)
+        return self._delivery.is_through(end) and not self._delivery.has_returned(monotonic_us)
 
     # --- choose ------------------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ Some rows somebody waits for: an acknowledgement is told when it is on disk. Oth
 forgets only means that its messages are delivered again. Those are held back for a moment and written with whatever
 comes next, so that tracing costs no sync of its own.
 
-If a row can't be written, memory is ahead of the disk and nobody may build on it: nothing is written any more, and the
-next start reads the truth.
+If the disk is full, rows wait for room in their order, and no further one is accepted until they are written: see
+`Journal`. If a row can't be written for another reason, memory is ahead of the disk and nobody may build on it: nothing
+is written any more, and the next start reads the truth.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from penstock.broker.disk import Disk
 from penstock.broker.events import AnyEvent, to_message, to_messages
 from penstock.broker.journal import Journal
 from penstock.clock import Clock
-from penstock.errors import ClusterError, Fatal, LeadershipLost, LogClosed, LogFollows, Overloaded, PenstockError
+from penstock.errors import (
+    ClusterError,
+    DiskFull,
+    Fatal,
+    LeadershipLost,
+    LogClosed,
+    LogFollows,
+    Overloaded,
+    PenstockError,
+)
 from penstock.frame import Frame
 from penstock.limits import MIB, Limits
 from penstock.message import Message
@@ -61,9 +71,20 @@ class Ledger:
     def is_stopped(self) -> bool:
         return self._stopped is not None
 
+    @property
+    def lacks_room(self) -> bool:
+        """Rows wait for room on the disk."""
+        return self.journal.no_room is not None
+
     def check(self) -> None:
         if self._stopped is not None:
             raise self._stopped.again()
+        if self.journal.no_room is not None:
+            raise self.journal.no_room.again()
+
+    def end_wait(self) -> None:
+        """Before the end: rows that wait for room on the disk fail."""
+        self.journal.end_wait(self.journal.no_room or DiskFull("there is no room on the disk"))
 
     def write(self, events: Sequence[AnyEvent], now_us: int) -> asyncio.Future[Committed]:
         """One row, done when it is on disk. If this raises, it will never be, and must not be applied."""
@@ -137,6 +158,9 @@ class Ledger:
 
     def _stop(self, error: PenstockError) -> None:
         """A row could not be written: what was applied is not what is on disk."""
+        if isinstance(self._stopped, LeadershipLost):
+            # What becomes of rows after that is not told.
+            return
         # Nothing is wrong with a log that was closed, or is led by another node now; whoever asks it hears so.
         kind = type(error) if isinstance(error, LogClosed | ClusterError | LogFollows) else Fatal
         self._stopped = kind(f"what happened to messages could not be written: {error.message}", **error.details)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 from penstock.broker.delivery import Failure
 from penstock.broker.ids import MessageId
+from penstock.broker.names import check_name
 from penstock.decoding import convert, json_decoder
 from penstock.errors import InvalidInput
-from penstock.limits import KIB, Limits
+from penstock.limits import KIB
 from penstock.message import Message
 
 HEADER = "penstock-dead-letter"
@@ -19,11 +19,16 @@ _OBITUARY_BYTES_MAX = 64 * KIB
 
 
 class Obituary(msgspec.Struct, frozen=True):
-    """What the header of a dead letter says."""
+    """What the header of a dead letter says.
+
+    `topic_id`, `epoch` (the leader epoch of the message) and the group's `Origin` tell the message and the group from
+    later ones that reuse the topic's name, the offset (after an unclean election) or the group's name. Letters that an
+    older build wrote lack them.
+    """
 
     topic: str
-    partition: int
-    offset: int
+    partition: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    offset: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     group: str
     round: int
     reason: str
@@ -31,6 +36,10 @@ class Obituary(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...]
     published_us: int
     priority: Annotated[int, msgspec.Meta(ge=-1, le=1)] = 0
+    topic_id: str = ""
+    epoch: int = 0
+    group_made_us: int = 0
+    group_generation: int = 0
 
     @property
     def identity(self) -> tuple[str, int, int, int]:
@@ -78,6 +87,10 @@ def check_where(where: object) -> None:
         raise InvalidInput(f"{field.name}: {error}") from error
     if where.key is not None and not isinstance(where.key, bytes):
         raise InvalidInput(f"a key is bytes, not {type(where.key).__name__}")
+    if where.group is not None:
+        check_name("group", where.group)
+    for identity in where.ids or ():
+        MessageId.parse(identity)
 
 
 def original(letter: DeadLetter) -> MessageId:
@@ -110,16 +123,6 @@ def obituary_of(letter: Message) -> Obituary | None:
 def plain_headers(message: Message) -> tuple[tuple[str, bytes], ...]:
     """Those of the message itself."""
     return tuple(header for header in message.headers if header[0] != HEADER)
-
-
-def limits_for_letters(limits: Limits) -> Limits:
-    """A dead letter carries one more header than its message was allowed to have."""
-    return replace(
-        limits,
-        headers_max=limits.headers_max + 1,
-        header_bytes_max=limits.header_bytes_max + _OBITUARY_BYTES_MAX,
-        message_bytes_max=limits.message_bytes_max + _OBITUARY_BYTES_MAX,
-    )
 
 
 def _encoded(obituary: Obituary) -> bytes:

@@ -18,7 +18,7 @@ nothing else has an owner (`shared`: nothing has). `check` says so in code.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -31,7 +31,7 @@ HISTORY_MAX = 1_000
 
 
 class Change(NamedTuple):
-    """A partition changed hands."""
+    """A partition changed hands, at a time of the monotonic clock, as all times here."""
 
     time_us: int
     generation: int
@@ -67,6 +67,13 @@ class Members:
         self._owners: dict[Part, str] = {}
 
     # --- what there is -----------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        return len(self._members)
+
+    def has(self, name: str) -> bool:
+        return name in self._members
 
     def names(self) -> list[str]:
         return sorted(name for name, member in self._members.items() if member.joined)
@@ -145,17 +152,17 @@ class Members:
         known.turns += 1
         return known.turns - 1
 
-    def leave(self, member: str, now_us: int) -> list[Change]:
-        """Nothing happens if it is gone already."""
-        return self._remove([member], now_us, f"left {member}") if member in self._members else []
+    def leave(self, members: Iterable[str], now_us: int) -> list[Change]:
+        """Assigns once, however many leave. Nothing happens to those that are gone already."""
+        leaving = [member for member in members if member in self._members]
+        return self._remove(leaving, now_us, f"left {leaving[0]}{_others(leaving)}") if leaving else []
 
     def expire(self, now_us: int) -> list[Change]:
         """Gives away what belonged to members that were silent for too long."""
         silent = sorted(name for name, member in self._members.items() if member.is_silent(now_us))
         if not silent:
             return []
-        others = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
-        return self._remove(silent, now_us, f"session of {silent[0]}{others} ran out")
+        return self._remove(silent, now_us, f"session of {silent[0]}{_others(silent)} ran out")
 
     def partitions_changed(self, partitions: Mapping[str, int], now_us: int) -> list[Change]:
         """Of the topics named; one with 0 partitions is gone."""
@@ -225,3 +232,7 @@ class Members:
         assert self._owners.keys() == (parts if self.mode == "sticky" else set()), "a partition without an owner"
         for part, owner in self._owners.items():
             assert part.topic in self._members[owner].topics, "an owner who does not subscribe"
+
+
+def _others(names: Sequence[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

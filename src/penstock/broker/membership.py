@@ -7,13 +7,16 @@ and a leased message keeps its key, or its partition, to itself whoever asks (`o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from penstock.broker.assignor import Part
+from penstock.broker.joins import Joins
 from penstock.broker.members import Change, Members
 from penstock.broker.settings import GroupSettings
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
-from penstock.errors import MemberNotFound, TopicNotFound
+from penstock.errors import DiskFull, MemberNotFound, TopicNotFound
+from penstock.limits import DEFAULT_LIMITS, check_count
 
 
 class Consumers:
@@ -22,7 +25,9 @@ class Consumers:
     def __init__(self, topics: Mapping[str, Topic], clock: Clock) -> None:
         self._topics = topics
         self._clock = clock
+        self.limits = DEFAULT_LIMITS
         self._groups: dict[str, Members] = {}
+        self.joins = Joins()
 
     def of(self, group: str) -> Members | None:
         return self._groups.get(group)
@@ -35,9 +40,12 @@ class Consumers:
         members = self._groups.get(group)
         if members is None:
             members = self._groups[group] = self._restored(group, settings)
+        if not members.has(member):
+            count = sum(each.count for each in self._groups.values())
+            check_count("members_max", count, self.limits, "members of groups", "stop consumers")
         partitions = {name: self._on(name).count for name in subscribed}
         before = members.generation
-        changes = members.join(member, subscribed, partitions, self._clock.now_us(), session_us)
+        changes = members.join(member, subscribed, partitions, self._clock.monotonic_us(), session_us)
         self._write(group, changes)
         if members.generation != before:
             # Also in a shared group, where no partition changes hands.
@@ -47,7 +55,7 @@ class Consumers:
     def _restored(self, group: str, settings: GroupSettings) -> Members:
         """Who had what before a restart, and may come back for it."""
         members = Members(mode=settings.assignment)
-        now = self._clock.now_us()
+        now = self._clock.monotonic_us()
         known, partitions = [], {}
         for name, topic in self._topics.items():
             partitions[name] = topic.count
@@ -60,26 +68,26 @@ class Consumers:
         return members
 
     def heartbeat(self, group: str, member: str) -> None:
-        self._known(group).heartbeat(member, self._clock.now_us())
+        self._known(group).heartbeat(member, self._clock.monotonic_us())
 
     def next_turn(self, group: str, member: str) -> int:
         """How often it has asked: each time it begins with another topic. To ask is a sign of life."""
         members = self._known(group)
-        members.heartbeat(member, self._clock.now_us())
+        members.heartbeat(member, self._clock.monotonic_us())
         return members.next_turn(member)
 
-    def leave(self, group: str, settings: GroupSettings, member: str) -> None:
+    def leave(self, group: str, settings: GroupSettings, leaving: Iterable[str]) -> None:
         members = self._groups.get(group)
         if members is None:
             members = self._groups[group] = self._restored(group, settings)
-        self._write(group, members.leave(member, self._clock.now_us()))
+        self._write(group, members.leave(leaving, self._clock.monotonic_us()))
 
     def forget(self, group: str) -> None:
         self._groups.pop(group, None)
 
     def tick(self) -> None:
         for group, members in self._groups.items():
-            self._write(group, members.expire(self._clock.now_us()))
+            self._write(group, members.expire(self._clock.monotonic_us()))
 
     def next_due(self, group: str) -> int | None:
         members = self._groups.get(group)
@@ -88,13 +96,13 @@ class Consumers:
     def topic_changed(self, topic: str, partitions: int) -> None:
         """0 if it is gone."""
         for group, members in self._groups.items():
-            self._write(group, members.partitions_changed({topic: partitions}, self._clock.now_us()))
+            self._write(group, members.partitions_changed({topic: partitions}, self._clock.monotonic_us()))
         if topic in self._topics:
             self._topics[topic].bell.ring()
 
     def leasable(self, group: str, member: str, topic: str) -> list[int]:
         """The partitions of the topic that this member may lease from now. To ask is a sign of life."""
-        members, now = self._known(group), self._clock.now_us()
+        members, now = self._known(group), self._clock.monotonic_us()
         members.heartbeat(member, now)
         numbers = range(self._on(topic).count)
         return [number for number in numbers if members.may_lease(member, Part(topic, number), now)]
@@ -103,7 +111,7 @@ class Consumers:
         try:
             return self._topics[name]
         except KeyError:
-            raise TopicNotFound(f"there is no topic {name}", topic=name) from None
+            raise TopicNotFound.named(name) from None
 
     def _known(self, group: str) -> Members:
         try:
@@ -116,9 +124,11 @@ class Consumers:
             topic = self._topics.get(change.part.topic)
             if topic is not None and change.part.number < topic.count:
                 lasting = change.new is not None and self._has_session(group, change.new)
-                topic.partition(change.part.number).groups.assign(
-                    group, change.new, change.generation, change.reason, is_lasting=lasting
-                )
+                # Without room for it on the disk it is in memory only, as after a crash that forgets it.
+                with suppress(DiskFull):
+                    topic.partition(change.part.number).groups.assign(
+                        group, change.new, change.generation, change.reason, is_lasting=lasting
+                    )
                 topic.bell.ring(group)
 
     def _has_session(self, group: str, member: str) -> bool:

@@ -13,6 +13,8 @@ from penstock.limits import NAME_LENGTH_MAX
 
 # What a topic's dead letters are in is called like the topic, with this behind it.
 DEAD_LETTERS = ".dlq"
+# The topic of the audit log (`server/audit.py`), which the broker creates.
+AUDIT = "__audit"
 _PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]*", re.ASCII)
 
 
@@ -23,7 +25,18 @@ def check_new_topic(name: object) -> str:
             f"topics whose names end in {DEAD_LETTERS} are for dead letters, and made with the first one: {name!r}",
             kind="topic",
         )
+    if name == AUDIT:
+        raise InvalidName(f"{AUDIT} has the audit log: the broker creates it (audit_topic: true)", kind="topic")
     return str(name)
+
+
+def check_publishable(topic: str) -> None:
+    """Of a topic that exists: whether clients may publish to it."""
+    if topic.endswith(DEAD_LETTERS):
+        raise InvalidName(
+            f"only the broker publishes to {topic}, which has dead letters: publish to {topic[: -len(DEAD_LETTERS)]}",
+            kind="topic",
+        )
 
 
 def check_name(kind: str, name: object) -> str:
@@ -36,6 +49,6 @@ def check_name(kind: str, name: object) -> str:
         raise InvalidName(
             f"a {kind} name is made of a-z A-Z 0-9 . _ - and does not start with a dot: {name[:50]!r}", kind=kind
         )
-    if name.startswith("__"):
+    if name.startswith("__") and not (kind == "topic" and name == AUDIT):
         raise InvalidName(f"{kind} names that start with __ are the broker's own: {name[:50]!r}", kind=kind)
     return name

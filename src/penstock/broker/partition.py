@@ -20,30 +20,39 @@ from penstock.acks import ALL
 from penstock.broker import snapshot
 from penstock.broker.bell import Bell
 from penstock.broker.commits import Commits
+from penstock.broker.delays import NOTHING_MOVED, DueTimes, LatelyDue
 from penstock.broker.deliveries import Deliveries
+from penstock.broker.delivery import Delivery
 from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.journal import Journal
-from penstock.broker.offsets import Ints
+from penstock.broker.offsets import Ints, below, bitmap_of
 from penstock.broker.reading import Reading
 from penstock.broker.recollection import SPECIAL, Committing, Recollection, Where
-from penstock.broker.settings import TopicSettings
+from penstock.broker.settings import DAY_US, TopicSettings
 from penstock.clock import Clock
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.frame import Frame, FrameFacts, Producer
 from penstock.limits import MIB, Limits
 from penstock.message import Message
 from penstock.storage.cache import SegmentCache
 from penstock.storage.commit import Committed
 from penstock.storage.compaction import compact
+from penstock.storage.epochs import epoch_at
 from penstock.storage.files import Files
 from penstock.storage.log import Log, LogSettings
 from penstock.storage.merge import merge_small_frames
+from penstock.storage.replicated import held_offsets
 from penstock.storage.retention import Retention, apply_retention
+from penstock.storage.segment import COMPACTED, Segment
 
 # Its logs, by number.
 MESSAGES, DELIVERIES = 0, 1
 _DELIVERIES_SEGMENT_BYTES = 16 * MIB
+# Compaction never deletes the last message of a key, so the deliveries log needs an end of its own.
+_COMPACTED_HISTORY_US = 7 * DAY_US
+# How long a delayed message stays at most after its time, if retention goes by bytes alone.
+_LATELY_DUE_US = 7 * DAY_US
 
 
 class Partition:
@@ -106,6 +115,12 @@ class Partition:
         # Of a replicated partition, if fewer replicas are in sync than its topic demands: how many there are and were
         # to be. Kept by whoever leads it.
         self.too_few: tuple[int, int] | None = None
+        # Of a replicated partition: has all replicas delete what lies below an offset of a log. Set by its leader.
+        self.expire: Callable[[int, int], None] | None = None
+        # Where the logs are to begin, for `expire`.
+        self._wanted_starts = [0, 0]
+        # Of each rewritten segment, by its first offset, next offset and generation: offsets without a message.
+        self._removed: dict[tuple[int, int, int], BitMap64] = {}
         self.reading.recollection = None
 
     @classmethod
@@ -183,26 +198,39 @@ class Partition:
         producer = facts.producer
         if not producer.id:
             return self._journal.commit_alone(frame)
-        if self._producers.find(producer, facts.span) is not None:
+        if self._producers.find(producer, facts.span, frame.body_crc) is not None:
             return None
         committed = self._journal.commit_alone(frame)
         if committed is not None:
-            self._producers.add(producer, facts.span, committed)
+            self._producers.add(producer, facts.span, committed, frame.body_crc)
         return committed
 
     def has_stored(self, frame: Frame) -> bool:
         """It came before, from an idempotent producer."""
-        return bool(frame.producer.id) and self._producers.find(frame.producer, frame.count) is not None
+        producer = frame.producer
+        return bool(producer.id) and self._producers.find(producer, frame.count, frame.body_crc) is not None
 
     def _store_once(self, frame: Frame, producer: Producer, acks: str) -> asyncio.Future[Committed]:
-        known = self._producers.find(producer, frame.count)
+        known = self._producers.find(producer, frame.count, frame.body_crc)
         if known is not None:
-            where, behind = known
-            return self._place_of(where if isinstance(where, Committed) else self._as_far(where, acks), behind)
+            where = known.where if isinstance(known.where, Committed) else self._as_far(known.where, acks)
+            placed = self._place_of(where, known.behind)
+            # An answer means that what was stored first is on disk, also if it is an error.
+            return self._refused(placed, producer) if known.differs else placed
         committing = self._commit(frame)
-        self._producers.add(producer, frame.count, committing)
+        self._producers.add(producer, frame.count, committing, frame.body_crc)
         committing.add_done_callback(partial(self._settle, producer))
         return self._as_far(committing, acks)
+
+    def _refused(self, placed: Committing, producer: Producer) -> Committing:
+        refused: Committing = self._loop.create_future()
+
+        def refuse(placed: Committing) -> None:
+            if not refused.done():
+                refused.set_exception(placed.exception() or self._producers.too_old(producer))
+
+        placed.add_done_callback(refuse)
+        return refused
 
     def _place_of(self, where: Where, behind: int) -> Committing:
         """It may still be on its way; whoever asks again shall not hear of it earlier than whoever asked first for the
@@ -267,21 +295,29 @@ class Partition:
         if self.messages.synced_offset < self.messages.end_offset:
             await self._loop.run_in_executor(self._disk.executor, self.messages.sync)
 
+    def lag(self, state: Delivery) -> int:
+        """Messages in the log that the group is not done with. An expired one counts until a poll passes over it."""
+        return state.lag(self.messages.start_offset, self.reading.visible_offset, self.reading.missing)
+
     # --- upkeep ------------------------------------------------------------------------------------------
 
     def protected(self) -> BitMap64:
-        """What neither retention nor compaction may take: delayed messages to come, dead letters not written yet, and
-        messages that others of their key wait for."""
+        """What neither retention nor compaction may take: delayed messages to come, dead letters not written yet,
+        messages that were redriven and are not done, and messages that others of their key wait for."""
         offsets = self.groups.delays.pending | self.groups.holding_up()
         for name in self.groups.groups:
-            offsets.update(self.groups.state(name).dying)
+            state = self.groups.state(name)
+            offsets.update(state.dying)
+            offsets |= state.brought_back()
         return offsets
 
-    def maintain(self, settings: TopicSettings, protected: Ints, until: int) -> None:
+    def maintain(
+        self, settings: TopicSettings, protected: Ints, until: int, due_times: DueTimes = NOTHING_MOVED
+    ) -> None:
         """Retention, merging and compaction, on a thread. Reads and writes go on meanwhile.
 
         `protected` are the offsets below `until` that must stay, ascending; what comes after it must stay in any case:
-        nothing is known of it yet, or it is not archived.
+        nothing is known of it yet, or it is not archived. Retention also keeps messages that were due lately.
         """
         now = self._clock.now_us()
 
@@ -290,7 +326,16 @@ class Partition:
 
         if settings.cleanup == "delete":
             retention = Retention(age_us_max=settings.retention_age_us, bytes_max=settings.retention_bytes)
-            apply_retention(self.messages, retention, now_us=now, keep_from=until, protected=must_stay)
+            age_us = settings.retention_age_us or _LATELY_DUE_US
+            lately_due = LatelyDue(self.messages, due_times, now_us=now, age_us=age_us)
+            apply_retention(
+                self.messages,
+                retention,
+                now_us=now,
+                keep_from=until,
+                protected=lambda offsets: must_stay(offsets) | lately_due(offsets),
+                delete_prefix=partial(self._delete_prefix, MESSAGES),
+            )
         for segment in self.messages.segments[:-1]:
             merge_small_frames(self.messages, segment)
         if settings.cleanup == "compact":
@@ -301,33 +346,80 @@ class Partition:
                 keep_from=until,
                 protected=must_stay,
             )
+        self._find_removed(settings)
         self._shorten_deliveries(settings)
 
+    def _find_removed(self, settings: TopicSettings) -> None:
+        """Look for removed messages in the segments that were rewritten without some since the last time."""
+        found: dict[tuple[int, int, int], BitMap64] = {}
+        for segment in self.messages.segments[:-1]:
+            header = segment.header
+            is_compacted = settings.cleanup == "compact" or header.flags & COMPACTED
+            if not header.generation or not (is_compacted or segment.base_offset < self.messages.whole_from):
+                # As it was appended, or merged with nothing removed.
+                continue
+            identity = segment.base_offset, segment.next_offset, header.generation
+            try:
+                found[identity] = self._removed[identity] if identity in self._removed else self._missing_in(segment)
+            except StorageError as error:
+                if not self.messages.lost_to_others(error, [segment]):
+                    raise
+        self._removed = found
+
+    def _missing_in(self, segment: Segment) -> BitMap64:
+        missing = BitMap64(range(segment.base_offset, segment.next_offset))
+        for offsets in held_offsets(self.messages, segment):
+            missing -= bitmap_of(offsets)
+        return missing
+
     def _shorten_deliveries(self, settings: TopicSettings) -> None:
-        """What happened to messages is kept as long as they are, and from the last snapshot on in any case."""
+        """What happened to messages is kept as long as they are, and from the last snapshot on in any case.
+
+        A message that is kept for its delay does not keep the story of all the others, nor does the last one of a key.
+        """
         last = snapshot.find_last(self.deliveries)
         if last is None:
             return
-        first = next(iter(self.messages.read(self.messages.start_offset, bytes_max=1)), None)
+        whole_from = min(self.messages.whole_from, self.messages.committed_offset)
+        first = next(iter(self.messages.read(whole_from, bytes_max=1)), None)
         since_us = self._clock.now_us() if first is None else first.append_time
-        if settings.retention_age_us is not None and settings.cleanup == "delete":
-            # A message that is kept for its delay does not keep the story of all the others.
-            since_us = max(since_us, self._clock.now_us() - settings.retention_age_us)
+        age_us = settings.retention_age_us
+        if settings.cleanup == "compact":
+            age_us = age_us or _COMPACTED_HISTORY_US
+        if age_us is not None:
+            since_us = max(since_us, self._clock.now_us() - age_us)
         bound = min(last.start, self.deliveries.offset_at(since_us))
         starts = [segment.base_offset for segment in self.deliveries.segments if segment.base_offset <= bound]
         if starts and starts[-1] > self.deliveries.start_offset:
-            self.deliveries.delete_prefix(starts[-1])
+            self._delete_prefix(DELIVERIES, starts[-1])
+
+    def _delete_prefix(self, number: int, offset: int) -> None:
+        if self.expire is None:
+            (self.messages, self.deliveries)[number].delete_prefix(offset)
+        else:
+            self._wanted_starts[number] = offset
 
     def after_maintenance(self) -> None:
         """On the loop: what was deleted, and what every group is done with, need not be remembered."""
+        if self.expire is not None:
+            for number, log in enumerate((self.messages, self.deliveries)):
+                if self._wanted_starts[number] > log.start_offset:
+                    self.expire(number, self._wanted_starts[number])
+        self.forget_deleted()
+
+    def forget_deleted(self) -> None:
         self.reading.forget()
+        removed = BitMap64()
+        for missing in self._removed.values():
+            removed |= missing
+        self.reading.removed = removed
+        self.reading.holes.remove_range(0, self.messages.start_offset)
         floors = [self.groups.state(name).floor for name in self.groups.groups if not name.startswith("__")]
         bound = min(floors, default=self.messages.start_offset)
-        self.groups.lanes.forget_below(min(bound, self.messages.start_offset))
-        self.groups.delays.forget_below(min(bound, self.messages.start_offset))
+        for known in (self.groups.lanes, self.groups.delays):
+            known.forget(min(bound, self.messages.start_offset), below(removed, bound))
         for name in self.groups.groups:
-            state = self.groups.state(name)
-            state.forget_dead_below(min(self.messages.start_offset, state.floor))
+            self.groups.state(name).forget_dead(self.messages.start_offset, removed)
 
     def committed(self, log: int, offset: int, nodes: tuple[str, ...] = ()) -> None:
         """Of a replicated partition: what lies below it is wherever it has to be, on these nodes."""
@@ -354,10 +446,15 @@ class Partition:
         firsts = (entry.first_offset for entry in self.messages.lineage if entry.epoch >= since)
         return next((first for first in firsts if first < until), None)
 
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch of the message at that offset; 0 without replication."""
+        return epoch_at(self.messages.lineage, offset)
+
     def resign(self) -> None:
         """Another node may lead it now. The logs stay open, and belong to whoever opened them."""
         self._journal.resign()
         self.groups.resign()
+        self.reading.close()
         self.bell.ring()
 
     async def stop(self) -> None:
@@ -405,6 +502,9 @@ class _NotBefore:
 
     def now_us(self) -> int:
         return max(self._clock.now_us(), self._messages.segments[-1].last_append_time)
+
+    def monotonic_us(self) -> int:
+        return self._clock.monotonic_us()
 
 
 def _is_special(item: Frame | Message) -> bool:

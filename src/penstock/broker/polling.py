@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from penstock.broker.catalog import Catalog, GroupRecord
 from penstock.broker.checks import is_int
 from penstock.broker.delivery import Delivery
-from penstock.broker.group import Handed
+from penstock.broker.group import Group, Handed, Leased
 from penstock.broker.groups import Groups
 from penstock.broker.membership import Consumers
 from penstock.broker.names import check_name
-from penstock.broker.partition import Partition
 from penstock.broker.timers import Timers
 from penstock.broker.topic import Topic
 from penstock.broker.topics import Topics
@@ -24,7 +24,11 @@ WAIT_US_MAX = 300_000_000
 # Members of a group name their topics; what they may lease from is looked through at every poll.
 TOPICS_MAX = 1_000
 _LED_MAX = 100_000
-_Led = Mapping[str, Mapping[int, Partition]]
+# A poll or a join of more partitions than that takes turns with others like it. After it, the rest have as much time as
+# it took: so long for each partition. A poll that finds messages takes less.
+_FEW, _LOOK_S = 100, 0.000_004
+# By topic: the numbers of its partitions. Not the partitions, which would be kept long after they were lost.
+_Led = Mapping[str, frozenset[int]]
 _NOTHING: _Led = {}
 
 
@@ -49,6 +53,10 @@ class Polling:
         self._timers = timers
         # In a cluster: what was led here of its topics when a consumer looked last.
         self._led: dict[tuple[str, str], _Led] = {}
+        # Held by the poll whose turn is next, one of each group, and when that is.
+        self._looking = asyncio.Lock()
+        self._looking_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._next_look = 0.0
 
     def names(self, topics: Iterable[str]) -> list[str]:
         if isinstance(topics, str) or not isinstance(topics, Iterable):
@@ -87,15 +95,26 @@ class Polling:
             raise InvalidInput(f"a session is a positive number of microseconds, not {session_us!r}")
         for name in names:
             self._topics.topic(name)
-        record = await self._groups.ensure(group, given)
-        for name in names:
-            await self._groups.on(group, name).start()
-        self._consumers.join(group, record.settings, consumer, names, session_us)
+        check_name("group", group)
+        with self._consumers.joins.begin(group, consumer) as join:
+            record = await self._groups.ensure(group, given)
+            for name in names:
+                await self._groups.on(group, name).start()
+            members = self._consumers.of(group)
+            if members is None or not members.has(consumer):
+                # Partitions are assigned anew.
+                partitions = sum(topic.count for topic in self._found(names))
+                await self._turn(group, partitions)
+                self._looked(partitions)
+            join.check()
+            self._consumers.join(group, record.settings, consumer, names, session_us)
         return record
 
-    def leave(self, group: str, consumer: str) -> None:
-        check_name("consumer", consumer)
-        self._consumers.leave(group, self._catalog.group(group).settings, consumer)
+    def leave(self, group: str, consumers: Sequence[str]) -> None:
+        for consumer in consumers:
+            check_name("consumer", consumer)
+            self._consumers.joins.invalidate(group, consumer)
+        self._consumers.leave(group, self._catalog.group(group).settings, consumers)
 
     async def poll(
         self,
@@ -113,36 +132,54 @@ class Polling:
         names = self.names(topics)
         check_name("group", group)
         check_name("consumer", consumer)
-        deadline_us = self._clock.now_us() + wait_us
+        deadline_us = self._clock.monotonic_us() + wait_us
         while True:
             # What came while it waited is found, however late it was woken.
-            is_over = not wait_us or self._clock.now_us() >= deadline_us
+            is_over = not wait_us or self._clock.monotonic_us() >= deadline_us
+            partitions = sum(topic.count for topic in self._found(names))
+            await self._turn(group, partitions)
             asked = self._found(names)
             rung = sum(topic.bell.rings for topic in asked)
             self._check_led(group, consumer, asked)
             polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
-            if polled or is_over:
+            if polled:
                 return polled
+            self._looked(partitions)
+            if is_over:
+                return []
             if sum(topic.bell.rings for topic in asked) != rung:
                 # While it looked. Others get on meanwhile.
                 await asyncio.sleep(0)
             elif not await self._news(group, consumer, asked, deadline_us):
                 return []
 
+    async def _turn(self, group: str, partitions: int) -> None:
+        if partitions <= _FEW:
+            return
+        of_group = self._looking_of.setdefault(group, asyncio.Lock())
+        async with of_group, self._looking:
+            await asyncio.sleep(max(self._next_look - asyncio.get_running_loop().time(), 0))
+
+    def _looked(self, partitions: int) -> None:
+        if partitions > _FEW:
+            self._next_look = asyncio.get_running_loop().time() + 2 * partitions * _LOOK_S
+
     async def _news(self, group: str, consumer: str, topics: list[Topic], deadline_us: int) -> bool:
         """There may be something for this member, or its time is over. False if neither will happen by waiting."""
         ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        due_us = deadline_us
+        until_us, due_us = deadline_us, TIME_MAX_US
         try:
             for topic in topics:
-                mine = {topic.here[number] for number in self._consumers.leasable(group, consumer, topic.name)}
+                leasable = self._consumers.leasable(group, consumer, topic.name)
+                mine = dict.fromkeys(topic.here[number] for number in leasable)
                 # Of what others have, the bell tells if it moves.
                 topic.bell.wait(group, ring, mine)
                 for partition in mine:
-                    due = partition.groups.next_due_of(group)
+                    next_us, delay_us = partition.groups.next_due_of(group), partition.groups.delays.next_due()
                     # What is overdue stays in: its time may have come while we were asking.
-                    due_us = due_us if due is None else min(due, due_us)
-            return await self._timers.wait(ring, due_us)
+                    until_us = until_us if next_us is None else min(next_us, until_us)
+                    due_us = due_us if delay_us is None else min(delay_us, due_us)
+            return await self._timers.wait(ring, until_us, due_us)
         finally:
             for topic in topics:
                 topic.bell.leave(group, ring)
@@ -152,12 +189,12 @@ class Polling:
         again, must go there. Told once."""
         before = self._led.pop((group, consumer), _NOTHING)
         for topic in asked:
-            here = before.get(topic.name, {})
-            if topic.here is not here and any(number not in topic.here for number in here):
+            led = before.get(topic.name, topic.led)
+            if topic.led is not led and not led <= topic.led:
                 raise NotLeader(f"another node leads partitions of {topic.name} that were led here", topic=topic.name)
         if len(self._led) > _LED_MAX:
             self._led.clear()
-        if now := {topic.name: topic.here for topic in asked if topic.is_replicated}:
+        if now := {topic.name: topic.led for topic in asked if topic.is_replicated}:
             self._led[group, consumer] = now
 
     async def _lease(
@@ -168,28 +205,43 @@ class Polling:
         turn = self._consumers.next_turn(group, consumer) % len(topics)
         topics = topics[turn:] + topics[:turn]
         polled: list[Polled] = []
+        held: list[tuple[Group, list[Leased]]] = []
         failure: PenstockError | None = None
-        now, is_asked = self._clock.now_us(), False
-        for topic in topics:
-            # One is asked in any case: it says what is wrong with the question.
-            if (is_asked or topic is not topics[-1]) and topic.has_nothing(group, now):
-                continue
-            is_asked, name = True, topic.name
-            partitions = self._consumers.leasable(group, consumer, name)
-            try:
-                leased = await self._groups.on(group, name).leased(
-                    consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions
-                )
-            except (StorageError, Overloaded, ClusterError) as error:
-                # The others can still give something; and what is leased already must reach somebody.
-                failure = error
-                continue
-            for groups, some in leased:
-                polled.append(Polled(name, some, groups.state(group)))
-                count -= len(some.receipt.offsets)
-                bytes_max -= sum(len(frame.data) for frame in some.frames)
-            if count <= 0 or bytes_max <= 0:
-                break
+        now, is_asked, seen = self._clock.monotonic_us(), False, 0
+        try:
+            for topic in topics:
+                if seen > _FEW:
+                    self._looked(seen)
+                    await self._turn(group, seen)
+                    seen = 0
+                seen += topic.count
+                # One is asked in any case: it says what is wrong with the question.
+                if (is_asked or topic is not topics[-1]) and topic.has_nothing(group, now):
+                    continue
+                is_asked, name = True, topic.name
+                partitions = self._consumers.leasable(group, consumer, name)
+                on_topic = self._groups.on(group, name)
+                try:
+                    leased = await on_topic.leased(
+                        consumer, count, bytes_max, visibility_us=visibility_us, partitions=partitions
+                    )
+                except (StorageError, Overloaded, ClusterError) as error:
+                    # The others can still give something; and what is leased already must be returned to the caller.
+                    failure = error
+                    continue
+                held.append((on_topic, leased))
+                for groups, some in leased:
+                    polled.append(Polled(name, some, groups.state(group)))
+                    count -= len(some.receipt.offsets)
+                    bytes_max -= sum(len(frame.data) for frame in some.frames)
+                if count <= 0 or bytes_max <= 0:
+                    break
+        except BaseException:
+            # The caller was cancelled, or a later topic or the group was deleted: the messages of earlier topics are
+            # ready for the next poll.
+            for on_topic, leased in held:
+                on_topic.give_back(leased)
+            raise
         if failure is not None and not polled:
             raise failure
         return polled

@@ -25,9 +25,21 @@ PRODUCERS_MAX = 100_000
 
 
 class _Sent(NamedTuple, Generic[Where]):
+    """`checksum` None: not known, because the log has rewritten it."""
+
     sequence: int
     messages: int
     where: Where
+    checksum: int | None
+
+
+class Found(NamedTuple, Generic[Where]):
+    """A batch that may have been merged with others since: it begins `behind` messages after `where`. `differs`: other
+    messages were stored under its sequence number."""
+
+    where: Where
+    behind: int
+    differs: bool
 
 
 class _State(Generic[Where]):
@@ -51,11 +63,8 @@ class Producers(Generic[Where]):
     def __len__(self) -> int:
         return len(self._states)
 
-    def find(self, producer: Producer, count: int) -> tuple[Where, int] | None:
-        """Where this batch went if it came before; None if it is the next one; an error if it is neither.
-
-        It may have been merged with others since: then it begins so many messages behind that place.
-        """
+    def find(self, producer: Producer, count: int, checksum: int) -> Found[Where] | None:
+        """Return where a batch that is sent again was stored; None if it is the next in sequence; raise otherwise."""
         state = self._states.get(producer.id)
         if state is None or producer.epoch > state.epoch:
             # Unknown (new, or forgotten since), or a new life of a known one: it starts where it says.
@@ -76,26 +85,32 @@ class Producers(Generic[Where]):
             )
         for sent in state.sent:
             if sent.sequence <= producer.sequence and producer.sequence + count <= sent.sequence + sent.messages:
-                return sent.where, producer.sequence - sent.sequence
-        raise SequenceTooOld(
-            f"producer {producer.id} sent {producer.sequence} again; {state.next_sequence} was due",
+                differs = count == sent.messages and sent.checksum not in (None, checksum)
+                return Found(sent.where, producer.sequence - sent.sequence, differs)
+        raise self.too_old(producer)
+
+    def too_old(self, producer: Producer) -> SequenceTooOld:
+        due = self._states[producer.id].next_sequence if producer.id in self._states else 0
+        return SequenceTooOld(
+            f"producer {producer.id} sent {producer.sequence} again, too late or with other messages than before; "
+            f"{due} was due",
             producer=producer.id,
-            due=state.next_sequence,
+            due=due,
         )
 
-    def add(self, producer: Producer, count: int, where: Where) -> None:
+    def add(self, producer: Producer, count: int, where: Where, checksum: int | None) -> None:
         """The batch is on its way to `where`. Called after `find` said it is the next one."""
         state = self._states.get(producer.id)
         if state is None or state.epoch != producer.epoch:
             state = self._states[producer.id] = _State(producer.epoch, producer.sequence)
         self._states.move_to_end(producer.id)
         assert producer.sequence == state.next_sequence, (producer, state.next_sequence)
-        state.sent.append(_Sent(producer.sequence, count, where))
+        state.sent.append(_Sent(producer.sequence, count, where, checksum))
         state.next_sequence += count
         while len(self._states) > self._producers_max:
             self._states.popitem(last=False)
 
-    def recall(self, producer: Producer, count: int, where: Where) -> None:
+    def recall(self, producer: Producer, count: int, where: Where, checksum: int | None) -> None:
         """A batch found in the log. Retention and compaction leave gaps: what comes behind one starts anew."""
         state = self._states.get(producer.id)
         if state is not None and producer.epoch == state.epoch and producer.sequence != state.next_sequence:
@@ -103,7 +118,7 @@ class Producers(Generic[Where]):
                 return
             del self._states[producer.id]
         if state is None or producer.epoch >= state.epoch:
-            self.add(producer, count, where)
+            self.add(producer, count, where, checksum)
 
     def keep(self, is_kept: Callable[[Where], bool]) -> None:
         """Only those of whom the last batch is where it has to be."""

@@ -14,9 +14,10 @@ from penstock.broker.leasing import Gathered
 from penstock.broker.offsets import Ints, array_of, bitmap_of, mask_of, run_from, stretches
 from penstock.broker.recollection import SPECIAL, Recollection
 from penstock.errors import InvalidFrame, LogCorrupt, MessageNotFound, OffsetOutOfRange
-from penstock.frame import SPARSE, Frame, FrameRun
+from penstock.frame import SPARSE, Frame, FrameRun, head_seed
 from penstock.limits import MIB
 from penstock.message import Message
+from penstock.storage.epochs import Lineage
 from penstock.storage.log import Log
 
 _READ_BYTES_MAX = 8 * MIB
@@ -40,9 +41,15 @@ class Reading:
         """The recollection is of what is there by now, and of use until something else is."""
         self.log = log
         self._cache = cache
+        self._owner = cache.new_owner()
+        self.is_closed = False
+        self._head_seed = head_seed(log.log_id)
         self.recollection: Recollection | None = recollection
         # Offsets without messages that crashes have left, as far as they are known, or elections.
         self.holes = recollection.holes
+        # Offsets whose messages compaction or retention has removed, from the start of the log on, as of the last
+        # maintenance: right after a start none of them is known.
+        self.removed = BitMap64()
         # Messages in other lanes or with delays that are on their way to the disk, or there but not known yet: until
         # they are, nobody may see them, nor anything behind them.
         self._coming = 0
@@ -59,13 +66,28 @@ class Reading:
         committed = self.log.committed_offset
         return min(self._visible, committed) if self._coming else committed
 
+    @property
+    def lineage(self) -> Lineage:
+        return self.log.lineage
+
+    @property
+    def missing(self) -> BitMap64:
+        """Known offsets without a message, from the start of the log on."""
+        return self.holes | self.removed if self.removed else self.holes
+
     def count(self, first: int, last: int) -> int:
-        """Messages of [first, last), by what is known of holes."""
-        return last - first - self.holes.range_cardinality(first, last)
+        """Messages of [first, last), by what is known of missing ones."""
+        first = max(first, self.log.start_offset)
+        return max(last - first, 0) - self.missing.range_cardinality(first, max(first, last))
 
     def forget(self) -> None:
         """What was read; some of it may not be in the log any more. On the event loop, as everything with the cache."""
-        self._cache.forget(id(self))
+        self._cache.forget(self._owner)
+
+    def close(self) -> None:
+        """Evict its frames and cache no more. A request that still holds this object reads from the log."""
+        self.is_closed = True
+        self.forget()
 
     def special_comes(self) -> None:
         if not self._coming:
@@ -91,8 +113,9 @@ class Reading:
             # Whether one more fits is not known before it is read; it is taken to be as large as the last.
             if frames and size + last > bytes_max:
                 return Gathered(frames, _there(frames) & offsets, at, size, flags)
-            known = self._cache.find(id(self), at)
+            known, asked = self._cache.find(self._owner, at), at
             if known is not None:
+                assert known.frame.is_stamped_with(self._head_seed), "a cached frame is of another log"
                 some, at = (known.frame,), known.facts.base_offset + known.facts.span
             else:
                 until = run_from(offsets, at)
@@ -106,14 +129,16 @@ class Reading:
                     are_apart = False
                 frames.append(frame)
                 reached = facts.base_offset + facts.span
+                assert asked < reached, "a frame that ends before the offset asked for"
+                assert facts.base_offset < end, "a frame that starts behind the offsets asked for"
                 wanted = offsets.range_cardinality(facts.base_offset, reached)
                 last = len(frame.data) * wanted // max(facts.messages, 1)
                 size += last
                 found += wanted
                 flags |= facts.flags
-                if known is None and facts.messages > 1:
+                if known is None and facts.messages > 1 and not self.is_closed:
                     # Somebody may want the rest, or one of them again.
-                    self._cache.add(id(self), frame, facts)
+                    self._cache.add(self._owner, frame, facts)
             # On to the next one that is not in a frame read already.
             if at < end and at not in offsets:
                 at = offsets.next_set_bit(at)
@@ -156,10 +181,10 @@ class Reading:
 
     def _hashes_of(self, frame: Frame) -> Hashes:
         """Of all its keys: whoever wants some will want the others soon."""
-        hashes = self._cache.hashes(id(self), frame)
+        hashes = self._cache.hashes(self._owner, frame)
         if hashes is None:
             hashes = key_hashes(frame.batch())
-            self._cache.add_hashes(id(self), frame, hashes)
+            self._cache.add_hashes(self._owner, frame, hashes)
         return hashes
 
     def _rows(self, frame: Frame, offsets: Ints) -> Ints:

@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 
 from penstock.broker.producers import Producers
 from penstock.errors import Fatal, LogClosed, PenstockError
-from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, FrameFacts, Producer
+from penstock.frame import HAS_DELAYS, HAS_HIGH, HAS_LOW, Frame, FrameFacts, Producer
 from penstock.storage.commit import Committed
 from penstock.storage.log import Log
 
@@ -97,7 +97,7 @@ class Recollection:
         read = 0
         for head in islice(messages.heads(offset=self.next_offset), frames_max):
             facts = head.facts()
-            self._note(facts)
+            self._note(head, facts)
             if facts.flags & SPECIAL:
                 self.specials.append(max(facts.base_offset, self.next_offset))
             self.next_offset = facts.base_offset + facts.span
@@ -113,7 +113,8 @@ class Recollection:
         """By whoever leads the partition from now on: up to the end. Nobody else goes on with it.
 
         No producers of more than a day ago, nor from what retention has left over of others: they would seem to be
-        where they were long ago.
+        where they were long ago. A day before the last append, if the clock of this node is further ahead: it may be
+        wrong, and a producer that is forgotten may append twice.
         """
         with self._lock:
             self._is_taken = True
@@ -122,22 +123,23 @@ class Recollection:
                 self._begin()
             unwritten = messages.unwritten_hole
             self.holes.add_range(unwritten.start, unwritten.stop)
-            since_us, whole_from = now_us - PRODUCER_EXPIRY_US, messages.whole_from
+            since_us = min(now_us, messages.last_append_time) - PRODUCER_EXPIRY_US
+            whole_from = messages.whole_from
             for head in messages.heads(since_us=since_us, offset=self.next_offset):
-                self._note(head.facts())
+                self._note(head, head.facts())
             self.producers.keep(
                 lambda where: (
                     isinstance(where, Committed) and where.base_offset >= whole_from and where.append_time >= since_us
                 )
             )
             # By these leaders have begun: a log that others copy has one for each.
-            for epoch, offset in messages.lineage:
+            for offset in [entry.first_offset for entry in messages.lineage if entry.epoch]:
                 # A copy may begin in the middle of an epoch, with a message.
-                first = next(messages.heads(offset=offset), None) if epoch and offset not in self.holes else None
+                first = None if offset in self.holes else next(messages.heads(offset=offset), None)
                 if first is not None:
                     self._note_hole(first.facts())
 
-    def _note(self, facts: FrameFacts) -> None:
+    def _note(self, frame: Frame, facts: FrameFacts) -> None:
         self._note_hole(facts)
         producer = facts.producer
         if producer.id:
@@ -145,7 +147,8 @@ class Recollection:
             known = max(0, self._noted_to - facts.base_offset)
             rest = Producer(producer.id, producer.epoch, producer.sequence + known)
             where = Committed(facts.base_offset + known, facts.append_time)
-            self.producers.recall(rest, facts.span - known, where)
+            is_as_sent = not known and facts.messages == facts.span
+            self.producers.recall(rest, facts.span - known, where, frame.body_crc if is_as_sent else None)
         self._noted_to = facts.base_offset + facts.span
 
     def _note_hole(self, facts: FrameFacts) -> None:

@@ -22,14 +22,13 @@ class Room:
         self._files = files
         self._clock = clock
         self._percent_min = limits.disk_free_percent_min
-        # By a clock that may be set back, too.
         self._looked_us: int | None = None
         self._refusal: DiskFull | None = None
 
     def check(self) -> None:
         """DiskFull if too little of it is free."""
-        now = self._clock.now_us()
-        if self._looked_us is None or not 0 <= now - self._looked_us < LOOK_US:
+        now = self._clock.monotonic_us()
+        if self._looked_us is None or now - self._looked_us >= LOOK_US:
             self._looked_us = now
             self._refusal = self._looked()
         if self._refusal is not None:

@@ -25,7 +25,7 @@ def scheduled(topic: Topic, limit: int | None = None) -> Iterator[Scheduled]:
         raise InvalidInput(f"limit is a number of messages, not {limit!r}")
     for number, partition in topic.numbered:
         pending = partition.groups.delays.pending
-        for stored in partition.reading.messages(pending if limit is None else pending[:limit]):
+        for stored in partition.reading.messages(pending.copy() if limit is None else pending[:limit]):
             yield _one(topic, number, partition, stored.offset, stored.message)
 
 

@@ -12,12 +12,15 @@ from penstock.broker.lanes import LanesPolicy
 from penstock.broker.retries import RETRIES_MAX, SECOND_US, RetryPolicy
 from penstock.clock import TIME_MAX_US
 from penstock.decoding import convert
-from penstock.errors import InvalidSetting
+from penstock.errors import InvalidSetting, TooManyPartitions
 
 DAY_US = 86_400_000_000
 PARTITIONS_DEFAULT = 6
 # Kafka advises a few thousand partitions a broker; a topic alone should not use them up.
 PARTITIONS_MAX = 1_000
+# Of all topics together, for each file that a broker may have open. A partition has two logs, of a segment and a mark
+# each: with more, nearly every message to a partition that others took turns with opens a file first.
+_PARTITIONS_PER_DESCRIPTOR = 8
 REPLICAS_MAX = 9
 # SQS allows 12 hours.
 VISIBILITY_US_MAX = 7 * DAY_US
@@ -38,7 +41,7 @@ def _fields(settings: type[_Settings]) -> tuple[msgspec.structs.FieldInfo, ...]:
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    def changed(self, **changes: Any) -> Self:
+    def changed(self, /, **changes: Any) -> Self:
         """Checked as if they came from outside, which they do."""
         try:
             return convert({**msgspec.structs.asdict(self), **changes}, type(self))
@@ -152,7 +155,7 @@ class GroupSettings(_Settings, frozen=True, forbid_unknown_fields=True):
         self._check_within(0, 0.99, "backoff_jitter")
         self.policy()
 
-    def changed(self, **changes: Any) -> Self:
+    def changed(self, /, **changes: Any) -> Self:
         """A longest wait that nobody named does not stand in the way of a first one that is longer."""
         initial_us = changes.get("backoff_initial_us")
         if isinstance(initial_us, int) and "backoff_max_us" not in changes:
@@ -172,6 +175,23 @@ class GroupSettings(_Settings, frozen=True, forbid_unknown_fields=True):
 
 def make_settings(**values: Any) -> TopicSettings:
     return TopicSettings().changed(**values)
+
+
+def partitions_with(descriptors: int) -> int:
+    """Return the maximum number of partitions of a broker that may open this many files."""
+    return descriptors * _PARTITIONS_PER_DESCRIPTOR
+
+
+def check_room(partitions: int, partitions_max: int, node: str | None = None) -> None:
+    """Raise TooManyPartitions if all topics together would have more than `partitions_max`."""
+    if partitions > partitions_max:
+        raise TooManyPartitions(
+            f"{'this broker' if node is None else f'node {node}'} would have {partitions} partitions, and takes "
+            f"{partitions_max} with the number of files it may open: delete topics, have fewer partitions, or raise "
+            "that limit (`ulimit -n`; systemd: LimitNOFILE=) and start it again",
+            partitions=partitions,
+            partitions_max=partitions_max,
+        )
 
 
 def check_partitions(count: Any) -> int:

@@ -5,12 +5,13 @@ segments of the deliveries log can be deleted.
 
     control frames, one after the other: a row that tells the length, then the snapshot in pieces
 
-A snapshot is whole when all its pieces are there; one that a crash cut short is passed over.
+A snapshot is whole when all its pieces are there; one that a crash cut short is passed over. Deadlines and waits are
+dates in it: the date of the snapshot, which its rows have, and the time that was left then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,9 +19,10 @@ from pyroaring import BitMap64
 
 from penstock.batch import Batch
 from penstock.broker.delays import Delays
-from penstock.broker.delivery import Death, Delivery, Failure, Lease, Parked
+from penstock.broker.delivery import Death, Delivery, Failure, Lease, Parked, wait_until
 from penstock.broker.events import Assigned, Copying, Cursors, Started, pack, unpack
 from penstock.broker.lanes import Lanes
+from penstock.clock import Instant
 from penstock.decoding import msgpack_decoder
 from penstock.errors import InvalidFrame, LogCorrupt
 from penstock.frame import CONTROL, Frame
@@ -51,6 +53,7 @@ class GroupState(msgspec.Struct, array_like=True):
     parked: dict[bytes, Parked]
     copying: tuple[Copying, ...] = ()
     made_us: int = 0
+    generation: int = 0
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -75,7 +78,7 @@ _heads = msgpack_decoder(_Head)
 
 
 def take(
-    covered: int, groups: Iterable[Delivery], lanes: Lanes, delays: Delays, owners: list[Assigned], now_us: int
+    covered: int, groups: Iterable[Delivery], lanes: Lanes, delays: Delays, owners: list[Assigned], now: Instant
 ) -> list[Frame]:
     """As frames for the deliveries log."""
     snapshot = Snapshot(
@@ -86,21 +89,22 @@ def take(
         pack(delays.cancelled),
         delays.moved,
         owners,
-        [_state(group) for group in groups],
+        [_state(group, now) for group in groups],
     )
     data = msgspec.msgpack.encode(snapshot)
     pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)]
     rows = [Message(msgspec.msgpack.encode(_Head(len(data)))), *(Message(piece) for piece in pieces)]
     return [
-        Frame.of(Batch.from_messages(rows[at : at + _PIECES_IN_A_FRAME], now_us), is_control=True)
+        Frame.of(Batch.from_messages(rows[at : at + _PIECES_IN_A_FRAME], now.wall_us), is_control=True)
         for at in range(0, len(rows), _PIECES_IN_A_FRAME)
     ]
 
 
 class Found(NamedTuple):
-    """Where a snapshot begins, and where the events behind it do."""
+    """When it was taken, where it begins, and where the events behind it do."""
 
     snapshot: Snapshot
+    at_us: int
     start: int
     next_offset: int
 
@@ -120,27 +124,29 @@ def find_last(log: Log, before: int | None = None) -> Found | None:
 
 
 def read(log: Log, start: int) -> Found | None:
-    data, length = bytearray(), None
+    data, length, at_us = bytearray(), None, 0
     for frame in log.frames(start):
         if not frame.flags & CONTROL:
             break
-        values = list(_values(frame))
+        values, written_us = _rows(frame)
         announced = _length(values[0])
         if (announced is None) == (length is None):
             # The middle of one, or the next one: a crash has cut this one short.
             return None
         if length is None:
-            length, values = announced, values[1:]
+            length, values, at_us = announced, values[1:], written_us
         for value in values:
             data += value
         if length is not None and len(data) >= length:
-            return Found(_snapshots.decode(bytes(data)), start, frame.next_offset)
+            return Found(_snapshots.decode(bytes(data)), at_us, start, frame.next_offset)
     return None
 
 
-def _values(frame: Frame) -> Iterator[bytes]:
+def _rows(frame: Frame) -> tuple[list[bytes], int]:
+    """What is in them, and when they were written."""
     try:
-        yield from (value or b"" for value in frame.batch(verify=False).values())
+        batch = frame.batch(verify=False)
+        return [value or b"" for value in batch.values()], batch.timestamp
     except InvalidFrame as error:
         raise LogCorrupt(f"a frame of the deliveries log can't be decoded: {error.message}") from error
 
@@ -153,7 +159,7 @@ def _length(value: bytes) -> int | None:
         return None
 
 
-def _state(group: Delivery) -> GroupState:
+def _state(group: Delivery, now: Instant) -> GroupState:
     failures: dict[Failure, BitMap64] = {}
     for offset, failed in group.failures.items():
         for failure in failed:
@@ -168,8 +174,11 @@ def _state(group: Delivery) -> GroupState:
         pack(group.ready),
         pack(group.hidden),
         pack(group.unseen),
-        [(one.id, one.consumer, one.deadline_us, one.leased_us, pack(one.offsets)) for one in group.leases.values()],
-        [(due, pack(offsets)) for due, offsets in group.waits()],
+        [
+            (one.id, one.consumer, now.to_wall(one.deadline_us), one.leased_us, pack(one.offsets))
+            for one in group.leases.values()
+        ],
+        [(now.to_wall(due), pack(offsets)) for due, offsets in group.waits()],
         [(count, pack(offsets)) for count, offsets in _by_number(group.attempts)],
         [(failure, pack(offsets)) for failure, offsets in sorted(failures.items(), key=_when)],
         group.dying,
@@ -177,7 +186,7 @@ def _state(group: Delivery) -> GroupState:
         [(count, pack(offsets)) for count, offsets in _by_number(group.redriven)],
         group.parked,
         tuple(group.copying.values()),
-        group.made_us,
+        *group.origin,
     )
 
 
@@ -193,9 +202,11 @@ def _by_number(numbers: dict[int, int]) -> list[tuple[int, BitMap64]]:
     return sorted(by_number.items(), key=lambda item: item[0])
 
 
-def restore(state: GroupState) -> Delivery:
+def restore(state: GroupState, at_us: int, now: Instant | None = None) -> Delivery:
+    """Of a snapshot that was taken at `at_us`. For `now` see `Delivery.apply`."""
+    now = now or Instant.in_log(at_us)
     group = Delivery(state.name)
-    group.apply(Started(state.name, state.start, end=state.end, made_us=state.made_us), 0)
+    group.apply(Started(state.name, state.start, b"", state.end, state.made_us, state.generation), 0)
     group.floor = state.floor
     group.cursors = state.cursors
     group.done, group.ready = unpack(state.done), unpack(state.ready)
@@ -203,15 +214,15 @@ def restore(state: GroupState) -> Delivery:
     group.parked = state.parked
     group.dying = state.dying
     group.copying = {copying.offset: copying for copying in state.copying}
-    group.dead = {offset: count for count, offsets in state.dead for offset in unpack(offsets)}
-    group.redriven = {offset: count for count, offsets in state.redriven for offset in unpack(offsets)}
+    group.dead = {offset: count for count, offsets in state.dead for offset in unpack(offsets).to_array()}
+    group.redriven = {offset: count for count, offsets in state.redriven for offset in unpack(offsets).to_array()}
     for count, offsets in state.attempts:
         group.set_attempts(unpack(offsets), count)
     for failure, offsets in state.failures:
-        for offset in unpack(offsets):
+        for offset in unpack(offsets).to_array():
             group.failures[offset] = (*group.failures.get(offset, ()), failure)
     for due, offsets in state.waiting:
-        group.wait(unpack(offsets), due)
+        group.wait(unpack(offsets), wait_until(due, at_us, now))
     for identity, consumer, deadline_us, leased_us, offsets in state.leases:
-        group.hold(Lease(identity, consumer, deadline_us, unpack(offsets), leased_us))
+        group.hold(Lease(identity, consumer, now.monotonic_us + deadline_us - at_us, unpack(offsets), leased_us))
     return group

@@ -15,7 +15,7 @@ from penstock.broker.catalog import TopicRecord
 from penstock.broker.partition import Partition
 from penstock.broker.room import Room
 from penstock.broker.settings import TopicSettings
-from penstock.clock import TIME_MAX_US, Clock, rfc3339
+from penstock.clock import Clock
 from penstock.codec import NONE
 from penstock.durations import duration_text
 from penstock.errors import (
@@ -25,16 +25,14 @@ from penstock.errors import (
     NotLeader,
     PartitionNotFound,
     PenstockError,
+    QuotaExceeded,
 )
 from penstock.frame import HAS_DELAYS, Frame
 from penstock.limits import Limits
 from penstock.message import Message
-from penstock.partitioner import partition_of, partitions_of, split
+from penstock.partitioner import UNKEYED_RUN, partition_of, partitions_of, split
 from penstock.published import Published, PublishedBatch
 from penstock.storage.commit import Committed
-
-# A producer's clock may be a little behind, and a message a little on its way.
-PAST_US_MAX = 10_000_000
 
 
 class TooFew(NamedTuple):
@@ -66,16 +64,21 @@ class Topic:
         self.room = room
         self._limits = limits
         self._clock = clock
-        self._turn = 0
+        # The partition of the last message without a key, and how many it got in a row. Any partition is the first one:
+        # a broker may be opened for a message or two.
+        self._turn, self._run = clock.now_us(), 0
         # Also while none of its partitions is led here.
         self.is_replicated = is_replicated
         self._too_few = too_few
+        # Why nothing is to be published to it for now: its owner has used up its storage.
+        self.refusal: Callable[[], QuotaExceeded] | None = None
         self.change(record, partitions)
 
     def change(self, record: TopicRecord, partitions: Mapping[int, Partition]) -> None:
         self.numbered = sorted(partitions.items())
         self.partitions = [partition for _, partition in self.numbered]
         self.here = dict(self.numbered)
+        self.led = frozenset(self.here)
         # Wherever they are.
         self.count = len(record.partitions)
         assert all(number < self.count for number in self.here)
@@ -114,7 +117,9 @@ class Topic:
                 return self._not_begun(number, too_few)
             what = f"this node does not lead partition {number} of {self.name}, or not any more"
             return NotLeader(what, topic=self.name, partition=number)
-        return PartitionNotFound(f"{self.name} has partitions 0 to {self.count - 1}, not {number!r}", topic=self.name)
+        return PartitionNotFound(
+            f"{self.name} has partitions 0 to {self.count - 1}, not {number!r}", topic=self.name, partitions=self.count
+        )
 
     def _not_begun(self, number: int, too_few: TooFew) -> PenstockError:
         in_sync, min_isr, is_awaited = too_few
@@ -129,9 +134,9 @@ class Topic:
             min_isr=min_isr,
         )
 
-    def has_nothing(self, group: str, now_us: int) -> bool:
+    def has_nothing(self, group: str, monotonic_us: int) -> bool:
         """A lease would surely find nothing here."""
-        return all(partition.groups.has_nothing(group, now_us) for partition in self.partitions)
+        return all(partition.groups.has_nothing(group, monotonic_us) for partition in self.partitions)
 
     async def publish(self, message: Message, partition: int | None = None, acks: str = ALL) -> Published:
         """One message. Those that come at the same time are written together."""
@@ -144,8 +149,8 @@ class Topic:
         number = self.choose(message.key) if partition is None else partition
         chosen = self.partition(number)
         if message.deliver_at:
-            self.check_times(message.deliver_at, message.deliver_at)
-        self.room.check()
+            self.check_delay(message.deliver_at)
+        self._check_room()
         self._check_replicas(number, chosen, acks)
         committed = await chosen.publish(message, acks)
         return Published(self.name, number, committed.base_offset, committed.append_time)
@@ -163,9 +168,8 @@ class Topic:
         else:
             chosen = partitions_of(batch, self.count, self._next_turn())
         if batch.deliver_at is not None:
-            times = batch.deliver_at[batch.start : batch.start + batch.count]
-            self.check_times(int(times[times > 0].min(initial=TIME_MAX_US)), int(times.max()))
-        self.room.check()
+            self.check_delay(batch.latest_delivery)
+        self._check_room()
         parts = split(batch, chosen)
         for number, _, _ in parts:
             self._check_replicas(number, self.partition(number), ALL)
@@ -194,17 +198,21 @@ class Topic:
             raise InvalidMessage(f"not a Frame but {type(frame).__name__}")
         facts = frame.facts()
         if facts.flags & HAS_DELAYS:
-            # It may be late because it was sent again: a time that has passed since means at once.
-            self.check_times(TIME_MAX_US, frame.batch(verify=False).latest_delivery)
+            self.check_delay(frame.batch(verify=False).latest_delivery)
         try:
-            self.room.check()
+            self._check_room()
             if chosen.too_few is not None:
                 self._check_replicas(partition, chosen, acks)
-        except (DiskFull, NotEnoughReplicas):
+        except (DiskFull, NotEnoughReplicas, QuotaExceeded):
             # Whoever sends again what is there already must not hear that it is not.
             if not chosen.has_stored(frame):
                 raise
         return (is_alone and chosen.store_alone(frame, facts)) or chosen.storing(frame, acks)
+
+    def _check_room(self) -> None:
+        self.room.check()
+        if self.refusal is not None:
+            raise self.refusal()
 
     def _check_replicas(self, number: int, chosen: Partition, acks: str) -> None:
         """What is refused is not appended; what was, before they were too few, is stored when they are enough again."""
@@ -225,30 +233,35 @@ class Topic:
                 min_isr=min_isr,
             )
 
-    def check_times(self, earliest_us: int, latest_us: int) -> None:
-        """Of messages to be delivered later."""
-        now, longest = self._clock.now_us(), self.settings.max_delay_us
-        if latest_us > now + longest:
+    def check_delay(self, latest_us: int) -> None:
+        """`latest_us`: the last time at which one of the messages is to be delivered.
+
+        A time that has passed means at once: a frame may be sent again, and a copy has the time of its original.
+        """
+        delay_us, longest_us = latest_us - self._clock.now_us(), self.settings.max_delay_us
+        if delay_us > longest_us:
             raise InvalidMessage(
-                f"deliver_at is {duration_text(latest_us - now)} from now, {self.name} allows {duration_text(longest)}",
+                f"a delay of {duration_text(delay_us)} is longer than the {duration_text(longest_us)} that "
+                f"topic {self.name} allows. Allow more: penstock topic set {self.name} --max-delay DURATION",
                 field="deliver_at",
             )
-        if earliest_us < now - PAST_US_MAX:
-            raise InvalidMessage(f"deliver_at is in the past: {rfc3339(earliest_us)}", field="deliver_at")
 
     def choose(self, key: bytes | None) -> int:
         if self.count == 1:
             return 0
         if key is None:
-            # One after the other; but those that come together go together, and are one write.
-            gathers = self._turn in self.here and self.here[self._turn].is_gathering
-            return self._turn if gathers else self._next_turn()
+            # One after the other; but those that come together go together, up to a number, and are one write.
+            turn = self._turn % self.count
+            if self._run < UNKEYED_RUN and turn in self.here and self.here[turn].is_gathering:
+                self._run += 1
+                return turn
+            return self._next_turn()
         if not isinstance(key, bytes):
             raise InvalidMessage(f"key must be bytes or None, not {type(key).__name__}", field="key")
         return partition_of(key, self.count)
 
     def _next_turn(self) -> int:
-        self._turn = (self._turn + 1) % self.count
+        self._turn, self._run = (self._turn + 1) % self.count, 1
         return self._turn
 
 

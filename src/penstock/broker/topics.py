@@ -12,7 +12,7 @@ from penstock.broker.names import DEAD_LETTERS, check_name
 from penstock.broker.partition import Partition
 from penstock.broker.recollection import Recollection
 from penstock.broker.room import Room
-from penstock.broker.settings import TopicSettings
+from penstock.broker.settings import TopicSettings, check_partitions, check_room
 from penstock.broker.topic import TooFew, Topic
 from penstock.broker.work import Work
 from penstock.clock import Clock
@@ -24,7 +24,7 @@ from penstock.errors import (
     PenstockError,
     TopicNotFound,
 )
-from penstock.limits import Limits
+from penstock.limits import Limits, check_count
 from penstock.storage.log import Log
 
 
@@ -41,8 +41,10 @@ class Topics:
         limits: Limits,
         room: Room,
         is_replicated: bool = False,
+        partitions_max: int | None = None,
     ) -> None:
-        """`is_replicated`: partitions come and go with `lead` and `resign`, and their directories are not ours."""
+        """`is_replicated`: partitions come and go with `lead` and `resign`, and their directories are not ours.
+        `partitions_max` bounds what is created; whatever is there is opened."""
         self._catalog = catalog
         self._directories = directories
         self._work = work
@@ -50,13 +52,17 @@ class Topics:
         self._limits = limits
         self._room = room
         self.is_replicated = is_replicated
+        self._partitions_max = partitions_max
         self.open: dict[str, Topic] = {}
         # Of replicated partitions: the topic, and the number in it.
         self._places: dict[str, tuple[str, int]] = {}
         # Told of a partition that another node may have led until now; of a topic whose partitions were opened; and of
         # how many partitions one has now: 0 if it is gone.
         self.taken_over: Callable[[Topic, int], None] = lambda topic, number: None
-        self.opened: Callable[[Topic], None] = lambda topic: None
+        # Called for a partition that is not served here any more: hidden, or deleted with its topic.
+        self.lost: Callable[[Topic, int], None] = lambda topic, number: None
+        # Called for a partition that is served here from now on.
+        self.opened: Callable[[Topic, int], None] = lambda topic, number: None
         self.changed: Callable[[str, int], None] = lambda name, partitions: None
         # Of a replicated partition that is led here, by its id, and can't be shown as yet because too few replicas are
         # in sync for that.
@@ -75,7 +81,7 @@ class Topics:
         topic = self.open.get(name) if isinstance(name, str) else None
         if topic is None:
             # Whether it could be the name of one is of interest only now.
-            raise TopicNotFound(f"there is no topic {check_name('topic', name)}", topic=name)
+            raise TopicNotFound.named(check_name("topic", name))
         return topic
 
     def get(self, name: str) -> Topic | None:
@@ -117,6 +123,8 @@ class Topics:
 
     def _gone(self, topic: Topic) -> None:
         del self.open[topic.name]
+        for number in topic.here:
+            self.lost(topic, number)
         self.changed(topic.name, 0)
         topic.bell.ring()
 
@@ -134,16 +142,21 @@ class Topics:
         recollection: Recollection | None = None,
     ) -> Partition:
         """A partition of it, over these logs. Nobody sees it before `show`."""
-        return await self._work.on_a_thread(partial(self._directories.over, logs, topic.bell, wrote, recollection))
+        partition = await self._work.on_a_thread(partial(self._directories.over, logs, topic.bell, wrote, recollection))
+        if partition.groups.set_back:
+            # Later starts need not know where epochs began that retention has deleted by then.
+            partition.groups.snapshot_soon()
+        return partition
 
     def show(self, topic: Topic, number: int, partition: Partition) -> None:
         topic.change(topic.record, {**topic.here, number: partition})
         self.taken_over(topic, number)
-        self.opened(topic)
+        self.opened(topic, number)
 
     def hide(self, topic: Topic, number: int) -> None:
         """Whoever asks for it hears that this node does not lead it."""
         if number in topic.here:
+            self.lost(topic, number)
             topic.change(topic.record, {other: each for other, each in topic.here.items() if other != number})
 
     # --- as they are on disk -----------------------------------------------------------------------------
@@ -172,7 +185,8 @@ class Topics:
             too_few=lambda identity: self.too_few(identity),
         )
         self.open[record.name] = topic
-        self.opened(topic)
+        for number in topic.here:
+            self.opened(topic, number)
         return topic
 
     def _remove(self, topic: Topic, record: TopicRecord) -> None:
@@ -189,15 +203,21 @@ class Topics:
 
     # --- changes -----------------------------------------------------------------------------------------
 
-    async def create(self, name: str, partitions: int, settings: TopicSettings | None) -> Topic:
-        return await self._work.alone(self._create(name, partitions, settings))
+    async def create(self, name: str, partitions: int, settings: TopicSettings | None, owner: str = "") -> Topic:
+        return await self._work.alone(self._create(name, partitions, settings, owner))
 
-    async def _create(self, name: str, partitions: int, settings: TopicSettings | None) -> Topic:
+    async def _create(self, name: str, partitions: int, settings: TopicSettings | None, owner: str) -> Topic:
         check_name("topic", name)
         if settings is None:
             settings = TopicSettings(dead_letters=not name.endswith(DEAD_LETTERS))
         self._check_settings(name, settings)
-        record = await self._work.on_a_thread(partial(self._catalog.create_topic, name, partitions, settings))
+        check_partitions(partitions)
+        if not self._catalog.has_topic(name):
+            self._check_room(name, partitions)
+            self._check_count(name)
+        record = await self._catalog.carry_out(
+            self._work.on_a_thread, Catalog.create_topic, name, partitions, settings, owner
+        )
         topic = await self._work.on_a_thread(partial(self._open, record))
         # There may be members who had subscribed to one of this name before it was deleted.
         self.changed(name, topic.count)
@@ -219,9 +239,10 @@ class Topics:
         identities: tuple[str, ...] = ()
         if partitions is not None:
             identities = self._catalog.new_partitions(name, partitions)
-        change = partial(self._catalog.change_topic, name, added=identities, partitions=partitions, settings=settings)
+            self._check_room(name, len(identities))
+        change = partial(Catalog.change_topic, added=identities, partitions=partitions, settings=settings)
         if self.is_replicated:
-            await self._work.on_a_thread(change)
+            await self._catalog.carry_out(self._work.on_a_thread, change, name)
             self.follow_catalog()
             return self.topic(name)
         opening = partial(self._directories.open, identities, topic.bell, settings or topic.settings)
@@ -232,7 +253,7 @@ class Topics:
                 is_replay = topic.partitions[0].groups.state(group).end is not None
                 await partition.groups.start(group, 0, end=0 if is_replay else None)
         try:
-            record = await self._work.on_a_thread(change)
+            record = await self._catalog.carry_out(self._work.on_a_thread, change, name)
         except PenstockError:
             for partition in added:
                 partition.close()
@@ -241,7 +262,8 @@ class Topics:
         topic.change(record, {**topic.here, **dict(enumerate(added, topic.count))})
         if record.settings.sync_within_us != before.sync_within_us:
             await self._change_durability(topic)
-        self.opened(topic)
+        for number in topic.here:
+            self.opened(topic, number)
         for partition in added:
             # Those that started meanwhile.
             for group in topic.partitions[0].groups.groups:
@@ -283,7 +305,13 @@ class Topics:
                     start=0,
                     end=end,
                 )
-        record = await self._work.on_a_thread(partial(self._catalog.put_archived, name, offsets, lowers=lowers))
+        record = await self._catalog.carry_out(
+            self._work.on_a_thread, Catalog.put_archived, name, offsets, lowers=lowers
+        )
+        if self.is_replicated:
+            # Other leaders record their partitions at the same time: the catalog may be ahead of `record`.
+            self.follow_catalog()
+            return self.topic(name)
         topic.change(record, topic.here)
         return topic
 
@@ -293,14 +321,26 @@ class Topics:
 
     async def _delete(self, name: str) -> None:
         topic = self.topic(name)
-        record = await self._work.on_a_thread(partial(self._catalog.delete_topic, name))
+        record = await self._catalog.carry_out(self._work.on_a_thread, Catalog.delete_topic, name)
         if self.open.get(name) is topic:
             self._gone(topic)
         try:
             await self._work.on_a_thread(partial(self._remove, topic, record))
         finally:
             for partition in topic.partitions:
-                partition.reading.forget()
+                partition.reading.close()
+
+    def _check_room(self, name: str, added: int) -> None:
+        if self._partitions_max is None or self.is_replicated or name.endswith(DEAD_LETTERS):
+            # In a cluster each node has its bound (`Placing`). Dead letters must go somewhere.
+            return
+        check_room(sum(topic.count for topic in self.open.values()) + added, self._partitions_max)
+
+    def _check_count(self, name: str) -> None:
+        if name.endswith(DEAD_LETTERS):
+            return
+        count = sum(not other.endswith(DEAD_LETTERS) for other in self.open)
+        check_count("topics_max", count, self._limits, "topics", "penstock topic delete NAME")
 
     def _check_settings(self, name: str, settings: TopicSettings) -> None:
         _check_settings(name, settings)

@@ -6,7 +6,7 @@ one plain answer about now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -33,13 +33,15 @@ from penstock.broker.events import (
     Redriven,
     Released,
     Started,
+    Truncated,
     unpack,
 )
 from penstock.broker.ids import MessageId
 from penstock.broker.names import DEAD_LETTERS
 from penstock.broker.partition import Partition
+from penstock.broker.reading import Stored
 from penstock.broker.topic import Topic
-from penstock.clock import rfc3339
+from penstock.clock import Instant, rfc3339
 from penstock.errors import NotFound
 
 
@@ -68,20 +70,23 @@ class Trace(NamedTuple):
         return None
 
 
-def trace(topic: Topic, identity: MessageId) -> Trace:
+def trace(topic: Topic, identity: MessageId, stored: Stored, story: Sequence[Step]) -> Trace:
     partition = topic.partition(identity.partition)
-    stored = partition.reading.message(identity.offset)
     message = stored.message
     steps = [Step(stored.append_time, "PUBLISHED")]
     if message.deliver_at > stored.append_time:
         steps.append(Step(stored.append_time, "SCHEDULED", until_us=message.deliver_at))
-    story = list(_story(partition, identity, stored.append_time))
     if partition.groups.is_replicated:
         next_us = story[0].time_us if story else None
         steps.append(_replicated(partition, stored.append_time, identity.offset, next_us))
     steps += story
     if topic.settings.retention_age_us is not None and topic.settings.cleanup == "delete":
-        until_us = stored.append_time + topic.settings.retention_age_us
+        age_us, delays = topic.settings.retention_age_us, partition.groups.delays
+        until_us = stored.append_time + age_us
+        due_us = delays.moved.get(identity.offset, message.deliver_at)
+        if due_us and identity.offset not in delays.cancelled:
+            # See `LatelyDue`.
+            until_us = max(until_us, due_us + min(due_us - stored.append_time, age_us))
         steps.append(Step(steps[-1].time_us, "RETAINED", until_us=until_us))
     return Trace(identity, steps)
 
@@ -96,7 +101,8 @@ def _replicated(partition: Partition, append_time: int, offset: int, next_us: in
     return Step(max(time_us, append_time), "REPLICATED", place=", ".join(commit.nodes))
 
 
-def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator[Step]:
+def story(partition: Partition, identity: MessageId, since_us: int) -> Iterator[Step | None]:
+    """For `Work.scan`: what the deliveries log says of one message, with None for each event of others."""
     log, offset = partition.deliveries, identity.offset
     # Per group: deliveries so far, who has it, and what became of the last try.
     attempts: dict[str, int] = {}
@@ -104,6 +110,7 @@ def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator
     reasons: dict[str, str] = {}
     for event, at_us in events_of(log, max(log.offset_at(since_us), log.start_offset)):
         if not _concerns(event, offset):
+            yield None
             continue
         group = event.group or None
         consumer = holders.get(event.group)
@@ -155,7 +162,7 @@ def _story(partition: Partition, identity: MessageId, since_us: int) -> Iterator
                 pass
 
 
-def _concerns(event: AnyEvent, offset: int) -> bool:
+def _concerns(event: AnyEvent | Truncated, offset: int) -> bool:
     match event:
         case Moved():
             return event.offset == offset
@@ -193,11 +200,10 @@ class StateAt(NamedTuple):
     dead: BitMap64
 
 
-def state_at(topic: Topic, group: str, time_us: int) -> list[StateAt]:
-    """What the group had not acknowledged then, in each partition where it had started by then."""
-    states = []
+def states_at(topic: Topic, group: str, time_us: int) -> Iterator[StateAt | None]:
+    """For `Work.scan`: what the group had not acknowledged then, in each partition where it had started by then."""
     for number, partition in topic.numbered:
-        state = _rewind(partition, group, time_us)
+        state = yield from _rewind(partition, group, time_us)
         if state is None:
             continue
         log = partition.messages
@@ -208,22 +214,23 @@ def state_at(topic: Topic, group: str, time_us: int) -> list[StateAt]:
         leased = BitMap64()
         for lease in state.leases.values():
             leased |= lease.offsets
-        states.append(StateAt(number, state.floor, end, todo, leased, BitMap64(state.dead)))
-    return states
+        yield StateAt(number, state.floor, end, todo, leased, BitMap64(state.dead))
 
 
-def _rewind(partition: Partition, group: str, time_us: int) -> Delivery | None:
+def _rewind(partition: Partition, group: str, time_us: int) -> Generator[None, None, Delivery | None]:
     log = partition.deliveries
     bound = max(log.offset_at(time_us + 1), log.start_offset)
     last = snapshot.find_last(log, before=bound)
     state: Delivery | None = None
     if last is not None:
-        state = next((snapshot.restore(one) for one in last.snapshot.groups if one.name == group), None)
+        state = next((snapshot.restore(one, last.at_us) for one in last.snapshot.groups if one.name == group), None)
     elif log.start_offset > 0:
         raise NotFound("what happened then is not in the log any more: it is kept as long as the messages are")
-    for event, at_us in events_of(log, log.start_offset if last is None else last.next_offset):
+    start = log.start_offset if last is None else last.next_offset
+    for event, at_us in events_of(log, start, partition.messages.lineage if partition.groups.is_replicated else ()):
         if at_us > time_us:
             break
+        yield None
         match event:
             case Due():
                 if state is not None:
@@ -233,6 +240,9 @@ def _rewind(partition: Partition, group: str, time_us: int) -> Delivery | None:
                     state.cancel(unpack(event.offsets))
             case Dropped():
                 state = None if event.group == group else state
+            case Truncated():
+                if state is not None:
+                    state.truncate(event.offset)
             case Assigned() | Moved():
                 pass
             case _ if event.group == group:
@@ -248,8 +258,10 @@ class Why(msgspec.Struct, frozen=True):
     answer: str
 
 
-def why(topic: Topic, identity: MessageId, group: str, *, now_us: int, owner: str | None, is_started: bool) -> Why:
-    """Why the group has not got this message, or what became of it there."""
+def why(
+    topic: Topic, identity: MessageId, group: str, *, now: Instant, owner: str | None, is_started: bool
+) -> Why | None:
+    """Why the group has not got this message. None if it is done: the deliveries log says how, see `how_done`."""
     partition = topic.partition(identity.partition)
     offset = identity.offset
     if offset >= partition.reading.visible_offset:
@@ -264,11 +276,11 @@ def why(topic: Topic, identity: MessageId, group: str, *, now_us: int, owner: st
         if offset in partition.groups.delays.pending:
             return _delayed(partition, offset)
         if not is_started:
-            return Why("group_not_started", f"there is no group {group}")
+            return Why("group_not_started", f'group "{group}" does not exist. Its first consumer creates it')
         return Why("group_not_started", f"group {group} has never asked for messages of this partition")
     state = partition.groups.state(group)
-    found = _because_of_state(partition, state, identity, now_us)
-    if found is not None:
+    found = _because_of_state(partition, state, identity, now)
+    if found is not None or state.is_done(offset):
         return found
     if state.order.stands(state):
         if state.parked:
@@ -280,27 +292,27 @@ def why(topic: Topic, identity: MessageId, group: str, *, now_us: int, owner: st
         return Why("no_consumer", "the message is ready, and no consumer of the group is there")
     if offset in state.ready or _is_overdue(state, offset):
         return Why("ready", f"the message is ready; {owner} has the partition and has not asked for it")
-    before = BitMap64(range(state.floor, offset)) - state.done
-    return Why("not_reached", f"the message is ready; {len(before)} messages are before it, {owner} has the partition")
+    before = state.lag(partition.messages.start_offset, offset, partition.reading.missing)
+    return Why("not_reached", f"the message is ready; {before} messages are before it, {owner} has the partition")
 
 
-def _because_of_state(partition: Partition, state: Delivery, identity: MessageId, now_us: int) -> Why | None:
+def _because_of_state(partition: Partition, state: Delivery, identity: MessageId, now: Instant) -> Why | None:
     offset = identity.offset
     lease = state.lease_of(offset)
     if lease is not None:
-        until = rfc3339(lease.deadline_us)
+        until = rfc3339(now.to_wall(lease.deadline_us))
         return Why("leased", f"{lease.consumer} has it, attempt {state.attempt(offset)}, until {until}")
     if offset in state.dying or (state.is_done(offset) and state.is_dead(offset)):
         return Why("dead_lettered", "the group gave it up: it is a dead letter")
     if state.is_done(offset):
-        return _done(partition, state, identity)
+        return None
     if offset in partition.groups.delays.pending:
         return _delayed(partition, offset)
     due = state.due_of(offset)
-    if due is not None and due > now_us:
+    if due is not None and due > now.monotonic_us:
         failures = state.failures.get(offset, ())
         reason = f" after {failures[-1].reason or 'a nack without a reason'!r}" if failures else ""
-        return Why("waiting", f"it waits until {rfc3339(due)} for its next try{reason}")
+        return Why("waiting", f"it waits until {rfc3339(now.to_wall(due))} for its next try{reason}")
     if state.end is not None and offset >= state.end:
         return Why("behind_the_end", f"the group replays up to offset {state.end}")
     return None
@@ -311,11 +323,10 @@ def _is_overdue(state: Delivery, offset: int) -> bool:
     return state.due_of(offset) is not None
 
 
-def _done(partition: Partition, state: Delivery, identity: MessageId) -> Why:
-    """Done, says the state; how, says the log."""
-    stored = partition.reading.message(identity.offset)
-    for step in reversed(list(_story(partition, identity, stored.append_time))):
-        if step.group != state.group:
+def how_done(story: Sequence[Step], identity: MessageId, group: str, start: int) -> Why:
+    """What became of a message that the group, which starts at `start`, is done with."""
+    for step in reversed(story):
+        if step.group != group:
             continue
         match step.what:
             case "ACKNOWLEDGED":
@@ -326,8 +337,8 @@ def _done(partition: Partition, state: Delivery, identity: MessageId) -> Why:
                 return Why("given_up", f"it was given up at {rfc3339(step.time_us)}: {step.reason}")
             case "PASSED_OVER":
                 return Why("passed_over", step.reason or "")
-    if identity.offset < state.start:
-        return Why("before_start", f"the group starts at offset {state.start}")
+    if identity.offset < start:
+        return Why("before_start", f"the group starts at offset {start}")
     return Why("done", "it is done, and the log of how goes back less far")
 
 

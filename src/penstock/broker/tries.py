@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pyroaring import BitMap64
 
 from penstock.broker.events import unpack
+from penstock.broker.offsets import below, from_on
 from penstock.broker.snapshot import GroupState
 
 
@@ -37,7 +38,7 @@ class Tries:
             tries._tried |= tried
             if count > 1:
                 tries._again |= tried
-                tries._counts.update(dict.fromkeys(tried, count))
+                tries._counts.update(dict.fromkeys(tried.to_array(), count))
         return tries
 
     def consumer(self, lease: int) -> str | None:
@@ -52,7 +53,7 @@ class Tries:
         if len(again) < len(offsets):
             yield 1, offsets - again if again else offsets
         by_count: dict[int, BitMap64] = {}
-        for offset in again:
+        for offset in again.to_array():
             by_count.setdefault(self._counts[offset], BitMap64()).add(offset)
         yield from sorted(by_count.items(), key=lambda item: item[0])
 
@@ -62,7 +63,7 @@ class Tries:
         self._holders[lease] = (consumer, offsets.copy())
         if self._is_complete:
             again = offsets & self._tried
-            for offset in again:
+            for offset in again.to_array():
                 self._counts[offset] = self._counts.get(offset, 1) + 1
             self._again |= again
             self._tried |= offsets
@@ -79,15 +80,22 @@ class Tries:
         """Unseen: that delivery does not count."""
         again = offsets & self._again
         self._tried -= offsets - again
-        for offset in again:
+        for offset in again.to_array():
             self._counts[offset] -= 1
             if self._counts[offset] == 1:
                 del self._counts[offset]
                 self._again.discard(offset)
 
+    def truncate(self, offset: int) -> None:
+        """Other messages get the offsets from here on."""
+        for lease, (_, held) in list(self._holders.items()):
+            self.answered(lease, from_on(held, offset))
+        self._tried, self._again = below(self._tried, offset), below(self._again, offset)
+        self._counts = {number: count for number, count in self._counts.items() if number < offset}
+
     def over(self, offsets: BitMap64) -> None:
         """Done, or to be tried as if for the first time."""
-        for offset in offsets & self._again:
+        for offset in (offsets & self._again).to_array():
             del self._counts[offset]
         self._again -= offsets
         self._tried -= offsets

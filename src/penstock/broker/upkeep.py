@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from weakref import WeakKeyDictionary
+
+from pyroaring import BitMap64
 
 from penstock.broker.catalog import Catalog
+from penstock.broker.dead_letters import not_letters, settle_others, unsettled
 from penstock.broker.graveyards import Graveyards
-from penstock.broker.groups import Groups
+from penstock.broker.groups import Groups, drop_later
 from penstock.broker.names import DEAD_LETTERS
-from penstock.broker.offsets import array_of
+from penstock.broker.offsets import array_of, from_on
 from penstock.broker.partition import Partition
 from penstock.broker.topic import Topic
 from penstock.broker.topics import Topics
 from penstock.broker.work import Work
-from penstock.errors import ClusterError, LogClosed, Overloaded
+from penstock.errors import ClusterError, DiskFull, LogClosed, LogCorrupt, Overloaded
+
+log = logging.getLogger("penstock.broker")
 
 
 class Upkeep:
@@ -29,6 +37,9 @@ class Upkeep:
         # Whoever holds it has the disk for what takes long.
         self._tidying = asyncio.Lock()
         self._is_asking = False
+        self._is_ticking = False
+        # Of partitions with dead letters: below this offset all messages have been looked at.
+        self._looked_at: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
 
     def take_up(self) -> None:
         """What was under way when the broker was last closed, or crashed."""
@@ -39,28 +50,57 @@ class Upkeep:
                 self.take_up_one(topic, number)
 
     def take_up_one(self, topic: Topic, number: int) -> None:
-        partition = topic.partition(number)
+        partition, history = topic.partition(number), self._catalog.history
         for group in partition.groups.groups:
             if self._catalog.has_group(group) and not self._is_older(partition, group):
                 self._groups.on(group, topic.name).configure_here(number)
-            elif not group.startswith("__"):
+            elif group.startswith("__"):
+                pass
+            elif not self._catalog.has_group(group) and partition.groups.state(group).origin.history < history:
+                log.warning(
+                    "partition %d of %s has the acknowledgements of group %s, which a restored catalog does not have: "
+                    "they are kept, and a group that is created with this name goes on from there",
+                    number,
+                    topic.name,
+                    group,
+                )
+            else:
                 # Its deletion was cut short, or nobody led the partition then.
-                self._work.in_background(_drop(partition, group))
+                self._work.in_background(drop_later(partition.groups, group, partition.groups.state(group).origin))
             if partition.groups.has(group) and partition.groups.state(group).dying:
                 self._graveyards.mourn(topic.name, number, group)
 
     def _is_older(self, partition: Partition, group: str) -> bool:
         """Of a group that was deleted, and one of the same name was made since."""
-        return 0 < partition.groups.state(group).made_us < self._catalog.made_us(group)
+        return partition.groups.state(group).origin.is_before(self._catalog.origin(group))
 
-    def tick(self) -> None:
-        """Delays that are due, leases that have run out, and what could not be buried so far."""
+    async def tick(self) -> None:
+        """Delays that are due, leases that have run out, and what could not be buried so far. If an earlier call is
+        under way, nothing happens."""
+        if self._is_ticking:
+            return
+        self._is_ticking = True
+        try:
+            await self._work.walk(self._ticks(), at_once=True)
+        finally:
+            self._is_ticking = False
+
+    def _ticks(self) -> Iterator[None]:
         for topic in list(self._topics.open.values()):
             for number, partition in topic.numbered:
-                partition.groups.tick()
-                for group in partition.groups.groups:
-                    if partition.groups.state(group).dying and not partition.groups.giving_up:
-                        self._graveyards.mourn(topic.name, number, group)
+                if not self._is_here(topic, number, partition):
+                    continue
+                try:
+                    for _ in partition.groups.ticks():
+                        yield
+                        if not self._is_here(topic, number, partition):
+                            break
+                    else:
+                        for group in partition.groups.dying() if not partition.groups.giving_up else ():
+                            self._graveyards.mourn(topic.name, number, group)
+                except (Overloaded, DiskFull):
+                    # That passes, and no other partition waits for it.
+                    continue
 
     async def maintain(self) -> None:
         for topic in list(self._topics.open.values()):
@@ -70,8 +110,8 @@ class Upkeep:
                     continue
                 self._maintaining.add(partition)
                 try:
-                    # A topic that is deleted meanwhile, or led elsewhere, keeps no other from its own.
-                    with suppress(LogClosed, ClusterError):
+                    # A topic that is deleted meanwhile or led elsewhere, or a full disk, keeps no other from its own.
+                    with suppress(LogClosed, ClusterError, DiskFull):
                         await self._maintain(topic, number, partition)
                 finally:
                     self._maintaining.discard(partition)
@@ -103,12 +143,46 @@ class Upkeep:
         # Lanes and delays of what is deleted are known from then on from a snapshot only.
         with suppress(Overloaded, LogClosed):
             await partition.groups.snapshot_if_needed()
+        if self._has_letters(topic):
+            # A message that can't be read may be a dead letter.
+            with suppress(Overloaded, LogCorrupt):
+                await self._settle_others(partition)
+        protected = self._protected(topic, partition)
+        # Wait for the rows that end the protection of messages. If they were lost in a crash or an election, messages
+        # that are deleted here would be protected again.
+        with suppress(Overloaded):
+            await partition.groups.flushed()
+            await self._tidy(topic, number, partition, protected, until)
+
+    def _protected(self, topic: Topic, partition: Partition) -> BitMap64:
+        """What retention and compaction must leave. Of a dead-letter topic, every letter that is not settled."""
+        offsets = partition.protected()
+        if self._has_letters(topic):
+            offsets |= unsettled(partition)
+        return offsets
+
+    def _has_letters(self, topic: Topic) -> bool:
+        of = topic.name.removesuffix(DEAD_LETTERS)
+        return of != topic.name and self._catalog.has_topic(of)
+
+    async def _settle_others(self, partition: Partition) -> None:
+        """Of messages that have come since the last time. Retention decides about those that are no dead letters."""
+        new = from_on(unsettled(partition), self._looked_at.get(partition, 0))
+        if not new:
+            return
+        others = BitMap64(await self._work.scan(not_letters(partition, new)))
+        if others:
+            await settle_others(partition, others)
+        self._looked_at[partition] = new.max() + 1
+
+    async def _tidy(self, topic: Topic, number: int, partition: Partition, known: BitMap64, until: int) -> None:
         async with self._tidying:
             if not self._is_here(topic, number, partition):
                 return
-            protected = array_of(partition.protected())
+            protected = array_of(known | self._protected(topic, partition))
+            due_times = partition.groups.delays.times()
             try:
-                await self._work.on_a_thread(partial(partition.maintain, topic.settings, protected, until))
+                await self._work.on_a_thread(partial(partition.maintain, topic.settings, protected, until, due_times))
             finally:
                 # Also if it failed half-way: something may have been deleted.
                 partition.after_maintenance()
@@ -123,9 +197,3 @@ class Upkeep:
             for partition in busy:
                 await partition.groups.flushed()
             await asyncio.sleep(0)
-
-
-async def _drop(partition: Partition, group: str) -> None:
-    dropping = partition.groups.drop(group)
-    if dropping is not None:
-        await dropping

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
@@ -11,20 +12,35 @@ from penstock.errors import EtcdError, EtcdReplaced, Fatal, LogClosed, NotFound,
 
 T = TypeVar("T")
 
+# Of a scan or a walk, between two turns of others. A publish waits for one slice at the most.
+SLICE_US = 1_000
+# So that a slice ends, however fast its rows come.
+SLICE_ROWS = 100
+
+log = logging.getLogger("penstock.broker")
+
 
 class Work:
     """Belongs to the event loop it is made on."""
 
-    def __init__(self, executor: Executor, readers: Executor | None = None) -> None:
-        """Whoever scans a log does so on `readers`; without, as everything else."""
+    def __init__(
+        self, executor: Executor, readers: Executor | None = None, monotonic_us: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Scans of logs run on `readers`; by default on `executor`. With a clock that stands still, slices end by their
+        number of rows."""
+        self._monotonic_us = monotonic_us
         self.loop = asyncio.get_running_loop()
         self._executor = executor
         self._readers = readers or executor
         # Whoever holds it changes the catalog.
         self.changing = asyncio.Lock()
+        # Held for one slice of a walk. Walks that wait for it take turns in the order in which they came.
+        self._walking = asyncio.Lock()
         self.tasks: set[asyncio.Task[None]] = set()
         # What a task in the background or a disk died of: the broker must not go on as if nothing had happened.
         self.failure: BaseException | None = None
+        # Not at every tick.
+        self._reported = ""
 
     def check(self) -> None:
         if self.failure is not None:
@@ -37,6 +53,35 @@ class Work:
         """For pages of a log, of which many may be asked for at once: nothing that is to be written waits for them."""
         return await self.loop.run_in_executor(self._readers, work)
 
+    async def scan(self, rows: Iterator[T | None]) -> list[T]:
+        """Run an iterator to its end on the reading thread; return what it yields, without None.
+
+        Each slice of `SLICE_US` is a job of its own, so scans take turns. A row that does not match must be yielded as
+        None, or the slice does not end there. If the caller is cancelled, the scan ends with the current slice.
+        """
+        found: list[T] = []
+        while await self.on_a_reading_thread(lambda: _slice(rows, found, self._monotonic_us)):
+            pass
+        return found
+
+    async def walk(self, rows: Iterator[T | None], *, at_once: bool = False) -> list[T]:
+        """Like `scan`, on the event loop: for state that only the loop may look at.
+
+        However many walks are under way, the event loop spends at most half its time on them: one slice, and no other
+        for as long as that took. `at_once`: the first slice does not wait for its turn.
+        """
+        found: list[T] = []
+        if at_once and not _slice(rows, found, self._monotonic_us):
+            return found
+        while True:
+            async with self._walking:
+                began_us = self._monotonic_us()
+                goes_on = _slice(rows, found, self._monotonic_us)
+                # A thread that wrote something gets the interpreter's lock meanwhile; with sleep(0) it waits for 5 ms.
+                await asyncio.sleep((self._monotonic_us() - began_us) / 1e6)
+            if not goes_on:
+                return found
+
     # --- one after the other -----------------------------------------------------------------------------
 
     async def alone(self, change: Coroutine[Any, Any, T]) -> T:
@@ -46,11 +91,7 @@ class Work:
             async with self.changing:
                 return await change
 
-        return await asyncio.shield(self.loop.create_task(in_turn()))
-
-    async def save(self, change: Callable[[], None]) -> None:
-        """A change of the catalog and of nothing else."""
-        await self.alone(self.on_a_thread(change))
+        return await to_its_end(in_turn())
 
     # --- in the background -------------------------------------------------------------------------------
 
@@ -63,8 +104,14 @@ class Work:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not _passes(error):
+        if error is None:
+            return
+        if not isinstance(error, PenstockError) or isinstance(error, Fatal | EtcdReplaced):
             self.failure = error
+        elif not _passes(error) and error.message != self._reported:
+            # What is stored must not end the broker: it would end every other one that is started on the same data.
+            self._reported = error.message
+            log.error("what the broker does by itself has failed, and is tried again: %s", error.message)
 
     def could_not_write(self, error: PenstockError) -> None:
         """A message. A full disk passes; after anything that does not, nobody knows what is on it."""
@@ -72,9 +119,30 @@ class Work:
             self.failure = error
 
 
-def _passes(error: BaseException) -> bool:
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Also if the caller is cancelled: nothing waits for a failure then, and the event loop must not report it."""
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(_retrieve)
+    return await asyncio.shield(task)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _slice(rows: Iterator[T | None], found: list[T], monotonic_us: Callable[[], int]) -> bool:
+    """Whether there may be more."""
+    until_us = monotonic_us() + SLICE_US
+    for count, row in enumerate(rows, 1):
+        if row is not None:
+            found.append(row)
+        if count == SLICE_ROWS or monotonic_us() >= until_us:
+            return True
+    return False
+
+
+def _passes(error: PenstockError) -> bool:
     """What can be tried again is, at the next tick, and by then etcd may take what it did not take now; a topic or a
     broker that was closed needs nothing any more."""
-    if isinstance(error, EtcdError):
-        return not isinstance(error, EtcdReplaced)
-    return isinstance(error, PenstockError) and (error.retriable or isinstance(error, LogClosed | NotFound))
+    return error.retriable or isinstance(error, EtcdError | LogClosed | NotFound)

@@ -25,6 +25,7 @@ from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import GroupSettings
 from penstock.broker.tally import Tally
 from penstock.errors import InvalidFrame, LogCorrupt
+from penstock.storage.epochs import Lineage
 
 
 class Messages(LaneReader, Protocol):
@@ -35,6 +36,10 @@ class Messages(LaneReader, Protocol):
 
     @property
     def visible_offset(self) -> int: ...
+
+    @property
+    def lineage(self) -> Lineage:
+        """At which offsets the epochs of the messages begin."""
 
     def hashes(self, offsets: BitMap64) -> Hashes: ...
 
@@ -77,8 +82,8 @@ class Working:
         """How many more may be in flight."""
         return self.settings.max_in_flight - self.delivery.in_flight
 
-    def has_nothing(self, now_us: int) -> bool:
-        return self._leasing.has_nothing(self._messages.visible_offset, now_us)
+    def has_nothing(self, monotonic_us: int) -> bool:
+        return self._leasing.has_nothing(self._messages.visible_offset, monotonic_us)
 
     def next_lease(
         self, *, count: int, look_at: int, bytes_max: int, now_us: int, consumer: str, identity: int, deadline_us: int
@@ -109,13 +114,13 @@ class Working:
         for picked in decision.picked:
             self.delivery.count_handed(*picked, now_us)
 
-    def holding_up(self, now_us: int) -> BitMap64:
+    def holding_up(self, monotonic_us: int) -> BitMap64:
         """Messages that keep their keys busy."""
         offsets = BitMap64()
         if self.settings.ordering == "key":
             for due_us, waiting in self.delivery.waits():
                 # What is due is ready as soon as somebody asks, and may be gone by then as all that is ready.
-                if due_us > now_us:
+                if due_us > monotonic_us:
                     offsets |= waiting
             for lease in self.delivery.leases.values():
                 offsets |= lease.offsets

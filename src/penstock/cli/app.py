@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from io import TextIOWrapper
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -32,6 +33,7 @@ from penstock.cli import (
     pipeline_mirror,
     pipeline_report,
     publish,
+    quota,
     read,
     schedule,
     scheduled,
@@ -40,8 +42,9 @@ from penstock.cli import (
     topic,
     trace,
 )
-from penstock.cli.output import print_error
-from penstock.errors import PenstockError
+from penstock.cli.output import EXIT_BAD_NEWS, note, print_error
+from penstock.errors import InvalidInput, PenstockError, StorageError
+from penstock.standard_files import reopen_closed
 
 EXIT_ERROR = 2
 
@@ -77,11 +80,13 @@ cluster.app.command("reassign")(cluster_changes.reassign)
 cluster.app.command("rebalance")(cluster_changes.rebalance)
 cluster.app.command("elect")(cluster_changes.elect)
 cluster.app.command("drain")(cluster_changes.drain)
+cluster.app.command("discard")(cluster_changes.discard)
 app.add_typer(cluster.app, name="cluster")
 app.command("ping")(ping.ping)
 app.command("demo")(demo.demo)
 app.add_typer(serve.config_app, name="config")
 app.add_typer(key.app, name="key")
+app.add_typer(quota.app, name="quota")
 app.add_typer(archive.app, name="archive")
 app.add_typer(log.app, name="log")
 
@@ -103,19 +108,55 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits."""
-    for stream in (sys.stdout, sys.stderr):
-        # What a terminal can't show is better shown in escapes than not at all.
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    reopen_closed()
+    sys.stdout, sys.stderr = _writable(sys.stdout, 1), _writable(sys.stderr, 2)
+    code = EXIT_ERROR
+    # An error that can't be written is in the exit code all the same.
+    with suppress(OSError):
+        code = _run(arguments)
+    sys.exit(code)
+
+
+def _writable(stream: TextIO | None, descriptor: int) -> TextIO:
+    """Python has no stream for a descriptor that was closed when it started."""
+    found = os.fdopen(descriptor, "w", closefd=False) if stream is None else stream
+    # What a terminal can't show is better shown in escapes than not at all.
+    if isinstance(found, TextIOWrapper):
+        found.reconfigure(errors="backslashreplace")
+    return found
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
-        app(arguments)
+        # A command returns nothing; a number is the code of a typer.Exit.
+        code: int | None = app(arguments, standalone_mode=False)
         sys.stdout.flush()
+        return code or 0
     except PenstockError as error:
         print_error(error)
-        sys.exit(EXIT_ERROR)
+    except typer.TyperException as error:
+        _print_usage_error(error)
+    except typer.Abort:
+        note("aborted")
+        return EXIT_BAD_NEWS
     except OSError as error:
         # What we have to say can't be written: a full disk behind a redirection, for one.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"error: {error.strerror or error}", file=sys.stderr)
-        sys.exit(EXIT_ERROR)
-    sys.exit(0)
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_error(
+            StorageError(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
+        )
+    return EXIT_ERROR
+
+
+def _print_usage_error(error: typer.TyperException) -> None:
+    message = error.format_message()
+    if message.startswith("Usage:"):
+        # Without a command, the whole help.
+        note(message)
+        return
+    context: typer.Context | None = getattr(error, "ctx", None)
+    hint = "" if context is None else f". See: {context.command_path} --help"
+    if context is not None and context.parent is None and "such option" in message:
+        hint = f". Options follow the command, as in: {context.command_path} ping --server ADDRESS"
+    print_error(InvalidInput(message.removesuffix(".").removesuffix("?") + hint))

@@ -18,6 +18,7 @@ from penstock.errors import InternalError, PenstockError
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
 
+_COUNT_MAX = 1_000_000_000
 _PERCENTILES = (50, 90, 99, 100)
 _COLUMNS = (
     Column("what"),
@@ -35,11 +36,15 @@ _MEANING = "p…: until a batch is on disk · until the next batch is here and a
 @bundled
 def bench(
     broker: Broker,
-    messages: Annotated[int, typer.Option("--messages", "-n", metavar="N", min=1, help="How many.")] = 100_000,
+    messages: Annotated[
+        int, typer.Option("--messages", "-n", metavar="N", min=1, max=_COUNT_MAX, help="How many.")
+    ] = 100_000,
     size: Annotated[int, typer.Option("--size", metavar="BYTES", min=1, max=1_000_000, help="Of each value.")] = 100,
     batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, max=10_000, help="At a time.")] = 1_000,
     partitions: Annotated[int, typer.Option("--partitions", metavar="N", min=1, help="Of the topic.")] = 6,
-    singles: Annotated[int, typer.Option("--singles", metavar="N", min=1, help="Then so many, one by one.")] = 200,
+    singles: Annotated[
+        int, typer.Option("--singles", metavar="N", min=1, max=_COUNT_MAX, help="Then so many, one by one.")
+    ] = 200,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Measure publishing and consuming.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from penstock.cli.bundles import Bundle
+from penstock.cli.output import note
 from penstock.errors import ConnectionLost, DirectoryLocked, InvalidInput
 
 if TYPE_CHECKING:
@@ -33,6 +34,14 @@ _ServerKey = Annotated[
 ]
 
 
+def key_given(server_key: str | None) -> str | None:
+    if server_key == "":
+        raise InvalidInput("--server-key is empty. Pass the key, or leave the option out")
+    if server_key is not None:
+        note("warning: other users of this machine can see the key in --server-key; use $PENSTOCK_KEY instead")
+    return server_key or os.environ.get("PENSTOCK_KEY") or None
+
+
 class Broker(Bundle):
     """What the options of a command say; nothing is opened before it is asked for."""
 
@@ -41,9 +50,11 @@ class Broker(Bundle):
     def __init__(self, server: _Server = None, data: _Data = None, server_key: _ServerKey = None) -> None:
         if server is not None and data is not None:
             raise InvalidInput("the broker is at --server or in --data, not both")
+        if server == "":
+            raise InvalidInput("--server is empty. Pass the broker's address, or leave the option out")
         self.data = data
         self.address = server or os.environ.get("PENSTOCK_SERVER") or ADDRESS
-        self.key = server_key or os.environ.get("PENSTOCK_KEY") or None
+        self.key = key_given(server_key)
 
     def open(self, *, create: bool = False) -> Client:
         """A client, to be used in a `with`. Only with `create` a directory that is not there is made."""
@@ -61,9 +72,7 @@ class Broker(Bundle):
             # Where somebody answers, only not as was expected, another server is no help.
             if isinstance(error.__cause__, ssl.SSLError) or not isinstance(error.__cause__, OSError):
                 raise
-            raise ConnectionLost(
-                f"{error.message}; `penstock serve` starts a server, and --data DIR needs none", **error.details
-            ) from error
+            raise ConnectionLost(f"{error.message}; --data DIR needs no server", **error.details) from error
 
     def _opened(self, data: str, create: bool) -> Client:
         import penstock

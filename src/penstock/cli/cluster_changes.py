@@ -11,13 +11,13 @@ import typer
 
 from penstock.cli.bundles import bundled
 from penstock.cli.cluster_site import Call, Site
-from penstock.cli.cluster_view import names, place, some
+from penstock.cli.cluster_view import copy_name, names, place, some
 from penstock.cli.cluster_waiting import Step, emptied, led, moved, wait_for
 from penstock.cli.given import duration_given, names_given, size_given
 from penstock.cli.options import OutputOption, Yes
 from penstock.cli.output import EXIT_BAD_NEWS, Column, Output, console, note, print_json, print_table
 from penstock.cli.shown import counted
-from penstock.errors import ClusterError, ConnectionLost, InvalidInput, PenstockError
+from penstock.errors import ClusterError, ConnectionLost, InvalidInput, NotFound, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.cluster_requests import ClusterReport, Elected, ElectLeaders, Move
@@ -177,6 +177,36 @@ def drain(
     _end(left)
 
 
+@bundled
+def discard(
+    site: Site,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node that has the copy.")],
+    partition_id: Annotated[str, typer.Argument(metavar="PARTITION-ID", help="As `penstock cluster status` shows it.")],
+    *,
+    yes: Yes = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete a quarantined copy of a partition from a node."""
+    from penstock.client.cluster_requests import DiscardCopy, SurveyCluster
+
+    with site.open() as call:
+        copies = [each for each in call(SurveyCluster()).quarantined if (each.node, each.id) == (node, partition_id)]
+        if not copies:
+            raise NotFound(
+                f"node {node} has no quarantined copy of partition {partition_id}. List them: penstock cluster status",
+                partition=partition_id,
+            )
+        (copy,) = copies
+        what = f"offsets {copy.start_offset} to {copy.end_offset} of {copy_name(copy)}, at epoch {copy.epoch}"
+        if not yes:
+            raise InvalidInput(f"this deletes {what}, for good. If that is meant, say --yes as well", argument="--yes")
+        call(DiscardCopy(node, partition_id))
+    if output is Output.JSON:
+        print_json(console(), {"node": node, "id": partition_id, "is_done": True})
+    else:
+        console().print(f"deleted {what}")
+
+
 def _elected_unclean(call: Call, would: list[Elected]) -> list[Elected]:
     """Those that were told, by whom was told. What is different by now is left alone."""
     from penstock.client.cluster_requests import ElectLeaders
@@ -266,7 +296,10 @@ def _move_json(move: Move) -> dict[str, Any]:
 
 
 def _elected_json(each: Elected) -> dict[str, Any]:
-    return {"topic": each.topic, "partition": each.number, "from": each.before or None, "to": each.leader}
+    found = {"topic": each.topic, "partition": each.number, "from": each.before or None, "to": each.leader}
+    if each.loses:
+        found |= {"loses": each.loses, "end_offset": each.end, "groups_set_back": each.groups}
+    return found
 
 
 def _warn_of_no_spare(call: Call, moves: Sequence[Move]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 import typer
 
-from penstock.cli.broker import ADDRESS, ETCD_S
+from penstock.cli.broker import ADDRESS, ETCD_S, key_given
 from penstock.cli.bundles import Bundle
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Site(Bundle):
 
     def __init__(self, server: _Server = None, server_key: _ServerKey = None) -> None:
         self._address = server or os.environ.get("PENSTOCK_SERVER") or ADDRESS
-        self._key = server_key or os.environ.get("PENSTOCK_KEY") or None
+        self._key = key_given(server_key)
 
     @contextmanager
     def open(self) -> Iterator[Call]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import typer
 
 from penstock.cli.hot import hot_of
@@ -13,7 +14,7 @@ from penstock.cli.shown import counted, shown_size, shown_time, time_json
 from penstock.clock import SystemClock
 
 if TYPE_CHECKING:
-    from penstock.client.cluster_requests import ClusterReport, NodeReport, PartitionReport
+    from penstock.client.cluster_requests import ClusterReport, NodeReport, PartitionReport, QuarantinedCopy
 
 _ROWS_MAX = 20
 
@@ -173,6 +174,7 @@ def wrong_with(report: ClusterReport) -> dict[str, list[str]]:
         "leaderless": [place(each) for each in report.partitions if not each.leader],
         "under_min_isr": [place(each) for each in report.partitions if each.is_under_min_isr],
         "under_replicated": [place(each) for each in report.partitions if each.is_under_replicated],
+        "quarantined": [copy_name(each) for each in report.quarantined],
     }
     if not report.controller:
         found["without_controller"] = ["the cluster"]
@@ -197,7 +199,9 @@ def print_status(report: ClusterReport, output: Output) -> None:
                 "draining": [node.id for node in report.nodes if node.is_draining],
                 "topics": report.topics,
                 "partitions": len(report.partitions),
+                "level": report.level or None,
                 **{what: wrong.get(what, []) for what in _WRONG},
+                "quarantined": [msgspec.to_builtins(each) for each in report.quarantined],
                 "moving": [{**partition_json(each)} for each in moving],
                 "throttle_bytes_per_s": report.throttle or None,
             },
@@ -214,6 +218,7 @@ _WRONG = {
     "leaderless": "without leader",
     "under_min_isr": "under min_isr",
     "under_replicated": "under-replicated",
+    "quarantined": "quarantined copies",
 }
 
 
@@ -232,12 +237,15 @@ def _print_status(
         ("state", _state(report, wrong)),
         ("nodes", nodes + (f"; draining: {', '.join(draining)}" if draining else "")),
         ("controller", report.controller or "none"),
+        ("feature level", str(report.level or "not known")),
         ("topics", f"{report.topics}, with {counted(len(report.partitions), 'partition')}"),
         *((name, some(shown.get(what, []))) for what, name in _WRONG.items()),
         ("moving", str(len(moving)) + (f", at {shown_size(report.throttle)}/s at most" if report.throttle else "")),
     ]
     out = console()
     print_fields(out, fields, max(len(name) for name, _ in fields))
+    if report.quarantined:
+        _print_quarantined(report.quarantined)
     if moving:
         out.print()
         columns = [Column("moving"), Column("from"), Column("to"), Column("progress", is_number=True)]
@@ -245,6 +253,38 @@ def _print_status(
         print_table(out, columns, rows[:_ROWS_MAX])
         if len(rows) > _ROWS_MAX:
             out.print(f"and {len(rows) - _ROWS_MAX} more")
+
+
+def copy_name(copy: QuarantinedCopy) -> str:
+    return f"{copy.topic}:{copy.number} on {copy.node}" if copy.topic else f"{copy.id} on {copy.node}"
+
+
+def _print_quarantined(copies: Sequence[QuarantinedCopy]) -> None:
+    out = console()
+    out.print()
+    columns = [
+        Column("quarantined"),
+        Column("node"),
+        Column("partition id"),
+        Column("epoch", is_number=True),
+        Column("offsets"),
+        Column("why"),
+    ]
+    rows = [
+        [
+            f"{each.topic}:{each.number}" if each.topic else "-",
+            each.node,
+            each.id,
+            str(each.epoch),
+            f"{each.start_offset} to {each.end_offset}",
+            each.why,
+        ]
+        for each in copies
+    ]
+    print_table(out, columns, rows[:_ROWS_MAX])
+    if len(rows) > _ROWS_MAX:
+        out.print(f"and {len(rows) - _ROWS_MAX} more")
+    out.print("What to do with them: docs/guides/cluster.md, “When etcd was restored from a backup”")
 
 
 def _state(report: ClusterReport, wrong: dict[str, list[str]]) -> str:

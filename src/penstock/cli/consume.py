@@ -20,6 +20,7 @@ from penstock.cli.stream import (
     stretch_given,
     write_message,
 )
+from penstock.client.settings import group_settings
 from penstock.errors import InvalidInput, LeaseError, MessagesMissing
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def consume(
         else:
             prefetch = PREFETCH if max is None else min(max, PREFETCH)
             options: dict[str, Any] = {"name": name, "prefetch": prefetch, "until_idle": until_idle}
-            with q.consumer(group, topics, **options, **settings_given(settings, {})) as consumer:
+            with q.consumer(group, topics, **options, **settings_given(settings, {}, group_settings)) as consumer:
                 count = _print_all(consumer, shape, max, ack is Acks.AUTO)
     if not count:
         raise typer.Exit(EXIT_BAD_NEWS)

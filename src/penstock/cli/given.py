@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.clock import SystemClock
@@ -12,7 +12,8 @@ from penstock.errors import InvalidInput
 from penstock.limits import KIB, MIB
 
 _HOUR_US = 3_600_000_000
-_SIZE = re.compile(r"([0-9]+) ?(|B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
+# Python refuses to read numbers of more than 4,300 digits.
+_SIZE = re.compile(r"([0-9]{1,30}) ?(|B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
 _SIZES = {
     "": 1,
     "B": 1,
@@ -25,7 +26,8 @@ _SIZES = {
     "GiB": MIB * KIB,
     "TiB": MIB * MIB,
 }
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
+_OFFSET = re.compile(r"[0-9]{1,30}")
 
 
 def pairs_given(option: str, texts: Sequence[str] | None) -> list[tuple[str, str]]:
@@ -39,9 +41,15 @@ def pairs_given(option: str, texts: Sequence[str] | None) -> list[tuple[str, str
     return found
 
 
-def settings_given(texts: Sequence[str] | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of --set, and those with flags of their own, which must not say the same."""
+def settings_given(
+    texts: Sequence[str] | None, flags: Mapping[str, Any], check: Callable[[Mapping[str, Any]], object]
+) -> dict[str, Any]:
+    """Those of --set, and those with flags of their own, which must not say the same.
+
+    `check` refuses names that are no settings: they may be those of other arguments of the call that takes these.
+    """
     found = {name: _setting(name, value) for name, value in pairs_given("--set", texts)}
+    check(found)
     for name in flags:
         if name in found:
             raise InvalidInput(f"{name} is set twice: by --set and by its own flag", argument=name)
@@ -114,4 +122,4 @@ def maybe_past_given(name: str, text: str | None) -> str | int | None:
 
 def offset_given(text: str) -> str | int:
     """A number, or a word that somebody else knows."""
-    return int(text) if text.isascii() and text.isdigit() else text
+    return int(text) if _OFFSET.fullmatch(text) else text

@@ -14,6 +14,7 @@ from penstock.cli.given import flags_given, maybe_past_given, offset_given, past
 from penstock.cli.options import FromTime, GroupName, OutputOption, Settings, Topic, ToTime, Yes
 from penstock.cli.output import Column, Output, confirm, note, print_answer, print_one, print_rows
 from penstock.cli.shown import bytes_json, counted, flat, known, ranges, shown_bytes, shown_text, shown_time, time_json
+from penstock.client.settings import group_settings
 from penstock.clock import SystemClock
 from penstock.errors import InvalidInput
 
@@ -29,7 +30,7 @@ Start = Annotated[
 ]
 OfPartition = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
 
-_RANGE = re.compile(r"([0-9]+):([0-9]+)-([0-9]+)")
+_RANGE = re.compile(r"([0-9]{1,30}):([0-9]{1,30})-([0-9]{1,30})")
 _COLUMNS = (
     Column("group"),
     Column("topics"),
@@ -74,7 +75,7 @@ class Wanted(Bundle):
     def given(self, **more: Any) -> dict[str, Any]:
         """With more flags, if there are any."""
         flags = {name: value for name, value in asdict(self).items() if name != "settings"}
-        return settings_given(self.settings, flags_given(**more, **flags))
+        return settings_given(self.settings, flags_given(**more, **flags), group_settings)
 
 
 @app.command("create")
@@ -221,9 +222,7 @@ def replay(
             from_time=maybe_past_given("--from-time", from_time),
             to_time=maybe_past_given("--to-time", to_time),
             offsets=stretch,
-            delays=delays,
-            lanes=lanes,
-            **settings_given(settings, {}),
+            **settings_given(settings, {"delays": delays, "lanes": lanes}, group_settings),
         )
     answer = {"group": name, "topic": topic, "messages": count}
     print_answer(output, answer, f"{name} gets {counted(count, 'message')} of {topic}", is_bad_news=not count)
@@ -263,6 +262,7 @@ def group_json(info: GroupInfo) -> dict[str, Any]:
         "created": time_json(info.created_us),
         "lag": {topic: info.lags_of(topic) for topic in info.lag},
         "lag_total": _lag(info),
+        "unknown_partitions": info.unknown,
         "members": {
             name: [{"topic": topic, "partition": partition} for topic, partition in places]
             for name, places in info.members.items()

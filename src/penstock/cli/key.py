@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.given import duration_given
 from penstock.cli.options import OutputOption
 from penstock.cli.output import Column, Output, print_answer, print_rows
 from penstock.cli.shown import shown_time, time_json
@@ -34,11 +35,10 @@ def create(
 
     The access file is written anew. Its rules stay; comments in it do not.
     """
-    from penstock.durations import duration_us
     from penstock.server.access_file import add_key
     from penstock.server.keys import make
 
-    until_us = None if expires is None else SystemClock().now_us() + duration_us(expires)
+    until_us = None if expires is None else SystemClock().now_us() + duration_given("--expires", expires)
     secret, kept = make(principal, until_us)
     add_key(file, kept)
     print_answer(output, {**_as_json(kept), "key": secret}, secret)

@@ -106,10 +106,10 @@ def print_rows(
     as_cells: Callable[[Item], Sequence[Text | str]],
     nothing: str,
 ) -> None:
-    """A table, or an object a line. That there is nothing is told, too, and is bad news for a script that asks."""
+    """A table, or an object a line. An empty list is an answer like any other: `nothing` says so on stderr."""
     if not items:
         note(nothing)
-        raise typer.Exit(EXIT_BAD_NEWS)
+        return
     if output is Output.JSON:
         for item in items:
             write_row(as_json(item))
@@ -144,20 +144,20 @@ def print_answer(output: Output, as_json: dict[str, Any], sentence: str, *, is_b
     if output is Output.JSON:
         print_json(console(), as_json)
     else:
-        console().print(Text(sentence), soft_wrap=True)
+        console().print(Text(_visible_lines(sentence)), soft_wrap=True)
     if is_bad_news:
         raise typer.Exit(EXIT_BAD_NEWS)
 
 
 def confirm(question: str, yes: bool) -> None:
     """Somebody at a terminal is asked; a script means what it says."""
-    if not yes and sys.stdin.isatty():
+    if not yes and sys.stdin is not None and sys.stdin.isatty():
         typer.confirm(question, abort=True, err=True)
 
 
 def note(text: str) -> None:
     """For people only, and so not in the way of what goes into a pipe."""
-    print(text, file=sys.stderr)
+    print(_visible_lines(text), file=sys.stderr)
 
 
 def print_error(error: PenstockError) -> None:
@@ -166,7 +166,17 @@ def print_error(error: PenstockError) -> None:
 
 def _visible(text: str) -> str:
     """What would move the cursor or hide something is shown, not done: it may be another's text."""
-    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def _visible_lines(text: str) -> str:
+    return "\n".join(map(_visible, text.split("\n")))
+
+
+def _visible_cell(cell: Text | str) -> Text | str:
+    return _visible(cell) if isinstance(cell, str) else cell
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -174,6 +184,7 @@ def _visible(text: str) -> str:
 
 def print_table(out: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text | str]]) -> None:
     """Cells are one line each."""
+    rows = [[_visible_cell(cell) for cell in row] for row in rows]
     widths = [
         max([cell_len(column.name), *(cell_len(str(row[i])) for row in rows)]) for i, column in enumerate(columns)
     ]
@@ -210,7 +221,7 @@ def _print_blocks(out: Console, columns: Sequence[Column], rows: Sequence[Sequen
 def print_fields(out: Console, fields: Iterable[tuple[str, Text | str]], label_width: int) -> None:
     """Name and value, a line each."""
     for name, value in fields:
-        out.print(Text.assemble((f"{name:<{label_width}}  ", "bold"), value))
+        out.print(Text.assemble((f"{name:<{label_width}}  ", "bold"), _visible_cell(value)))
 
 
 # --- progress -----------------------------------------------------------------------------------------------

@@ -140,10 +140,10 @@ def validate(
         from penstock.spark.pipeline.topics import missing_topics
 
         problems = missing_topics(pipeline)
-    if pipeline is not None and plan and not problems:
+    if pipeline is not None and plan:
         from penstock.spark.pipeline.planning import plan_problems
 
-        problems = plan_problems(pipeline)
+        problems = [*problems, *plan_problems(pipeline)]
     _print_problems(file, pipeline, problems, output)
     if problems:
         raise typer.Exit(EXIT_BAD_NEWS)

@@ -49,6 +49,10 @@ class LinesView:
     def running(self) -> None:
         """Nothing to be told yet."""
 
+    def activity(self, text: str) -> None:
+        """What Spark does before the first batch is done."""
+        note(f"Spark: {text}")
+
     def progress(self, progress: Progress) -> None:
         if progress.batches == self._batches:
             return
@@ -77,13 +81,16 @@ class LinesView:
 
 
 class JsonView(LinesView):
-    """An object a line: starting, running, progress, retrying, stopping, ended."""
+    """An object a line: starting, running, activity, progress, retrying, stopping, ended."""
 
     def starting(self, state: State) -> None:
         self._write("starting", name=state.name, pid=state.pid, checkpoint=state.checkpoint, log=state.log)
 
     def running(self) -> None:
         self._write("running")
+
+    def activity(self, text: str) -> None:
+        self._write("activity", text=text)
 
     def progress(self, progress: Progress) -> None:
         self._write("progress", **msgspec.to_builtins(progress))
@@ -125,7 +132,13 @@ class LiveView(LinesView):
         self._word = "running"
         self._draw()
 
+    def activity(self, text: str) -> None:
+        self._word = f"running: {text}"
+        self._draw()
+
     def progress(self, progress: Progress) -> None:
+        if self._progress is None:
+            self._word = "running"
         self._progress = progress
         self._draw()
 

@@ -11,7 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, cast
 
 import typer
 
@@ -22,7 +23,8 @@ from penstock.cli.given import flags_given, pairs_given
 from penstock.cli.options import Headers, Key, OutputOption, Priority, Topic
 from penstock.cli.output import Output, flush, print_answer, progress_of_messages, write_bytes, write_row
 from penstock.cli.shown import counted, time_json
-from penstock.errors import InvalidInput, PenstockError
+from penstock.errors import BatchTooLarge, InvalidInput, PartitionNotFound, PenstockError
+from penstock.limits import KIB, Limits
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -32,7 +34,11 @@ if TYPE_CHECKING:
 
 # Of progress, somebody hears after so many messages.
 _TOLD_EVERY = 1_000
-_FIELDS = ("key", "headers", "delay", "deliver_at", "ttl", "priority", "timestamp")
+_FIELDS = ("key", "headers", "delay", "deliver_at", "ttl", "expires_at", "priority", "timestamp")
+_ALTERNATIVES = {"delay": "deliver_at", "deliver_at": "delay", "ttl": "expires_at", "expires_at": "ttl"}
+# A byte of a message takes up to six in JSON, as \u0001 does; its fields have names.
+_JSON_SIZE = 6
+_JSON_MORE = 64 * KIB
 # What `read -o json` tells of a message besides: where it was.
 _ELSEWHERE = ("id", "topic", "offset", "append_time", "attempt")
 
@@ -87,14 +93,15 @@ def publish(
     told = _Told(output, quiet or acks == NONE)
     with broker.open() as q:
         if source is Source.ALL:
-            data = os.fsencode(value) if value is not None else None if tombstone else _stdin(raw)
+            size_max = q.limits.message_bytes_max
+            data = os.fsencode(value) if value is not None else None if tombstone else _stdin(raw, size_max)
             if acks == NONE:
                 _publish_many(q, topic, iter([Row(data, partition, fields)]), acks, told)
             else:
                 told.published(q.publish(topic, data, partition=partition, acks=acks, **fields))
         else:
             read = _lines if source is Source.LINE else _json_lines
-            _publish_many(q, topic, read(partition, fields), acks, told)
+            _publish_many(q, topic, read(q.limits, partition, fields), acks, told)
     told.end(topic)
 
 
@@ -111,14 +118,20 @@ def _source(value: str | None, lines: bool, json_lines: bool, tombstone: bool) -
     ]
     if len(chosen) > 1:
         raise InvalidInput(f"{chosen[0]} or {chosen[1]}, not both")
-    if (not chosen or lines or json_lines) and sys.stdin.isatty():
+    if (not chosen or lines or json_lines) and (sys.stdin is None or sys.stdin.isatty()):
         raise InvalidInput("nothing to publish: give a VALUE, or pipe something in, as in `echo hello | penstock …`")
     return Source.LINE if lines else Source.JSON_LINE if json_lines else Source.ALL
 
 
-def _stdin(raw: bool) -> bytes:
-    data = sys.stdin.buffer.read()
-    return data if raw else data.removesuffix(b"\n")
+def _stdin(raw: bool, size_max: int) -> bytes:
+    # One more for the newline, and one that shows that there is more.
+    data = sys.stdin.buffer.read(size_max + 2)
+    data = data if raw else data.removesuffix(b"\n")
+    if len(data) > size_max:
+        raise BatchTooLarge(
+            f"stdin has more than {size_max} bytes, the limit of a message; with --lines each line is a message"
+        )
+    return data
 
 
 # --- many ---------------------------------------------------------------------------------------------------
@@ -132,7 +145,7 @@ def _publish_many(q: Client, topic: str, rows: Iterator[Row], acks: str, told: _
                 for number, row in enumerate(rows, start=1):
                     try:
                         sending = producer.send(row.value, partition=row.partition, **row.fields)
-                    except InvalidInput as error:
+                    except (InvalidInput, PartitionNotFound) as error:
                         raise _in_line(number, error) from error
                     told.sent(sending)
                     if number % _TOLD_EVERY == 0:
@@ -141,13 +154,14 @@ def _publish_many(q: Client, topic: str, rows: Iterator[Row], acks: str, told: _
             told.rest()
 
 
-def _lines(partition: int | None, fields: MessageFields) -> Iterator[Row]:
-    for line in sys.stdin.buffer:
-        yield Row(line.removesuffix(b"\n").removesuffix(b"\r"), partition, fields)
+def _lines(limits: Limits, partition: int | None, fields: MessageFields) -> Iterator[Row]:
+    for _, line in _stdin_lines(limits.message_bytes_max):
+        yield Row(line.removesuffix(b"\r"), partition, fields)
 
 
-def _json_lines(partition: int | None, fields: MessageFields) -> Iterator[Row]:
-    for number, line in enumerate(sys.stdin.buffer, start=1):
+def _json_lines(limits: Limits, partition: int | None, fields: MessageFields) -> Iterator[Row]:
+    size_max = _JSON_SIZE * (limits.message_bytes_max + limits.header_bytes_max) + _JSON_MORE
+    for number, line in _stdin_lines(size_max):
         try:
             row = _json_row(line, partition, fields)
         except InvalidInput as error:
@@ -155,19 +169,30 @@ def _json_lines(partition: int | None, fields: MessageFields) -> Iterator[Row]:
         yield row
 
 
-def _in_line(number: int, error: PenstockError) -> InvalidInput:
-    return InvalidInput(f"line {number}: {error.message}", line=number)
+def _stdin_lines(size_max: int) -> Iterator[tuple[int, bytes]]:
+    """Numbers and lines, without their newlines."""
+    # The end of a line may have two bytes.
+    lines = iter(partial(sys.stdin.buffer.readline, size_max + 2), b"")
+    for number, line in enumerate(lines, start=1):
+        if len(line) > size_max + 1 and not line.endswith(b"\n"):
+            raise _in_line(number, BatchTooLarge(f"more than {size_max} bytes, the limit of a line"))
+        yield number, line.removesuffix(b"\n")
+
+
+def _in_line(number: int, error: PenstockError) -> PenstockError:
+    return type(error)(f"line {number}: {error.message}", **{**error.details, "line": number})
 
 
 def _json_row(line: bytes, partition: int | None, fields: MessageFields) -> Row:
     """Fields of the line go before those of the command."""
     try:
-        given = json.loads(line)
+        given = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"not JSON: {error}") from error
     if not isinstance(given, dict) or "value" not in given:
         raise InvalidInput('not an object with a "value"')
-    found: Any = dict(fields)
+    replaced = {_ALTERNATIVES.get(name) for name, each in given.items() if each is not None}
+    found: Any = {name: each for name, each in fields.items() if name not in replaced}
     for name, each in given.items():
         if name in _FIELDS and each is not None:
             found[name] = _FROM_JSON.get(name, lambda each: each)(each)
@@ -175,6 +200,10 @@ def _json_row(line: bytes, partition: int | None, fields: MessageFields) -> Row:
             raise InvalidInput(f"a message has no {name!r}; it may have value, {', '.join(_FIELDS)} and partition")
     chosen = given.get("partition")
     return Row(_bytes(given["value"]), partition if chosen is None else chosen, found)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _bytes(given: Any) -> bytes | str | None:

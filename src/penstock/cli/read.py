@@ -12,7 +12,7 @@ from penstock.cli.broker import Broker
 from penstock.cli.bundles import bundled
 from penstock.cli.given import offset_given
 from penstock.cli.options import Archive, FromTime, IncludeDeleted, Topic, ToTime
-from penstock.cli.output import EXIT_BAD_NEWS, flush, note, write_bytes
+from penstock.cli.output import flush, note, write_bytes
 from penstock.cli.shown import counted
 from penstock.cli.stream import (
     CSV_COLUMNS,
@@ -59,7 +59,7 @@ def read(
 ) -> None:
     """Print the messages of a topic, without consuming them.
 
-    Partition by partition, delayed ones like all others. Exit code 1: there was nothing.
+    Partition by partition, delayed ones like all others.
     """
     if (output is Format.PARQUET) != (file is not None):
         raise InvalidInput("--file goes with --output parquet, and that with --file; the others are for stdout")
@@ -79,9 +79,10 @@ def read(
             _follow(q, topic, stretch, output, limit)
             return
         reader = q.reader(topic, **stretch)
-        count = print_messages(reader, output, limit) if file is None else _write_parquet(reader, file, limit)
-    if not count:
-        raise typer.Exit(EXIT_BAD_NEWS)
+        if file is None:
+            print_messages(reader, output, limit)
+        else:
+            _write_parquet(reader, file, limit)
 
 
 def _follow(q: Client, topic: str, stretch: dict[str, Any], shape: Format, limit: int | None) -> None:

@@ -14,6 +14,7 @@ from penstock.cli.given import flags_given
 from penstock.cli.options import OutputOption
 from penstock.cli.output import Column, Output, print_one
 from penstock.cli.shown import shown_setting
+from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
     from penstock.server.config import Config, Value
@@ -36,7 +37,7 @@ class Flags(Bundle):
     grpc: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The gRPC door, or none. Default: 127.0.0.1:9000.")
     ] = None
-    access: Annotated[str | None, typer.Option(metavar="FILE", help="The file with keys and rules.")] = None
+    access: Annotated[str | None, typer.Option(metavar="FILE", help="The file with keys, rules and quotas.")] = None
     tls_cert: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="A certificate in PEM: TLS at every door."),
@@ -47,6 +48,9 @@ class Flags(Bundle):
     ] = None
     log_format: Annotated[str | None, typer.Option(metavar="text|json", help="Default: text.")] = None
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="Default: info.")] = None
+    audit_topic: Annotated[
+        bool | None, typer.Option("--audit-topic", help="Store the audit log in the topic __audit, too.")
+    ] = None
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="Open to others without keys: everybody may do everything.")
     ] = None
@@ -95,6 +99,8 @@ class Flags(Bundle):
         from penstock.server.config import load
 
         given = flags_given(**asdict(self))
+        if self.config == "":
+            raise InvalidInput("--config is empty. Pass the name of a file, or leave the option out")
         return load(given.pop("config", None) or os.environ.get("PENSTOCK_CONFIG"), os.environ, given)
 
 

@@ -67,7 +67,7 @@ def snapshot_given(text: str) -> str:
 def print_messages(messages: Iterable[StoredMessage], shape: Format, most: int | None) -> int:
     """How many."""
     count = 0
-    for message in islice(messages, most):
+    for message in messages if most is None else islice(messages, min(most, sys.maxsize)):
         write_message(message, shape)
         count += 1
     flush()

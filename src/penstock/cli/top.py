@@ -99,7 +99,7 @@ def _keys() -> Iterator[None]:
     import termios
     import tty
 
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         yield
         return
     before = termios.tcgetattr(sys.stdin)
@@ -114,7 +114,7 @@ def _is_over(interval: float) -> bool:
     """Whether somebody pressed q meanwhile."""
     until = time.monotonic() + interval
     while (left := until - time.monotonic()) > 0:
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             time.sleep(left)
         elif select.select([sys.stdin], [], [], left)[0] and sys.stdin.read(1) in ("q", "Q", ""):
             return True

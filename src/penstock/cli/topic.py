@@ -13,6 +13,7 @@ from penstock.cli.given import flags_given, retention_given, settings_given
 from penstock.cli.options import OutputOption, Settings, Topic, Yes
 from penstock.cli.output import Column, Output, confirm, print_answer, print_one, print_rows
 from penstock.cli.shown import counted, flat, known, shown_size, shown_time, time_json
+from penstock.client.settings import topic_settings
 from penstock.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ class Wanted(Bundle):
             replicas=self.replicas,
             min_isr=self.min_isr,
         )
-        return settings_given(self.settings, flags | retention_given(self.retention, self.retention_bytes))
+        return settings_given(
+            self.settings, flags | retention_given(self.retention, self.retention_bytes), topic_settings
+        )
 
 
 @app.command("create")

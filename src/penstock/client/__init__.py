@@ -7,7 +7,7 @@ dead_letters  its part for messages that were given up
 producer      many messages to one topic; outbox gathers them, sender sends them, sending is one on its way; unheard has
               those that nobody waits for
 identified    many messages under an identity that the caller names; cutting is how they fit into frames
-consumer      a member of a group; membership is its place there, running hands messages to a function
+consumer      a member of a group; membership is its place there, runner hands messages to a function
 received      messages as a consumer gets them; lease is what it holds together; acks tells acknowledgements together
 reader        the log as it was written; deliveries what happened to messages; bounds is where they begin and end
 blocking      all of these for code without an event loop; portal is the loop they run on

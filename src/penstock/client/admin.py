@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.client.pages import listed
 from penstock.client.requests import (
     Archived,
     ChangeGroup,
@@ -57,7 +58,7 @@ class Admin:
         request = CreateTopic(name, partitions, topic_settings(settings))
         try:
             with in_users_words():
-                return _topic(await self._transport.call(request))
+                return shown_topic(await self._transport.call(request))
         except AlreadyExists:
             if not exist_ok:
                 raise
@@ -67,7 +68,7 @@ class Admin:
         """Those settings that are named. With more partitions keys spread differently from then on."""
         request = ChangeTopic(name, partitions, topic_settings(settings))
         with in_users_words():
-            return _topic(await self._transport.call(request))
+            return shown_topic(await self._transport.call(request))
 
     async def delete_topic(self, name: str) -> None:
         """With all its messages."""
@@ -79,11 +80,11 @@ class Admin:
         In a cluster a partition may have no leader for a while, and nothing is known of it then. It is waited for, and
         NotLeader says which it is if that takes too long. If `partial`, the others are told: `unknown` has its number.
         """
-        return [_topic(info) for info in await self._transport.call(ListTopics(partial))]
+        return [shown_topic(info) for info in await listed(self._transport, ListTopics(partial))]
 
     async def topic(self, name: str, *, partial: bool = False) -> TopicInfo:
         """Its partitions, with the offsets they hold, and its settings. For `partial` see `topics`."""
-        return _topic(await self._transport.call(DescribeTopic(name, None, partial)))
+        return shown_topic(await self._transport.call(DescribeTopic(name, None, partial)))
 
     async def archived(
         self, topic: str, offsets: Mapping[int, int], *, topic_id: str | None = None, lowers: bool = False
@@ -97,7 +98,7 @@ class Admin:
         """
         if not isinstance(offsets, Mapping):
             raise InvalidInput(f"offsets are numbers by partition, as in {{0: 1000}}, not {offsets!r}")
-        return _topic(await self._transport.call(Archived(topic, topic_id, dict(offsets), lowers)))
+        return shown_topic(await self._transport.call(Archived(topic, topic_id, dict(offsets), lowers)))
 
     # --- groups ------------------------------------------------------------------------------------------
 
@@ -109,13 +110,13 @@ class Admin:
         """
         request = CreateGroup(name, group_settings(settings))
         with in_users_words():
-            return _group(await self._transport.call(request))
+            return shown_group(await self._transport.call(request))
 
     async def change_group(self, /, name: str, **settings: Any) -> GroupInfo:
         """Those settings that are named."""
         request = ChangeGroup(name, group_settings(settings))
         with in_users_words():
-            return _group(await self._transport.call(request))
+            return shown_group(await self._transport.call(request))
 
     async def delete_group(self, name: str) -> None:
         """With everything it knows of what it has done. The messages stay."""
@@ -123,11 +124,11 @@ class Admin:
 
     async def groups(self, *, partial: bool = False) -> list[GroupInfo]:
         """All there are, by name. For `partial` see `topics`: without the lag where nobody leads."""
-        return [_group(info) for info in await self._transport.call(ListGroups(partial))]
+        return [shown_group(info) for info in await listed(self._transport, ListGroups(partial))]
 
     async def group(self, name: str, *, partial: bool = False) -> GroupInfo:
         """Its members and what each may lease from, its lag, and its settings. For `partial` see `topics`."""
-        return _group(await self._transport.call(DescribeGroup(name, None, partial)))
+        return shown_group(await self._transport.call(DescribeGroup(name, None, partial)))
 
     async def lag(self, group: str) -> dict[str, list[int]]:
         """Messages not done, for each topic of the group and each partition of it."""
@@ -169,7 +170,7 @@ class Admin:
 
     async def parked_keys(self, group: str, *, partial: bool = False) -> list[ParkedKey]:
         """Keys that wait because a message of theirs was given up. For `partial` see `topics`."""
-        return await self._transport.call(ListParkedKeys(group, None, partial))
+        return await listed(self._transport, ListParkedKeys(group, None, partial))
 
     async def release_key(self, group: str, topic: str, key: Bytes | None, *, partition: int | None = None) -> int:
         """A parked key goes on with what comes after the message that was given up; None for a whole partition."""
@@ -215,9 +216,11 @@ def _ranges(offsets: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]
     return dict(offsets)
 
 
-def _topic(info: TopicInfo) -> TopicInfo:
+def shown_topic(info: TopicInfo) -> TopicInfo:
+    """With settings in the words of users."""
     return msgspec.structs.replace(info, settings=show_topic(info.settings))
 
 
-def _group(info: GroupInfo) -> GroupInfo:
+def shown_group(info: GroupInfo) -> GroupInfo:
+    """With settings in the words of users."""
     return msgspec.structs.replace(info, settings=show_group(info.settings))

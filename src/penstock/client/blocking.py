@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack, cast, overload
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from penstock.client import client as aio
 from penstock.client import consumer as aio_consumer
 from penstock.client import dead_letters as aio_dead_letters
 from penstock.client import deliveries as aio_deliveries
+from penstock.client import forks
 from penstock.client import identified as aio_identified
 from penstock.client import later as aio_later
 from penstock.client import producer as aio_producer
@@ -31,20 +32,23 @@ from penstock.client import reader as aio_reader
 from penstock.client import received as aio_received
 from penstock.client.consumer import PREFETCH_DEFAULT
 from penstock.client.lease import Lease
-from penstock.client.portal import Portal, at_end_of_main_thread, blocking, making
+from penstock.client.portal import Portal, at_end_of_main_thread, blocking, closing, making
 from penstock.client.producer import Table
 from penstock.client.rows import Columns, StoredMessage
-from penstock.client.running import Handled, Handler
 from penstock.client.sending import Published, PublishedBatch, Sending, SendingBatch
 from penstock.client.transport import Stored
 from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields, partition_given
-from penstock.errors import InvalidInput
+from penstock.client.work_queue import Handled
+from penstock.client.workers import Handler
+from penstock.errors import InvalidInput, NotFound
 from penstock.frame import Frame
 from penstock.limits import Limits
 from penstock.message import Message
 
 if TYPE_CHECKING:
     from penstock.archive.archive import Archive
+
+T = TypeVar("T")
 
 # For each client that was left open. Kafka's producers wait for ever when they are closed.
 EXIT_S_MAX = 30.0
@@ -90,6 +94,10 @@ def _received(
     return map(Received, *fields, repeat(lease), attempts, repeat(None), repeat(portal))
 
 
+async def _called(function: Callable[[T], None], argument: T) -> None:
+    function(argument)
+
+
 def _mine(made: Iterable[aio_received.Received]) -> Iterator[Received]:
     """What the consumer was told to make."""
     return cast(Iterator[Received], iter(made))
@@ -129,6 +137,8 @@ class ReceivedBatch:
 class _Closing:
     """What is used in a `with`. Keeps its client alive: what that made ends with it."""
 
+    close: Callable[[], None]
+
     def __init__(self, inner: Any, portal: Portal, client: Client) -> None:
         self._inner = inner
         self._portal = portal
@@ -140,7 +150,7 @@ class _Closing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._portal.run(self._inner.close())
+        self.close()
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -157,7 +167,7 @@ class Consumer(_Closing):
 
     join = blocking(aio_consumer.Consumer.join)
     flush = blocking(aio_consumer.Consumer.flush)
-    close = blocking(aio_consumer.Consumer.close)
+    close = closing(aio_consumer.Consumer.close)
 
     @property
     def name(self) -> str:
@@ -168,46 +178,62 @@ class Consumer(_Closing):
         return self
 
     def __iter__(self) -> Iterator[Received]:
+        self._inner.membership.check_open()
         # In a generator, the next message costs one call less.
         shelf = self._inner.membership.shelf
         while True:
             # What was fetched ahead costs no trip to the event loop.
-            message = shelf.take_next(only_fresh=True) or self._next()
+            message: Any = shelf.take_next(only_fresh=True) or self._next()
             if message is None:
                 return
-            yield cast(Received, message)
+            # No call between the taking and this: Ctrl-C behind it would lose the message until its lease is over.
+            yield message
 
     def __next__(self) -> Received:
-        message = self._inner.membership.shelf.take_next(only_fresh=True) or self._next()
+        message: Any = self._inner.membership.shelf.take_next(only_fresh=True) or self._next()
         if message is None:
             raise StopIteration
-        return cast(Received, message)
+        received: Received = message
+        return received
 
     def _next(self) -> aio_received.Received | None:
-        message = self._portal.run(self._inner.next())
+        message = self._portal.run(self._inner.next(), undo=self._put_back_one)
         if message is None and not self._inner.membership.is_closed:
             self._portal.run(self._inner.membership.rest())
         return message
 
+    def _put_back_one(self, message: aio_received.Received | None) -> None:
+        if message is not None:
+            self._inner.membership.put_back([message])
+
     def poll(self, max: int = PREFETCH_DEFAULT, wait: Duration = "0s") -> list[Received]:
         """Up to `max` messages, as soon as there are some; none if nothing comes within `wait`."""
-        return list(_mine(self._portal.run(self._inner.poll(max, wait))))
+        polled: list[Any] = self._portal.run(self._inner.poll(max, wait), undo=self._inner.membership.put_back)
+        return polled
 
     def batches(self) -> Iterator[ReceivedBatch]:
         """Messages in columns, each batch with one answer for all of it. Ends when the consumer is idle or closed."""
-        return (ReceivedBatch(batch, self._portal) for batch in self._portal.iterate(self._inner.batches()))
+        put_back = self._inner.membership.put_back_batch
+        for batch in self._portal.iterate(self._inner.batches(), undo=put_back):
+            try:
+                received = ReceivedBatch(batch, self._portal)
+            except BaseException:
+                self._portal.run(_called(put_back, batch))
+                raise
+            yield received
 
     def run(self, handler: Callable[[Received], object], concurrency: int = 8) -> Handled:
         """Hands each message to `handler`, on `concurrency` threads: ack when it returns, nack when it raises.
 
         In a group that is ordered by key, messages of one key are handled one after the other. While a handler works,
         its message stays leased. Ends when the consumer is idle or closed, and leaves the group then.
+
+        Ctrl-C stops it: it takes no more messages, waits for the handlers that are running, and raises. A second Ctrl-C
+        does not wait: what those handlers work on stays leased until they return or the process ends.
         """
         if inspect.iscoroutinefunction(handler):
             raise InvalidInput("a handler of the blocking client is a plain function; penstock.aio takes async ones")
-        if not callable(handler):
-            raise InvalidInput(f"a handler is a function of a message, not {type(handler).__name__}")
-        return self._portal.run(self._inner.run(cast(Handler, handler), concurrency))
+        return self._portal.run(self._inner.run(cast(Handler, handler), concurrency), ends=True)
 
 
 class Producer(_Closing):
@@ -216,7 +242,7 @@ class Producer(_Closing):
     _inner: aio_producer.Producer
 
     flush = blocking(aio_producer.Producer.flush)
-    close = blocking(aio_producer.Producer.close)
+    close = closing(aio_producer.Producer.close)
 
     def __enter__(self) -> Self:
         self._portal.run(self._inner.start())
@@ -270,7 +296,7 @@ class IdentifiedWriter(_Closing):
     put = blocking(aio_identified.IdentifiedWriter.put)
     finish = blocking(aio_identified.IdentifiedWriter.finish)
     places = blocking(aio_identified.IdentifiedWriter.places)
-    close = blocking(aio_identified.IdentifiedWriter.close)
+    close = closing(aio_identified.IdentifiedWriter.close)
 
     @property
     def topic(self) -> str:
@@ -404,6 +430,12 @@ class Client:
     ) -> None:
         self.close()
 
+    @property
+    def limits(self) -> Limits:
+        return self._inner.limits
+
+    limits.__doc__ = aio.Client.limits.__doc__
+
     def publish(
         self,
         topic: str,
@@ -419,8 +451,12 @@ class Client:
             where = None if partition is None else partition_given(partition)
             outcome = self._at_once.publish_at_once(topic, message, where)
             if outcome is not None:
-                stored = outcome if isinstance(outcome, Stored) else _stored(outcome, self._portal)
-                return Published(topic, stored.partition, stored.offset, stored.append_time)
+                try:
+                    stored = outcome if isinstance(outcome, Stored) else _stored(outcome, self._portal)
+                    return Published(topic, stored.partition, stored.offset, stored.append_time)
+                except NotFound:
+                    # What is known of the topic may be old. The long way finds out.
+                    pass
         return self._portal.run(self._inner.publish(topic, value, partition=partition, acks=acks, **fields))
 
     publish.__doc__ = aio.Client.publish.__doc__
@@ -453,12 +489,13 @@ class Client:
     deliveries = making(aio.Client.deliveries, Deliveries)
 
     def close(self) -> None:
-        """Sends what producers hold, gives back what consumers hold, and lets go of the broker."""
         self._close(None)
+
+    close.__doc__ = aio.Client.close.__doc__
 
     def _close(self, wait_s: float | None) -> None:
         self._is_closed = True
-        if self._finalizer.detach() is not None:
+        if self._finalizer.detach() is not None and not forks.is_inherited(self._portal):
             try:
                 self._portal.run(self._inner.close(), wait_s)
             finally:
@@ -468,7 +505,7 @@ class Client:
         return f"<{type(self).__name__} {self._inner.place}, {'closed' if self._is_closed else 'open'}>"
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        if not self._is_closed and self._portal.is_of_this_process:
+        if not self._is_closed and not forks.is_inherited(self._portal):
             # First, because a warning may be an error, or be kept by somebody together with what it is about.
             self._finalizer()
             warn(f"{self!r} was never closed: {HOW_TO_CLOSE}", ResourceWarning, stacklevel=2, source=self)
@@ -483,7 +520,8 @@ async def _awaited(outcome: Future[Stored]) -> Stored:
 
 
 def _abandon(portal: Portal, inner: aio.Client) -> None:
-    portal.abandon(inner.close())
+    if not forks.is_inherited(portal):
+        portal.abandon(inner.close())
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -493,7 +531,7 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 def _close_all() -> None:
     """A script that ends without closing its client loses nothing of what its producers hold."""
     for client in list(_clients):
-        if not client._is_closed and client._portal.is_running:
+        if not client._is_closed and not forks.is_inherited(client._portal) and client._portal.is_running:
             try:
                 client._close(EXIT_S_MAX)
             except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -12,8 +11,10 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from penstock.acks import ALL, check_waited
+from penstock.client import forks
 from penstock.client.admin import Admin
 from penstock.client.bounds import Offsets
+from penstock.client.closing import all_done
 from penstock.client.consumer import PREFETCH_DEFAULT, Consumer
 from penstock.client.dead_letters import DeadLetters
 from penstock.client.deliveries import Deliveries
@@ -27,6 +28,7 @@ from penstock.client.sending import Published
 from penstock.client.settings import group_settings
 from penstock.client.transport import Transport
 from penstock.client.words import (
+    CLIENT_CLOSED,
     HOW_TO_CLOSE,
     Bytes,
     Duration,
@@ -41,22 +43,27 @@ from penstock.client.words import (
     time_of,
 )
 from penstock.codec import CODECS
+from penstock.environment import random_id
 from penstock.errors import AlreadyExists, InvalidInput, LogClosed, PenstockError
+from penstock.limits import Limits
 from penstock.message import Message
 
 
-def _random_id() -> bytes:
-    return secrets.token_bytes(16)
+async def _left(consumer: Consumer) -> None:
+    # Its leases run out by themselves; the producers' messages do not come by themselves.
+    with suppress(PenstockError):
+        await consumer.close()
 
 
 class Client(Admin):
     """Belongs to one event loop. What it makes (consumers, producers, readers) ends with it."""
 
     def __init__(
-        self, transport: Transport, *, place: str = "somewhere", new_id: Callable[[], bytes] = _random_id
+        self, transport: Transport, *, place: str = "somewhere", new_id: Callable[[], bytes] = random_id
     ) -> None:
         """`place` is where the broker is, for people."""
         super().__init__(transport)
+        forks.guard(transport)
         self.place = place
         self.scheduled = ScheduledMessages(transport)
         self.schedules = Schedules(transport)
@@ -64,7 +71,6 @@ class Client(Admin):
         self._new_id = new_id
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        self._process = os.getpid()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -72,7 +78,7 @@ class Client(Admin):
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         # An event loop can't be waited for here: nothing but a warning is possible.
-        if not self._is_closed and os.getpid() == self._process:
+        if not (self._is_closed or forks.is_inherited(self._transport)):
             warn(f"{self!r} was never closed: {HOW_TO_CLOSE}", ResourceWarning, stacklevel=2, source=self)
 
     async def __aenter__(self) -> Self:
@@ -82,6 +88,11 @@ class Client(Admin):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def limits(self) -> Limits:
+        """The broker's: of a message's size, for one."""
+        return self._transport.limits
 
     # --- publishing --------------------------------------------------------------------------------------
 
@@ -97,8 +108,8 @@ class Client(Admin):
         """One message, on disk when this returns. The topic must be there.
 
         Text is stored as UTF-8; a value of None is a tombstone. It may have a key (messages of one key go to one
-        partition, in order), headers, a delay ("30m") or deliver_at (a time), a ttl, a priority ("high", "normal",
-        "low") and a timestamp.
+        partition, in order), headers, a delay ("30m") or deliver_at (a time), a ttl or expires_at (a time), a priority
+        ("high", "normal", "low") and a timestamp.
 
         In a cluster it is on the disks of all replicas in sync by then; with `acks="leader"` on that of its partition's
         leader, which a fail-over may lose.
@@ -141,8 +152,10 @@ class Client(Admin):
     ) -> IdentifiedWriter:
         """For work that may be done again from its start: what it puts again, in the same order and under the same
         identity, is recognised and not stored again."""
-        if compression not in CODECS:
+        if not isinstance(compression, str) or compression not in CODECS:
             raise InvalidInput(f"compression is {', '.join(CODECS)}, not {compression!r}", argument="compression")
+        if not isinstance(identity, Identity):
+            raise InvalidInput(f"an identity is an Identity, not a {type(identity).__name__}", argument="identity")
         self._check_open()
         retry_s = duration_of("retry_for", retry_for) / 1_000_000
         return IdentifiedWriter(
@@ -275,17 +288,16 @@ class Client(Admin):
     # --- the end -----------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Sends what producers hold, gives back what consumers hold, and lets go of the broker."""
-        if self._is_closed:
+        """Sends what producers hold, gives back what consumers hold, and lets go of the broker.
+
+        A broker that does not answer is waited for 5 s: see `Producer.close`.
+        """
+        if self._is_closed or forks.is_inherited(self._transport):
             return
         self._is_closed = True
         try:
-            for consumer in list(self._consumers):
-                # Its leases run out by themselves; the producers' messages do not come by themselves.
-                with suppress(PenstockError):
-                    await consumer.close()
-            for producer in list(self._producers):
-                await producer.close()
+            leaving = [_left(consumer) for consumer in list(self._consumers)]
+            await all_done(*leaving, *[producer.close() for producer in list(self._producers)])
         finally:
             await self._transport.close()
 
@@ -293,8 +305,14 @@ class Client(Admin):
         # To the broker they would be one member, which asks from two places: neither would know what it has.
         for other in list(self._consumers):
             if (other.group, other.name) == (group, name) and not other.membership.is_closed:
-                raise AlreadyExists(f"group {group} has a consumer {name} already", group=group, consumer=name)
+                raise AlreadyExists(
+                    f"group {group} already has a consumer {name} of this client. Close it first, or name "
+                    "this one differently",
+                    group=group,
+                    consumer=name,
+                )
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise LogClosed("the client is closed")
+            raise LogClosed(CLIENT_CLOSED)
+        forks.check(self._transport)

@@ -73,6 +73,20 @@ class PartitionReport(msgspec.Struct, frozen=True):
         return len(self.in_sync) < self.min_isr
 
 
+class QuarantinedCopy(msgspec.Struct, frozen=True):
+    """A copy with more than the records in etcd know: it is kept, and takes no part in replication. `topic` is "" if
+    etcd does not know the partition. `epoch` is the last one of the copy, and `end_offset` where its messages end."""
+
+    node: str
+    id: str
+    topic: str
+    number: int
+    epoch: int
+    start_offset: int
+    end_offset: int
+    why: str
+
+
 class ClusterReport(msgspec.Struct, frozen=True):
     """As `node` knows it. `silent` are nodes that did not say what they lead; `throttle` is in bytes a second, 0 for
     none. `is_cut_off` if `node` has not reached etcd for some seconds: then all of it is as of before."""
@@ -87,6 +101,10 @@ class ClusterReport(msgspec.Struct, frozen=True):
     silent: tuple[str, ...] = ()
     throttle: int = 0
     is_cut_off: bool = False
+    # Of nodes that have answered.
+    quarantined: tuple[QuarantinedCopy, ...] = ()
+    # The feature level that all nodes support; 0 if an older version has answered.
+    level: int = 0
 
 
 class SurveyCluster(Request[ClusterReport], frozen=True):
@@ -136,13 +154,19 @@ class Rebalance(Request[Plan], frozen=True):
 
 
 class Elected(msgspec.Struct, frozen=True):
-    """`leader` is who leads, or is to. `loses` says what an unclean election gives up."""
+    """`leader` is who leads, or is to.
+
+    Of an unclean election: `loses` says what it gives up. `end` is where the messages of the leader's copy end, -1
+    otherwise. `groups` had come further by that copy, each to the offset that is said here, and are set back to `end`.
+    """
 
     topic: str
     number: int
     before: str
     leader: str
     loses: str = ""
+    end: int = -1
+    groups: dict[str, int] = {}
 
 
 class ElectLeaders(Request[list[Elected]], frozen=True):
@@ -172,13 +196,23 @@ class UndrainNode(Request[None], frozen=True):
     node: str
 
 
+class DiscardCopy(Request[None], frozen=True):
+    """Delete a quarantined copy of the partition with this id from a node. If the partition is to have a replica there,
+    the node fetches another from the leader."""
+
+    node: str
+    id: str
+
+
 # --- of nodes to each other ---------------------------------------------------------------------------------
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):
     """A copy on the node that answers: of both logs, where they start and end. If it leads: how far each of the
     `followers` has come, if it has been heard of, and which of those in sync do not keep up. `last_epoch` is that of
-    what it ends with; 0 if it is empty, or of an older version."""
+    what it ends with; 0 if it is empty, or of an older version. `groups`, if they were asked for, are those whose
+    deliveries go beyond the messages, and how far each had come. `quarantined` says why it takes no part in
+    replication; empty if it does."""
 
     id: str
     epoch: int
@@ -188,12 +222,15 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     followers: dict[str, tuple[int, int]] = {}
     lagging: tuple[str, ...] = ()
     last_epoch: int = 0
+    groups: dict[str, int] = {}
+    quarantined: str = ""
 
 
 class DescribeReplicas(Request[list[ReplicaReport]], frozen=True):
-    """All, or those with these ids."""
+    """All, or those with these ids. `with_groups` reads their deliveries logs, which takes a while."""
 
     ids: tuple[str, ...] | None = None
+    with_groups: bool = False
 
 
 class GroupsIn(msgspec.Struct, frozen=True):

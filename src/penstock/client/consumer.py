@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.client import forks
 from penstock.client.acks import Acks
 from penstock.client.membership import Membership
 from penstock.client.received import Received, ReceivedBatch
-from penstock.client.running import Handled, Handler, run
+from penstock.client.runner import run
 from penstock.client.transport import Transport
 from penstock.client.words import Duration, count_of, duration_of
-from penstock.errors import LogClosed, PenstockError
+from penstock.client.work_queue import Handled
+from penstock.client.workers import Handler
+from penstock.errors import LeaseError, PenstockError
 
 PREFETCH_DEFAULT = 100
 PREFETCH_MAX = 10_000
@@ -73,6 +77,7 @@ class Consumer:
     # --- one by one --------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
+        self.membership.check_open()
         return self
 
     async def __anext__(self) -> Received:
@@ -94,19 +99,31 @@ class Consumer:
                     return message
             return None
 
+    async def _fill(self) -> bool:
+        """Until there is a message to take from the shelf, whose lease has time left. False if the consumer is idle or
+        closed."""
+        async with self._turn:
+            while not self.membership.is_closed:
+                lease = self.membership.shelf.next_lease()
+                if lease is None:
+                    if not await self.membership.fetch(self._prefetch, self._idle_us):
+                        return False
+                elif lease.is_fresh or await self.membership.keep(lease):
+                    return True
+            return False
+
     async def _is_kept(self, message: Received) -> bool:
         try:
             return await message.lease.keep()
-        except asyncio.CancelledError:
-            self.membership.put_back(message)
+        except BaseException:
+            self.membership.put_back([message])
             raise
 
     async def poll(self, max: int = PREFETCH_DEFAULT, wait: Duration = "0s") -> list[Received]:
         """Up to `max` messages, as soon as there are some; none if nothing comes within `wait`."""
         wait_us = duration_of("wait", wait)
         count_of("max", max, PREFETCH_MAX)
-        if self.membership.is_closed:
-            raise LogClosed(f"consumer {self.name} is closed")
+        self.membership.check_open()
         async with self._turn:
             found = await self._taken(max)
             if not found and await self.membership.fetch(max, wait_us):
@@ -119,8 +136,8 @@ class Consumer:
             while len(found) < count and (message := self.membership.shelf.take()) is not None:
                 if await self._is_kept(message):
                     found.append(message)
-        except asyncio.CancelledError:
-            self.membership.put_back(*found)
+        except BaseException:
+            self.membership.put_back(found)
             raise
         return found
 
@@ -128,6 +145,7 @@ class Consumer:
 
     async def batches(self) -> AsyncIterator[ReceivedBatch]:
         """Messages in columns, each batch with one answer for all of it. Ends when the consumer is idle or closed."""
+        self.membership.check_open()
         while not self.membership.is_closed:
             async with self._turn:
                 batch = self.membership.shelf.take_batch()
@@ -136,7 +154,11 @@ class Consumer:
                         await self.membership.rest()
                         return
                     continue
-                is_ours = await batch.lease.keep()
+                try:
+                    is_ours = await batch.lease.keep()
+                except BaseException:
+                    self.membership.put_back_batch(batch)
+                    raise
             if is_ours:
                 yield batch
 
@@ -147,8 +169,13 @@ class Consumer:
         the other. While a handler works, its message stays leased. Ends when the consumer is idle or closed, and leaves
         the group then.
         """
+        self.membership.check_open()
         try:
-            return await run(self, handler, concurrency, ahead=self._prefetch)
+            outcome = await run(self.membership, self._fill, handler, concurrency, ahead=self._prefetch)
+            with suppress(LeaseError):
+                # Of handlers that acknowledge themselves, too late. The messages are delivered again.
+                await self.flush()
+            return outcome
         finally:
             await self.close()
 
@@ -158,12 +185,15 @@ class Consumer:
             await self.membership.acks.flush()
 
     async def close(self) -> None:
-        """Leaves the group and gives back what was fetched ahead. Whoever waits for a message hears that it ended."""
+        """Leaves the group and gives back what was fetched ahead. Pending reads return None.
+
+        After 5 s without an answer of a broker: ConnectionLost, which says how many acknowledgements are undecided.
+        """
         await self.membership.close()
 
 
 def _abandon(membership: Membership, loop: asyncio.AbstractEventLoop) -> None:
-    if membership.is_closed:
+    if membership.is_closed or forks.is_inherited(membership.shelf):
         return
     try:
         loop.call_soon_threadsafe(_leave, membership, loop)

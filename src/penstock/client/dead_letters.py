@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.client.requests import DeadLetter, Discard, GetDeadLetter, ListDeadLetters, Redrive, Redriven
+from penstock.client.pages import listed
+from penstock.client.requests import PAGE_MAX, DeadLetter, Discard, GetDeadLetter, ListDeadLetters, Redrive, Redriven
 from penstock.client.transport import Transport
 from penstock.client.words import LIMIT_DEFAULT, Bytes, Time, flag_of, limit_of, where
 
@@ -34,9 +35,8 @@ class DeadLetters:
     ) -> Sequence[DeadLetter]:
         """The oldest first, partition by partition; with those that were redriven or discarded, if wanted."""
         meant = where(group=group, ids=ids, key=key, reason=reason, since=since, until=until)
-        return await self._transport.call(
-            ListDeadLetters(topic, meant, flag_of("with_settled", with_settled), limit_of(limit))
-        )
+        request = ListDeadLetters(topic, meant, flag_of("with_settled", with_settled), PAGE_MAX)
+        return await listed(self._transport, request, limit_of(limit))
 
     async def get(self, id: str) -> DeadLetter:
         """By the id of the letter."""

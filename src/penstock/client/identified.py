@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from penstock.batch import Batch
+from penstock.client import forks
 from penstock.client.comparing import Given
 from penstock.client.cutting import cuts, size_of
 from penstock.client.earlier import Earlier
@@ -40,7 +41,7 @@ from penstock.client.requests import DescribeTopic
 from penstock.client.transport import Stored, Transport
 from penstock.codec import NONE
 from penstock.errors import BatchTooLarge, LogClosed, PenstockError, ProducerFenced, SequenceGap, SequenceTooOld
-from penstock.frame import Frame, Producer
+from penstock.frame import Frame, Producer, bound_id
 from penstock.limits import MIB, Limits
 
 ROWS_MAX = (1 << 31) - 1
@@ -88,6 +89,9 @@ class IdentifiedWriter:
         self.topic = topic
         self._transport = transport
         self._identity = identity
+        principal = transport.principal
+        # As which the broker stores what is written here.
+        self._stored_as = identity._replace(id=bound_id(identity.id, principal)) if principal else identity
         self._codec = codec
         self._retry_s = retry_s
         self._waiting_bytes_max = waiting_bytes_max
@@ -123,7 +127,7 @@ class IdentifiedWriter:
         They are taken for put: what is put goes on behind them. Without this a broker must still know the identity,
         which it forgets when it is restarted more than a day later, or when others have used too many of them.
         """
-        found = await find_places(self._transport, self.topic, partition, self._identity, since)
+        found = await find_places(self._transport, self.topic, partition, self._stored_as, since)
         lane = self._lane(partition)
         assert lane.put == 0, "before anything is put"
         lane.placed = found
@@ -183,10 +187,12 @@ class IdentifiedWriter:
         lane = self._lane(partition)
         if sum(each.messages for each in lane.placed) == lane.stored:
             return lane.placed
-        return await find_places(self._transport, self.topic, partition, self._identity, since)
+        return await find_places(self._transport, self.topic, partition, self._stored_as, since)
 
     async def close(self) -> None:
         """What is under way may be stored or not."""
+        if forks.is_inherited(self._transport):
+            return
         self._is_closed = True
         sending = [lane.sending for lane in self._lanes.values() if lane.sending is not None]
         for task in sending:
@@ -195,17 +201,19 @@ class IdentifiedWriter:
             await asyncio.wait(sending)
 
     def _check(self) -> None:
+        forks.check(self._transport)
         if isinstance(self._error, PenstockError):
             raise self._error.again()
         if self._error is not None:
             raise self._error
         if self._is_closed:
-            raise LogClosed(f"the writer for {self.topic} is closed")
+            raise LogClosed(f"the writer for {self.topic} is closed. Open another one: client.identified(…)")
 
     def _lane(self, partition: int) -> _Lane:
+        forks.check(self._transport)
         lane = self._lanes.get(partition)
         if lane is None:
-            earlier = Earlier(self._transport, self.topic, partition, self._identity, self._retry_s)
+            earlier = Earlier(self._transport, self.topic, partition, self._stored_as, self._retry_s)
             lane = self._lanes[partition] = _Lane(earlier)
         return lane
 

@@ -26,14 +26,18 @@ SENDING = Hold()
 
 
 class Lane:
-    """What waits for a partition, who is sending, and where the producer's sequence is."""
+    """What waits for a partition, who is sending, and where the producer's sequence is.
 
-    __slots__ = ("epoch", "holder", "identity", "open", "partition", "ready", "sequence")
+    Invariant: of `parcels`, all but the last are closed. `newest` is the last one that was appended, or an earlier one
+    that is closed: it spares the common case a look into the queue.
+    """
+
+    __slots__ = ("epoch", "holder", "identity", "newest", "parcels", "partition", "sequence")
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
-        self.open: Parcel | None = None
-        self.ready: deque[Parcel] = deque()
+        self.parcels: deque[Parcel] = deque()
+        self.newest: Parcel | None = None
         # None: nobody. One field, so that there is no moment between being reserved and being known whose it is.
         self.holder: Hold | None = None
         # None: that of the producer.
@@ -44,7 +48,12 @@ class Lane:
     @property
     def has_due(self) -> bool:
         """Something waits that is to be sent as soon as can be."""
-        return bool(self.ready) or (self.open is not None and self.open.is_due)
+        return bool(self.parcels) and (self.parcels[0].is_closed or self.parcels[0].is_due)
+
+    @property
+    def open(self) -> Parcel | None:
+        """The parcel that still takes messages."""
+        return self.parcels[-1] if self.parcels and not self.parcels[-1].is_closed else None
 
     def start_anew(self, new_identity: Callable[[], int]) -> None:
         """The next frame starts a new life of this producer; when it has had all of them, of another one."""

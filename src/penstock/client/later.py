@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
+from penstock.client.pages import listed
 from penstock.client.requests import (
+    PAGE_MAX,
     CancelScheduled,
     CreateSchedule,
     DeleteSchedule,
@@ -39,7 +41,7 @@ class ScheduledMessages:
 
     async def list(self, topic: str, limit: int = LIMIT_DEFAULT) -> Sequence[Scheduled]:
         """The next one due first."""
-        return await self._transport.call(ListScheduled(topic, limit_of(limit)))
+        return await listed(self._transport, ListScheduled(topic, PAGE_MAX), limit_of(limit))
 
     async def get(self, id: str) -> Scheduled:
         """NotScheduled if it is due already, or never had a delay."""
@@ -90,7 +92,7 @@ class Schedules:
 
     async def list(self) -> Sequence[Schedule]:
         """All there are, by name."""
-        return await self._transport.call(ListSchedules())
+        return await listed(self._transport, ListSchedules())
 
     async def delete(self, name: str) -> None:
         """With the message that was to come next."""

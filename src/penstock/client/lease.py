@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
@@ -37,9 +38,11 @@ class Lease:
     """Invariant: once `is_over`, always; what is lost stays lost."""
 
     __slots__ = (
+        "__weakref__",
         "_answered",
         "_group",
         "_lost_after",
+        "_partition",
         "_terms",
         "_transport",
         "_untold",
@@ -47,6 +50,7 @@ class Lease:
         "deadline_us",
         "fresh_until_us",
         "id",
+        "is_ordered",
         "is_over",
         "is_whole",
         "visibility_us",
@@ -63,16 +67,20 @@ class Lease:
         deadline_us: int,
         acks: Acks | None = None,
     ) -> None:
-        """With `acks`, acknowledgements are told a moment later, together with others."""
+        """With `acks`, acknowledgements are told a moment later, together with others. Times are on the monotonic clock
+        of the transport; for `deadline_us` see `Delivery`."""
         self._transport = transport
         self._group = group
         self._terms = terms
         self.id = (topic, partition, lease)
+        self._partition = (topic, partition)
         self.deadline_us = deadline_us
-        self.visibility_us = max(deadline_us - transport.now_us(), 1)
+        self.visibility_us = max(deadline_us - transport.monotonic_us(), 1)
         # Until then, more than half of its time is left.
         self.fresh_until_us = deadline_us - self.visibility_us // 2
         self.acks = acks
+        # Some messages are handled one after the other: see `strand`.
+        self.is_ordered = terms.ordering != "none"
         self.is_over = False
         # Nothing of it is lost as far as is known here.
         self.is_whole = True
@@ -84,12 +92,17 @@ class Lease:
 
     def strand(self, key: bytes | None) -> Hashable | None:
         """Messages of the same strand are handled one after the other; those of none wait for nobody."""
-        if self._terms.ordering == "partition":
-            return (*self.id[:2], _WHOLE_PARTITION)
-        return (*self.id[:2], key) if self._terms.ordering == "key" and key is not None else None
+        if self._terms.ordering == "key":
+            return None if key is None else (*self._partition, key)
+        return (*self._partition, _WHOLE_PARTITION) if self._terms.ordering == "partition" else None
 
     def holds(self, row: Row) -> bool:
-        """Not answered for yet, and not lost as far as is known here."""
+        """Ours for sure: its time is not up, also not at the broker."""
+        return self.has(row) and self._transport.monotonic_us() < self.deadline_us
+
+    def has(self, row: Row) -> bool:
+        """Neither answered nor reported as lost. After the deadline only the broker knows whether another consumer has
+        leased the message."""
         return not self.is_over and row.offset not in self._answered and not self._was_taken_back(row)
 
     def _was_taken_back(self, row: Row) -> bool:
@@ -117,13 +130,16 @@ class Lease:
             await self.acks.tell(self)
         if isinstance(answer, Extend) and (self._answered or self._lost_after) and not self.is_over:
             # Of a batch, what is left of it is to be kept.
-            held = BitMap64([row.offset for row in rows if self.holds(row)])
+            held = BitMap64([row.offset for row in rows if self.has(row)])
             gone, offsets = offsets - held if not held else BitMap64(), held
         else:
             gone = offsets & self._answered
         if gone:
-            raise NotLeased(f"answered for already, or taken back: {self._named(gone)}", **self._details(gone))
-        was_lost = False
+            raise NotLeased(
+                f"answered already, or taken back by the broker: {self._named(gone)}. Answer each delivery once",
+                **self._details(gone),
+            )
+        was_lost, sent_us = False, self._transport.monotonic_us()
         if isinstance(answer, Ack) and offsets & self._untold:
             answer = Ack(again=True)
         try:
@@ -140,7 +156,7 @@ class Lease:
                 raise
             if was_lost:
                 # It may have arrived the first time: nothing that waits for these may be worked on here.
-                self._note(rows, offsets, answer)
+                self._note(rows, offsets, answer, sent_us)
                 told = (
                     f"{refusal.message} (the connection was lost while this was told: it arrived then, or not at all)"
                 )
@@ -150,7 +166,14 @@ class Lease:
             if isinstance(answer, Ack) and (was_lost or error.in_doubt):
                 self._untold |= offsets
             raise
-        self._note(rows, offsets, answer)
+        except asyncio.CancelledError:
+            # The broker may carry it out all the same.
+            if isinstance(answer, Ack):
+                self._untold |= offsets
+            elif not isinstance(answer, Extend):
+                self._lose_after(rows)
+            raise
+        self._note(rows, offsets, answer, sent_us)
 
     def _refused(self, offsets: BitMap64, error: LeaseError) -> LeaseError:
         """The same, with what it was about."""
@@ -159,64 +182,65 @@ class Lease:
         return type(error)(f"{error.message}: {self._named(offsets)}", **self._details(offsets))
 
     @staticmethod
-    async def ack_all(given: Sequence[tuple[Lease, BitMap64]]) -> list[PenstockError]:
-        """Of leases of one partition, told together. What went wrong with any of them."""
+    async def ack_all(given: Sequence[tuple[Lease, BitMap64]]) -> list[PenstockError | None]:
+        """Of leases of one partition, in as few requests as possible. For each, what went wrong."""
+        outcomes: list[PenstockError | None] = [None] * len(given)
         # By their ids: what was leased together may have come here in parts.
-        plain: dict[int, list[tuple[Lease, BitMap64]]] = {}
-        alone: list[tuple[Lease, BitMap64]] = []
-        for lease, offsets in given:
-            if lease._answered.isdisjoint(offsets) and lease._untold.isdisjoint(offsets):
-                plain.setdefault(lease.id[2], []).append((lease, offsets))
+        together: dict[int, list[int]] = {}
+        alone: list[int] = []
+        for index, (lease, offsets) in enumerate(given):
+            if len(given) > 1 and lease._answered.isdisjoint(offsets) and lease._untold.isdisjoint(offsets):
+                together.setdefault(lease.id[2], []).append(index)
             else:
-                alone.append((lease, offsets))
-        failures: list[PenstockError] = []
-        numbers = list(plain)
+                alone.append(index)
+        numbers = list(together)
         for first in range(0, len(numbers), ACK_LEASES_MAX):
-            some = {number: plain[number] for number in numbers[first : first + ACK_LEASES_MAX]}
-            again, refused = await Lease._ack_some(some)
-            alone += again
-            failures += refused
-        telling = [lease.answer((), offsets, Ack()) for lease, offsets in alone]
-        for outcome in await asyncio.gather(*telling, return_exceptions=True):
+            some = [together[number] for number in numbers[first : first + ACK_LEASES_MAX]]
+            failures = await Lease._ack_some([[given[index] for index in indexes] for indexes in some])
+            for indexes, failure in zip(some, failures, strict=True):
+                if isinstance(failure, ConnectionLost):
+                    # The broker may have received it. Each is sent once more.
+                    alone += indexes
+                elif failure is not None:
+                    for index in indexes:
+                        lease, offsets = given[index]
+                        outcomes[index] = (
+                            lease._refused(offsets, failure) if isinstance(failure, LeaseError) else failure
+                        )
+        sending = [given[index][0].answer((), given[index][1], Ack()) for index in alone]
+        for index, outcome in zip(alone, await asyncio.gather(*sending, return_exceptions=True), strict=True):
             if isinstance(outcome, PenstockError):
-                failures.append(outcome)
+                outcomes[index] = outcome
             elif outcome is not None:
                 raise outcome
-        return failures
+        return outcomes
 
     @staticmethod
-    async def _ack_some(
-        given: dict[int, list[tuple[Lease, BitMap64]]],
-    ) -> tuple[list[tuple[Lease, BitMap64]], list[PenstockError]]:
-        """Those that are to be told again, each by itself, and what went wrong with others."""
-        parts = [part for some in given.values() for part in some]
-        told = [(number, BitMap64.union(*(offsets for _, offsets in some))) for number, some in given.items()]
-        first = parts[0][0]
+    async def _ack_some(given: Sequence[Sequence[tuple[Lease, BitMap64]]]) -> Sequence[PenstockError | None]:
+        """In one request: for each lease its parts, and for each lease what went wrong."""
+        sent = [(parts[0][0].id[2], BitMap64.union(*(offsets for _, offsets in parts))) for parts in given]
+        first = given[0][0][0]
         try:
-            refusals = await first._transport.ack_all(first._group, *first.id[:2], told)
+            failures = await first._transport.ack_all(first._group, *first.id[:2], sent)
         except PenstockError as error:
             if isinstance(error, ConnectionLost) or error.in_doubt:
-                for lease, offsets in parts:
+                for lease, offsets in chain.from_iterable(given):
                     lease._untold |= offsets
-            # Nobody knows what was told, if the connection was lost. Once more, then.
-            return (parts, []) if isinstance(error, ConnectionLost) else ([], [error])
-        failures: list[PenstockError] = []
-        for some, refusal in zip(given.values(), refusals, strict=True):
-            for lease, offsets in some:
-                if refusal is None:
-                    lease._note((), offsets, Ack())
-                else:
-                    failures.append(lease._refused(offsets, refusal))
-        return [], failures
+            return [error] * len(given)
+        for parts, failure in zip(given, failures, strict=True):
+            if failure is None:
+                for lease, offsets in parts:
+                    lease._note((), offsets, Ack(), 0)
+        return failures
 
-    def _note(self, rows: Iterable[Row], offsets: BitMap64, answer: Answer) -> None:
-        """What was said, and what follows from it."""
+    def _note(self, rows: Iterable[Row], offsets: BitMap64, answer: Answer, sent_us: int) -> None:
+        """What was said, and what follows from it. The broker began to count after `sent_us`."""
         if not isinstance(answer, Extend):
             self._answered |= offsets
         match answer:
             case Extend():
                 self.visibility_us = answer.visibility_us or self.visibility_us
-                self.deadline_us = self._transport.now_us() + self.visibility_us
+                self.deadline_us = sent_us + self.visibility_us
                 self.fresh_until_us = self.deadline_us - self.visibility_us // 2
             case Nack() | Release():
                 self._lose_after(rows)
@@ -236,7 +260,7 @@ class Lease:
 
     def _ids(self, offsets: BitMap64) -> list[str]:
         topic, partition, _ = self.id
-        return [f"{topic}:{partition}:{offset}" for offset in offsets[:IDS_TOLD_MAX]]
+        return [f"{topic}:{partition}:{offset}" for offset in offsets[:IDS_TOLD_MAX].to_array()]
 
     def _named(self, offsets: BitMap64) -> str:
         more = len(offsets) - IDS_TOLD_MAX
@@ -248,7 +272,7 @@ class Lease:
     @property
     def is_fresh(self) -> bool:
         """More than half of its time is left."""
-        return not self.is_over and self._transport.now_us() < self.fresh_until_us
+        return not self.is_over and self._transport.monotonic_us() < self.fresh_until_us
 
     async def keep(self) -> bool:
         """More time, if half of it is over: for messages that have waited here. False if it is too late."""

@@ -7,20 +7,26 @@ that makes all its members join anew, or was deleted. Leaving gives back what no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from math import ceil
+from typing import Any, TypeVar
 
 from pyroaring import BitMap64
 
+from penstock.client import forks
 from penstock.client.acks import Acks
 from penstock.client.answers import Release
+from penstock.client.closing import CLOSE_S, retrieve, while_answered
 from penstock.client.lease import Lease
 from penstock.client.received import Make, Received, ReceivedBatch, received
 from penstock.client.settings import in_users_words
 from penstock.client.shelf import Shelf, Unseen
 from penstock.client.transport import Delivery, Transport
-from penstock.errors import LeaseError, LogClosed, MemberNotFound
+from penstock.client.words import CLIENT_CLOSED
+from penstock.errors import ConnectionLost, LeaseError, LogClosed, MemberNotFound, PenstockError, QuotaExceeded
 from penstock.limits import MIB
 
 # A poll that waits longer is asked again after this: whoever was forgotten meanwhile then hears of it.
@@ -29,6 +35,14 @@ POLL_US_MAX = 30_000_000
 AHEAD_MIN = 64
 # Half of the time of a lease, and a little: what is not fresh by then is given back.
 _STALE_SHARE = 0.55
+
+T = TypeVar("T")
+Wait = Callable[[Awaitable[object]], Awaitable[object]]
+log = logging.getLogger("penstock.client")
+
+
+async def _waited(work: Awaitable[object]) -> object:
+    return await work
 
 
 class Membership:
@@ -47,30 +61,41 @@ class Membership:
         self.group = group
         self.name = name
         self.is_closed = False
-        self._transport = transport
+        self.transport = transport
         self.topics = topics
         self.acks = acks
         self._settings = settings
         self.make: Make = received
+        # In a cluster, what was leased together may come in parts: to extend one of them extends all.
+        self._leases: weakref.WeakValueDictionary[tuple[str, int, int], Lease] = weakref.WeakValueDictionary()
         self._loop = asyncio.get_running_loop()
         # When so many are left of a large number, that many more are asked for.
         self._low = prefetch // 2 if prefetch >= AHEAD_MIN else -1
-        self.shelf = Shelf(transport.now_us, self._low, self._is_low)
+        self.shelf = Shelf(transport.monotonic_us, self._low, self._is_low)
         self._ahead: asyncio.Task[None] | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._giving_back: set[asyncio.Task[None]] = set()
         self._has_joined = False
+        # Also after a join whose outcome is not known: only a LEAVE makes sure that the broker does not count it in.
+        self._may_be_member = False
         self._joining = asyncio.Lock()
         self._has_left = asyncio.Event()
-        self._polling: set[asyncio.Task[None]] = set()
+        # Requests that `close` cancels.
+        self._polling: set[asyncio.Task[Any]] = set()
 
     async def join(self) -> None:
+        forks.check(self.shelf)
         async with self._joining:
             if self.is_closed:
-                raise LogClosed(f"consumer {self.name} is closed")
+                raise self._closed()
             if not self._has_joined:
-                with in_users_words():
-                    await self._transport.join(self.group, self.name, self.topics, self._settings)
+                self._may_be_member = True
+                try:
+                    with in_users_words():
+                        await self.transport.join(self.group, self.name, self.topics, self._settings)
+                except PenstockError as error:
+                    self._may_be_member = error.retriable or error.in_doubt
+                    raise
                 self._has_joined = True
 
     # --- what is to come ---------------------------------------------------------------------------------
@@ -80,7 +105,7 @@ class Membership:
         try:
             self._loop.call_soon_threadsafe(self._fetch_ahead)
         except RuntimeError as error:
-            raise LogClosed("the client is closed") from error
+            raise LogClosed(CLIENT_CLOSED) from error
 
     def _fetch_ahead(self) -> None:
         if not self.shelf.has_batches and self._ahead is None and not self.is_closed and self._has_joined:
@@ -112,25 +137,39 @@ class Membership:
         left_us = wait_us
         while not self.is_closed:
             step_us = POLL_US_MAX if left_us is None else min(left_us, POLL_US_MAX)
-            # A task of its own, so that closing can end the waiting.
-            asked_us = self._transport.now_us()
-            polling = asyncio.ensure_future(self._poll(count, step_us))
-            self._polling.add(polling)
+            asked_us = self.transport.monotonic_us()
             try:
-                await polling
-            except asyncio.CancelledError:
-                if not self._only_the_poll():
+                await self._until_closed(self._poll(count, step_us))
+            except QuotaExceeded as error:
+                step_us = ceil(error.retry_after_s * 1e6)
+                if left_us is not None and step_us > left_us:
                     raise
-            finally:
-                self._polling.discard(polling)
+                await self._until_closed(asyncio.sleep(error.retry_after_s))
             if self.shelf.has_batches:
                 return True
             if left_us is not None:
                 left_us -= step_us
                 # A clock that stands still, as in tests, will not make anything come by waiting.
-                if left_us <= 0 or self._transport.now_us() == asked_us:
+                if left_us <= 0 or self.transport.monotonic_us() == asked_us:
                     return False
         return False
+
+    async def keep(self, lease: Lease) -> bool:
+        """Renew the lease of a message on the shelf. False if the lease is lost or the consumer was closed."""
+        return bool(await self._until_closed(lease.keep()))
+
+    async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of a request, or None if `close` cancelled it."""
+        request = asyncio.ensure_future(work)
+        self._polling.add(request)
+        try:
+            return await request
+        except asyncio.CancelledError:
+            if not self._only_the_poll():
+                raise
+            return None
+        finally:
+            self._polling.discard(request)
 
     def _only_the_poll(self) -> bool:
         """Whether it was told to stop because the consumer is closed, and not because its caller was."""
@@ -148,16 +187,18 @@ class Membership:
         self._take_in(deliveries)
 
     def _take_in(self, deliveries: Sequence[Delivery]) -> None:
-        leases: dict[tuple[str, int, int], Lease] = {}
+        lasting_us = []
         for delivery in deliveries:
             identity = (delivery.receipt.topic, delivery.receipt.partition, delivery.receipt.lease)
-            if identity not in leases:
-                leases[identity] = Lease(
-                    self._transport, self.group, delivery.terms, *identity, delivery.deadline_us, self.acks
+            lease = self._leases.get(identity)
+            if lease is None:
+                lease = self._leases[identity] = Lease(
+                    self.transport, self.group, delivery.terms, *identity, delivery.deadline_us, self.acks
                 )
-            self.shelf.add(ReceivedBatch(leases[identity], delivery, self.make))
-        if leases:
-            self._look_again(min(lease.visibility_us for lease in leases.values()))
+            lasting_us.append(lease.visibility_us)
+            self.shelf.add(ReceivedBatch(lease, delivery, self.make))
+        if lasting_us:
+            self._look_again(min(lasting_us))
 
     # --- what waits here too long ------------------------------------------------------------------------
 
@@ -181,14 +222,25 @@ class Membership:
         await self._release(unseen)
 
     async def _ask(self, count: int, wait_us: int) -> Sequence[Delivery]:
-        return await self._transport.poll(
+        return await self.transport.poll(
             self.group, self.name, self.topics, count=count, bytes_max=MIB, wait_us=wait_us
         )
+
+    def check_open(self) -> None:
+        """Raise LogClosed if it was closed before it is asked for something. One that is closed meanwhile ends."""
+        forks.check(self.shelf)
+        if self.is_closed:
+            raise self._closed()
+
+    def _closed(self) -> LogClosed:
+        return LogClosed(f"consumer {self.name} is closed. Open another one: client.consumer({self.group!r}, …)")
 
     # --- the end -----------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Gives back what nobody has seen, and leaves."""
+        if forks.is_inherited(self.shelf):
+            return
         if self.is_closed:
             # Whoever closes it a second time, too, must not go on before it has left.
             await self._has_left.wait()
@@ -200,40 +252,87 @@ class Membership:
         try:
             for polling in list(self._polling):
                 polling.cancel()
-            await asyncio.gather(*self._polling, *self._giving_back, return_exceptions=True)
-            await self._leave()
+            await self._answered(asyncio.gather(*self._polling, *self._giving_back, return_exceptions=True))
+            await self._leave(self._answered)
+        except TimeoutError:
+            raise self._unanswered() from None
         finally:
             self._has_left.set()
+
+    async def _answered(self, work: Awaitable[T]) -> T:
+        return await while_answered(work, self.transport, next(iter(self.topics), ""))
+
+    def _unanswered(self) -> ConnectionLost:
+        undecided = 0 if self.acks is None else self.acks.undecided
+        told = f"consumer {self.name} of {self.group} was closed without its broker: no answer for {CLOSE_S:g} s"
+        if undecided:
+            told += f"; {undecided} acknowledgements are undecided, and their messages may be redelivered"
+        log.warning("%s", told)
+        return ConnectionLost(told, group=self.group, undecided=undecided)
 
     async def rest(self) -> None:
         """Leaves the group until something is asked for again: others may have its partitions meanwhile."""
         if not self.is_closed:
             await self._leave()
 
-    async def _leave(self) -> None:
-        async with self._joining:
-            if self._has_joined:
-                self._has_joined = False
-                try:
-                    if self.acks is not None:
-                        await self.acks.flush()
-                finally:
-                    await self._release(self.shelf.take_all())
-                    await self._transport.leave(self.group, self.name)
+    async def _leave(self, wait: Wait = _waited) -> None:
+        """`wait` raises TimeoutError if there is no broker to leave."""
+        await wait(self._joining.acquire())
+        is_there = True
+        try:
+            # Also of one that has left because it was idle: it may have acknowledged something since.
+            if self.acks is not None:
+                await wait(self.acks.flush())
+        except TimeoutError:
+            is_there = False
+            raise
+        finally:
+            try:
+                if is_there:
+                    await self._leave_group(wait)
+            finally:
+                self._joining.release()
 
-    def put_back(self, *messages: Received) -> None:
-        """Nobody has seen them after all. On the event loop."""
-        if not self.shelf.put_back(*messages):
+    async def _leave_group(self, wait: Wait) -> None:
+        if not self._may_be_member:
+            return
+        had_joined, self._has_joined, self._may_be_member = self._has_joined, False, False
+        is_there = True
+        try:
+            await wait(self._release(self.shelf.take_all()))
+        except TimeoutError:
+            is_there = False
+            raise
+        finally:
+            # Whatever went wrong before: a member that does not leave keeps its partitions from the others.
+            if is_there:
+                with suppress(*(() if had_joined else (PenstockError,))):
+                    await wait(self.transport.leave(self.group, self.name))
+
+    def put_back(self, messages: Sequence[Received]) -> None:
+        """No caller has seen them after all. On the event loop."""
+        if self.shelf.put_back(*messages):
+            for message in messages[:1]:
+                self._look_again(message.lease.visibility_us)
+        else:
             unseen: Unseen = {}
             for message in messages:
                 unseen.setdefault(message.lease, BitMap64()).add(message.offset)
             self._give_back(self._release(unseen))
+
+    def put_back_batch(self, batch: ReceivedBatch) -> None:
+        if self.shelf.put_back_batch(batch):
+            self._look_again(batch.lease.visibility_us)
+        else:
+            self._give_back(self._release({batch.lease: BitMap64(batch.offsets)}))
 
     def _give_back(self, work: Coroutine[Any, Any, None]) -> None:
         """To its end, also if the consumer is closed meanwhile."""
         giving_back = asyncio.ensure_future(work)
         self._giving_back.add(giving_back)
         giving_back.add_done_callback(self._giving_back.discard)
+        # An error is no loss: the leases expire.
+        giving_back.add_done_callback(retrieve)
 
     async def _release(self, unseen: Unseen) -> None:
         await asyncio.gather(*[self._release_one(lease, offsets) for lease, offsets in unseen.items()])

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TypeVar
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, QuotaExceeded
 
 R = TypeVar("R")
 
@@ -23,7 +23,8 @@ def patience_left_s() -> float:
 
 
 async def patiently(retry_s: float, ask: Callable[[], Awaitable[R]]) -> R:
-    """With longer and longer pauses, for `retry_s`, and no attempt that may well take longer.
+    """With longer and longer pauses, for `retry_s`, and no attempt that may well take longer. A broker whose client has
+    used up a quota says how long to wait.
 
     If nobody knows whether one of the attempts was carried out, that is what is raised in the end: by later ones,
     nothing is known of it.
@@ -41,10 +42,11 @@ async def patiently(retry_s: float, ask: Callable[[], Awaitable[R]]) -> R:
                 if not error.retriable:
                     raise
                 doubt = doubt or (error if error.in_doubt else None)
+                wait_s = max(pause, error.retry_after_s) if isinstance(error, QuotaExceeded) else pause
                 # In a cluster each is patient itself, until there is a leader again.
-                if loop.time() + max(pause, (loop.time() - began) / 2) > give_up:
+                if loop.time() + max(wait_s, (loop.time() - began) / 2) > give_up:
                     raise doubt or error from None
-                await asyncio.sleep(pause)
+                await asyncio.sleep(wait_s)
                 pause = min(2 * pause, _PAUSE_S_MAX)
     finally:
         _until.reset(before)

@@ -23,7 +23,8 @@ class NodeInfo(msgspec.Struct, frozen=True):
 
 
 class ClusterInfo(msgspec.Struct, frozen=True):
-    """`nodes` are those that are alive, by what the answering `node` knows at `revision`; larger ones are later.
+    """`nodes` are those that are alive, by what the answering `node` knows at `revision`. Larger ones are later, also
+    after etcd was restored from a backup: so they need not be etcd's own.
     `is_cut_off` if it has not reached etcd for some seconds."""
 
     id: str = ""
@@ -71,10 +72,12 @@ class FindPlacement(Request[Placement], frozen=True):
 
 
 class Coordinator(msgspec.Struct, frozen=True):
-    """The node that looks after the members of a group, and since which revision: "" while there is none."""
+    """The coordinator of a group; `node` is "" while there is none. A larger `term` is a later answer."""
 
     node: str
     term: int
+    # The answering node does not reach etcd: another node may know a later coordinator.
+    is_cut_off: bool = False
 
 
 class FindCoordinator(Request[Coordinator], frozen=True):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures.thread  # noqa: F401 (see at_end_of_main_thread)
-import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from threading import Event, Lock, RLock, Thread, current_thread, get_ident
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import uvloop
 
+from penstock.client import forks
+from penstock.client.words import CLIENT_CLOSED
 from penstock.errors import LogClosed, PenstockError
+from penstock.standard_files import reopen_closed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +34,7 @@ class Portal:
     """From its making until `stop`. Any thread may `run` something in it, except its own."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
+        reopen_closed()
         # Re-entrant: a collection of garbage may abandon a portal at any point, also here.
         self._lock = RLock()
         self._is_stopped = False
@@ -43,6 +45,8 @@ class Portal:
         self._thread.start()
         is_running.wait()
         _portals.add(self)
+        # The thread is in this process only.
+        forks.guard(self)
 
     def _live(self, is_running: Event) -> None:
         # A runner cancels and awaits whatever is left when its work is over.
@@ -56,16 +60,23 @@ class Portal:
         await self._end.wait()
 
     @property
-    def is_of_this_process(self) -> bool:
-        """And not of the one that this was forked from."""
-        return os.getpid() == self._process
-
-    @property
     def is_running(self) -> bool:
-        return not self._is_stopped and self.is_of_this_process
+        return not self._is_stopped
 
-    def run(self, work: Coroutine[Any, Any, R], wait_s: float | None = None) -> R:
-        """Waits for it, for ever unless told otherwise. If the waiting is interrupted, so is the work."""
+    def run(
+        self,
+        work: Coroutine[Any, Any, R],
+        wait_s: float | None = None,
+        *,
+        ends: bool = False,
+        undo: Callable[[R], None] | None = None,
+    ) -> R:
+        """Waits for it, for ever unless `wait_s` is given. If the waiting is interrupted, so is the work; with `ends`,
+        this returns only when the work has ended, unless it is interrupted once more.
+
+        undo: called on the event loop with a result that an interrupted caller does not receive. The interpreter raises
+        KeyboardInterrupt only after a call returns: a caller that returns the result at once needs no more than this.
+        """
         call = _Call(work)
         try:
             self._begin(call)
@@ -73,9 +84,12 @@ class Portal:
         except asyncio.CancelledError as error:
             raise LogClosed("the client was closed meanwhile") from error
         except BaseException:
-            if not call.is_done:
+            if not call.is_done or undo is not None:
                 with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(call.cancel)
+                    self._loop.call_soon_threadsafe(call.cancel, undo)
+                if ends:
+                    with suppress(Exception, asyncio.CancelledError):
+                        call.outcome(None)
             raise
 
     def _begin(self, call: _Call[R]) -> None:
@@ -87,21 +101,19 @@ class Portal:
             call.refuse()
             raise
 
-    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """One at a time, as they are asked for."""
+    def iterate(self, items: AsyncIterator[T], undo: Callable[[T], None] | None = None) -> Iterator[T]:
+        """One at a time, as they are asked for. For `undo` see `run`."""
         try:
-            while (item := self.run(_next(items))) is not _OVER:
-                yield cast(T, item)
+            while (item := self.run(_next(items), undo=_unless_over(undo))) is not _OVER:
+                yield item  # type: ignore[misc]
         finally:
-            if isinstance(items, AsyncGenerator):
+            if isinstance(items, AsyncGenerator) and not forks.is_inherited(self):
                 self.abandon(items.aclose(), stops=False)
 
     def check(self) -> bool:
         """That something can be run: LogClosed if not."""
-        if os.getpid() != self._process:
-            raise LogClosed("this client was opened before a fork, in the other process: open one in this process")
         if self._is_stopped:
-            raise LogClosed("the client is closed")
+            raise LogClosed(CLIENT_CLOSED)
         if self._thread.ident == get_ident():
             raise LogClosed("a blocking call on the client's own event loop would never end: use penstock.aio there")
         return True
@@ -132,25 +144,22 @@ class Portal:
             if self.is_running:
                 self._is_stopped = True
                 self._loop.call_soon_threadsafe(self._end.set)
-        if self._thread is not current_thread() and self.is_of_this_process:
+        if self._thread is not current_thread():
             self._thread.join(wait_s)
 
 
 class _Call(Generic[R]):
     """Work on the loop that another thread waits for. A lock is all it takes; a future of threads has much more."""
 
-    __slots__ = ("_is_over", "_task", "_work")
+    __slots__ = ("_ending", "_task", "_work", "is_done")
 
     def __init__(self, work: Coroutine[Any, Any, R]) -> None:
         self._work = work
         self._task: asyncio.Task[R] | None = None
-        # Held until it is over.
-        self._is_over = Lock()
-        self._is_over.acquire()
-
-    @property
-    def is_done(self) -> bool:
-        return not self._is_over.locked()
+        self.is_done = False
+        # Released when it is done.
+        self._ending = Lock()
+        self._ending.acquire()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._task = loop.create_task(self._work)
@@ -160,28 +169,40 @@ class _Call(Generic[R]):
         if not task.cancelled():
             # Looked at: whoever waited may have given up.
             task.exception()
-        self._is_over.release()
+        self._done()
 
     def refuse(self) -> None:
         self._work.close()
-        self._is_over.release()
+        self._done()
 
-    def cancel(self) -> None:
+    def _done(self) -> None:
+        self.is_done = True
+        self._ending.release()
+
+    def cancel(self, undo: Callable[[R], None] | None) -> None:
         if self._task is None:
             # Interrupted before it was asked for.
-            self._work.close()
-        else:
-            self._task.cancel()
+            if not self.is_done:
+                self.refuse()
+            return
+        if undo is not None:
+            self._task.add_done_callback(partial(_undo, undo))
+        self._task.cancel()
 
     def outcome(self, wait_s: float | None) -> R:
         if wait_s is None:
-            while not self._is_over.acquire(timeout=_DEAF_S_MAX):
-                pass
-        elif not self._is_over.acquire(timeout=wait_s):
+            # An interrupted wait may have acquired the lock, and the next one must not wait for it.
+            while not self.is_done:
+                self._ending.acquire(timeout=_DEAF_S_MAX)
+        elif not self.is_done and not self._ending.acquire(timeout=wait_s):
             raise TimeoutError
-        self._is_over.release()
         assert self._task is not None
         return self._task.result()
+
+
+def _undo(undo: Callable[[R], None], task: asyncio.Task[R]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        undo(task.result())
 
 
 _portals: weakref.WeakSet[Portal] = weakref.WeakSet()
@@ -191,7 +212,8 @@ _portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 def _stop_all() -> None:
     """What is still running ends quietly."""
     for portal in list(_portals):
-        portal.stop(_STOP_S_MAX)
+        if not forks.is_inherited(portal):
+            portal.stop(_STOP_S_MAX)
 
 
 def at_end_of_main_thread(function: Callable[[], None]) -> None:
@@ -208,6 +230,17 @@ async def _next(items: AsyncIterator[T]) -> T | object:
     return await anext(items, _OVER)
 
 
+def _unless_over(undo: Callable[[T], None] | None) -> Callable[[T | object], None] | None:
+    if undo is None:
+        return None
+
+    def undo_item(item: T | object) -> None:
+        if item is not _OVER:
+            undo(cast(T, item))
+
+    return undo_item
+
+
 class _Async(Protocol):
     """What a blocking twin has: the async one, and the portal to its loop."""
 
@@ -221,6 +254,18 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> C
     @wraps(method)
     def call(self: _Async, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._portal.run(method(self._inner, *args, **kwargs))
+
+    return call
+
+
+def closing(method: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
+    """The blocking twin of `close`. In a forked child it does nothing: the parent closes what is its own."""
+    close = blocking(method)
+
+    @wraps(method)
+    def call(self: _Async, /) -> None:
+        if not forks.is_inherited(self._portal):
+            close(self)
 
     return call
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, TypeAlias, Unpack, overload
 
@@ -15,6 +15,8 @@ import pyarrow as pa
 from penstock.acks import ALL, NONE, check_acks
 from penstock.batch import Batch
 from penstock.body import check_limits
+from penstock.client import forks
+from penstock.client.closing import CLOSE_S, while_answered
 from penstock.client.cutting import cuts, size_of
 from penstock.client.outbox import Outbox
 from penstock.client.parcel import Parcel
@@ -37,7 +39,7 @@ from penstock.client.words import (
 )
 from penstock.codec import CODECS
 from penstock.durations import duration_text, duration_us
-from penstock.errors import InvalidInput, InvalidMessage, LogClosed, PartitionNotFound
+from penstock.errors import ConnectionLost, InvalidInput, InvalidMessage, LogClosed, PartitionNotFound
 from penstock.frame import check_message
 from penstock.limits import MIB, Limits
 from penstock.message import Message
@@ -71,7 +73,19 @@ class ProducerOptions(NamedTuple):
     retry_for: Duration = "30s"
     acks: str = ALL
 
-    def check(self, limits: Limits) -> None:
+    def within(self, limits: Limits) -> ProducerOptions:
+        """Checked against the broker's limits, which may be lower than the defaults: then those are lowered to them."""
+        messages, size = limits.batch_messages_max, limits.frame_bytes_max // 2
+        options = self._replace(
+            batch_messages=min(BATCH_MESSAGES, messages)
+            if self.batch_messages == BATCH_MESSAGES
+            else self.batch_messages,
+            batch_bytes=min(BATCH_BYTES, size) if self.batch_bytes == BATCH_BYTES else self.batch_bytes,
+        )
+        options._check(limits)
+        return options
+
+    def _check(self, limits: Limits) -> None:
         duration_of("linger", self.linger)
         duration_of("retry_for", self.retry_for)
         if not isinstance(self.compression, str) or self.compression not in CODECS:
@@ -94,15 +108,13 @@ class Producer:
     def __init__(
         self, transport: Transport, topic: str, options: ProducerOptions, *, new_id: Callable[[], bytes]
     ) -> None:
-        options.check(transport.limits)
         self.topic = topic
         self._transport = transport
-        self._options = options
+        self._options = options = options.within(transport.limits)
         # What goes past the outbox does so as it is, and is waited for.
         self._is_plain = options.compression == "none" and options.acks != NONE
         self._new_id = new_id
         self._sender: Sender | None = None
-        self._process = os.getpid()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -111,11 +123,15 @@ class Producer:
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
         # While the event loop runs, what waits to be sent keeps its producer alive: here it is over.
-        if self._unsent() and os.getpid() == self._process:
+        if self._unsent():
             warn(f"{self!r} was never closed: {HOW_TO_CLOSE}", ResourceWarning, stacklevel=2, source=self)
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._unsent()
+
     def _unsent(self) -> int:
-        return 0 if self._outbox is None else self._outbox.unsent()
+        return 0 if self._outbox is None or forks.is_inherited(self._outbox) else self._outbox.unsent()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -131,8 +147,11 @@ class Producer:
         await self._started()
 
     async def _started(self) -> tuple[Outbox, Sender]:
+        forks.check(self._transport)
         if self._is_closed:
-            raise LogClosed(f"the producer for {self.topic} is closed")
+            raise LogClosed(
+                f"the producer for {self.topic} is closed. Open another one: client.producer({self.topic!r})"
+            )
         if self._outbox is None or self._sender is None:
             # Of none of its partitions: it may do without those that nobody leads.
             info = await self._transport.call(DescribeTopic(self.topic, ()))
@@ -154,6 +173,8 @@ class Producer:
             batch_bytes=options.batch_bytes,
             buffer_bytes=options.buffer_bytes,
             message_bytes_max=self._transport.limits.message_bytes_max,
+            is_led=partial(self._transport.is_led, self.topic),
+            first=int.from_bytes(self._new_id()[:4], "big"),
         )
         self._sender = Sender(
             self._transport,
@@ -175,7 +196,7 @@ class Producer:
     ) -> Sending:
         """Into the buffer, as soon as there is room; what is returned tells when it is stored, and where.
 
-        With key, headers, delay or deliver_at, ttl, priority and timestamp as `Client.publish` has them.
+        With key, headers, delay or deliver_at, ttl or expires_at, priority and timestamp as `Client.publish` has them.
         """
         sending = self.put_plain(value, fields) if partition is None else None
         return sending or await self.put(self.compose(value, fields), partition)
@@ -250,8 +271,8 @@ class Producer:
         delay_us = deliver_at - self._transport.now_us()
         if delay_us > self._max_delay_us:
             raise InvalidMessage(
-                f"deliver_at is {duration_text(delay_us)} from now, {self.topic} allows "
-                f"{duration_text(self._max_delay_us)}",
+                f"a delay of {duration_text(delay_us)} is longer than the {duration_text(self._max_delay_us)} that "
+                f"topic {self.topic} allows. Allow more: penstock topic set {self.topic} --max-delay DURATION",
                 field="deliver_at",
             )
 
@@ -338,11 +359,29 @@ class Producer:
 
     async def flush(self) -> None:
         """Until everything that was sent is stored. Raises what went wrong with any of it since the last flush."""
+        forks.check(self._transport)
         if self._sender is not None:
             await self._sender.flush()
 
     async def close(self) -> None:
-        """Flushes. Nothing can be sent any more."""
-        if not self._is_closed:
+        """Flushes, for as long as a broker answers. Nothing can be sent any more.
+
+        After 5 s without an answer: ConnectionLost, which says how many messages are undecided.
+        """
+        if not (self._is_closed or forks.is_inherited(self._transport)):
             self._is_closed = True
-            await self.flush()
+            if self._sender is not None:
+                await self._close(self._sender)
+
+    async def _close(self, sender: Sender) -> None:
+        try:
+            await while_answered(sender.flush(), self._transport, self.topic)
+        except TimeoutError:
+            undecided = self._unsent() + sender.unheard
+            told = (
+                f"the producer for {self.topic} was closed without its broker: no answer for {CLOSE_S:g} s; "
+                f"{undecided} messages are undecided, and may be stored or not"
+            )
+            error = ConnectionLost(told, topic=self.topic, undecided=undecided)
+            sender.abandon(error)
+            raise error from None

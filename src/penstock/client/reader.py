@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from penstock.client import forks
 from penstock.client.bounds import Bound, End, Offsets, chosen, numbers_of, stretches_of, within
 from penstock.client.requests import FindOffsets
 from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, between, log_schema
@@ -115,6 +116,7 @@ class Reader:
 
     async def epochs(self) -> dict[int, int]:
         """Of each partition, the epoch of whoever led it when it was read. For the next reader, which goes on there."""
+        forks.check(self._transport)
         for number, end in self._ends.items():
             if number not in self._epochs:
                 # Of which nothing came, or nothing from the log.

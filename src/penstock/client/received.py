@@ -15,7 +15,7 @@ from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
 from penstock.client.lease import Lease, Row
 from penstock.client.rows import LOG_SCHEMA, Columns, StoredMessage, among
 from penstock.client.transport import Delivery
-from penstock.client.words import Duration, duration_of
+from penstock.client.words import Duration, duration_of, text_of
 from penstock.errors import NotLeased
 
 ACK = Ack()
@@ -36,11 +36,11 @@ class Answers:
 
     async def nack(self, delay: Duration | None = None, *, reason: str = "") -> None:
         """To be tried again: after `delay`, or by the group's back-off."""
-        await self._answer(Nack(reason, None if delay is None else duration_of("delay", delay)))
+        await self._answer(Nack(text_of("reason", reason), None if delay is None else duration_of("delay", delay)))
 
     async def reject(self, reason: str = "") -> None:
         """Never to be tried again: a dead letter at once."""
-        await self._answer(Reject(reason))
+        await self._answer(Reject(text_of("reason", reason)))
 
     async def release(self) -> None:
         """Given back unseen: ready at once for any consumer of the group, and this delivery does not count."""
@@ -64,8 +64,14 @@ class Held(StoredMessage, eq=False, gc=False):
 
     @property
     def is_held(self) -> bool:
-        """Not answered for yet, and not lost as far as is known here."""
+        """Not answered for yet, and not lost: the lease is not over. Early rather than late: when this is False, the
+        broker may still count it as ours for as long as a request takes."""
         return self.answered is None and self.lease.holds(self._row)
+
+    @property
+    def _is_ours(self) -> bool:
+        """Neither answered nor reported as lost. Whether the lease has expired, only the broker knows."""
+        return self.answered is None and self.lease.has(self._row)
 
     async def _answer(self, answer: Answer) -> None:
         if isinstance(answer, Ack) and self.ack_later():
@@ -80,9 +86,10 @@ class Held(StoredMessage, eq=False, gc=False):
         if acks is None:
             return False
         if self.answered is not None:
-            raise NotLeased(f"answered for already: {self.id}", ids=[self.id])
+            raise NotLeased(f"{self.id} was answered already. Answer each delivery once", ids=[self.id])
         acks.add(self.lease, self.offset)
         self.answered = ACK
+        acks.check()
         return True
 
 

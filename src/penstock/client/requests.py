@@ -15,6 +15,9 @@ from pyroaring import BitMap64
 from penstock.message import Message
 
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+# Of a page of a listing. A page ends earlier if its items are large.
+PAGE_MAX = 200
 
 
 class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
@@ -23,6 +26,16 @@ class Request(msgspec.Struct, Generic[R_co], frozen=True, tag=True):
     Some have `partitions`, for a cluster: it is answered for exactly those then, and by nobody who does not lead all of
     them (NotLeader). None is for all that are led by whoever answers; a broker on its own leads all there are.
     """
+
+
+class Listed(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a listing. `next` is the `after` of the next page; it is empty on the last one.
+
+    A request whose `after` is None, of an older client, is answered with a plain list, or fails if that would be long.
+    """
+
+    items: list[T]
+    next: str = ""
 
 
 # --- topics -------------------------------------------------------------------------------------------------
@@ -52,6 +65,10 @@ class PartitionInfo(msgspec.Struct, frozen=True):
         return self.end_offset - self.start_offset - self.empty
 
 
+# Not `Any`: of that, a broker would decode whatever it is sent before it can check rights, at 50 times its size.
+SettingValue = bool | int | float | str | None
+
+
 class TopicInfo(msgspec.Struct, frozen=True):
     """`partitions` has all there are, unless it was asked for what is known: then those are left out that nobody leads
     at the moment, and `unknown` has their numbers."""
@@ -74,15 +91,18 @@ class TopicInfo(msgspec.Struct, frozen=True):
 
 
 class CreateTopic(Request[TopicInfo], frozen=True):
+    """`owner` is for nodes of a cluster: a broker with keys puts the client's principal there."""
+
     name: str
     partitions: int | None
-    settings: Mapping[str, Any]
+    settings: Mapping[str, SettingValue]
+    owner: str = ""
 
 
 class ChangeTopic(Request[TopicInfo], frozen=True):
     name: str
     partitions: int | None
-    settings: Mapping[str, Any]
+    settings: Mapping[str, SettingValue]
 
 
 class DeleteTopic(Request[None], frozen=True):
@@ -98,8 +118,13 @@ class DescribeTopic(Request[TopicInfo], frozen=True):
     partial: bool = False
 
 
-class ListTopics(Request[list[TopicInfo]], frozen=True):
+class ListTopics(Request[list[TopicInfo] | Listed[TopicInfo]], frozen=True):
+    """By name, those behind `after`. With `names`, those of them that exist, whatever `after` is."""
+
     partial: bool = False
+    after: str | None = None
+    limit: int = PAGE_MAX
+    names: tuple[str, ...] | None = None
 
 
 class FindOffsets(Request[list[int]], frozen=True):
@@ -145,7 +170,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     In a group whose assignment is shared, every member may lease from everything. `partitions` has, for each topic, the
     numbers of the partitions that `lag` is of, in its order. A node of a cluster tells of those that it leads, and of
     members only if it looks after them. `unknown` has the numbers of those that nobody leads at the moment, if it was
-    asked for what is known.
+    asked for what is known; of a node, those of any topic that it leads and does not serve yet.
     """
 
     name: str
@@ -169,13 +194,16 @@ def not_known(*infos: GroupInfo) -> dict[str, list[int]]:
 
 
 class CreateGroup(Request[GroupInfo], frozen=True):
+    """`owner` as of a topic; so it is of a replay and of a schedule."""
+
     name: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, SettingValue]
+    owner: str = ""
 
 
 class ChangeGroup(Request[GroupInfo], frozen=True):
     name: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, SettingValue]
 
 
 class DeleteGroup(Request[None], frozen=True):
@@ -189,10 +217,18 @@ class DescribeGroup(Request[GroupInfo], frozen=True):
     partitions: dict[str, tuple[int, ...]] | None = None
     # Without the lag of partitions that nobody leads, rather than not at all.
     partial: bool = False
+    # The node that answers must know at least what was decided up to this revision of the cluster's metadata.
+    revision: int = 0
 
 
-class ListGroups(Request[list[GroupInfo]], frozen=True):
+class ListGroups(Request[list[GroupInfo] | Listed[GroupInfo]], frozen=True):
+    """As `ListTopics`."""
+
     partial: bool = False
+    revision: int = 0
+    after: str | None = None
+    limit: int = PAGE_MAX
+    names: tuple[str, ...] | None = None
 
 
 class Seek(Request[None], frozen=True):
@@ -218,13 +254,15 @@ class ParkedKey(msgspec.Struct, frozen=True):
     reason: str
 
 
-class ListParkedKeys(Request[list[ParkedKey]], frozen=True):
-    """`partitions` are by topic."""
+class ListParkedKeys(Request[list[ParkedKey] | Listed[ParkedKey]], frozen=True):
+    """By topic, partition and offset. `partitions` are by topic."""
 
     group: str
     partitions: dict[str, tuple[int, ...]] | None = None
     # Without partitions that nobody leads, rather than not at all.
     partial: bool = False
+    after: str | None = None
+    limit: int = PAGE_MAX
 
 
 class ReleaseKey(Request[int], frozen=True):
@@ -247,7 +285,8 @@ class Replay(Request[int], frozen=True):
     offsets: dict[int, tuple[int, int]] | None
     delays: bool
     lanes: bool
-    settings: Mapping[str, Any]
+    settings: Mapping[str, SettingValue]
+    owner: str = ""
 
 
 # --- messages that come later -------------------------------------------------------------------------------
@@ -261,10 +300,13 @@ class Scheduled(msgspec.Struct, frozen=True):
     message: Message
 
 
-class ListScheduled(Request[list[Scheduled]], frozen=True):
+class ListScheduled(Request[list[Scheduled] | Listed[Scheduled]], frozen=True):
+    """By time, then by partition and offset."""
+
     topic: str
     limit: int
     partitions: tuple[int, ...] | None = None
+    after: str | None = None
 
 
 class GetScheduled(Request[Scheduled], frozen=True):
@@ -299,10 +341,14 @@ class CreateSchedule(Request[Schedule], frozen=True):
     cron: str
     timezone: str
     message: Message
+    owner: str = ""
 
 
-class ListSchedules(Request[list[Schedule]], frozen=True):
-    pass
+class ListSchedules(Request[list[Schedule] | Listed[Schedule]], frozen=True):
+    """By name."""
+
+    after: str | None = None
+    limit: int = PAGE_MAX
 
 
 class DeleteSchedule(Request[None], frozen=True):
@@ -352,14 +398,15 @@ class Where(msgspec.Struct, frozen=True):
     until_us: int | None = None
 
 
-class ListDeadLetters(Request[list[DeadLetter]], frozen=True):
-    """`partitions` are those of the dead-letter topic; so they are of `Redrive` and `Discard`."""
+class ListDeadLetters(Request[list[DeadLetter] | Listed[DeadLetter]], frozen=True):
+    """By partition and offset. `partitions` are those of the dead-letter topic, as in `Redrive` and `Discard`."""
 
     topic: str
     where: Where
     with_settled: bool
     limit: int
     partitions: tuple[int, ...] | None = None
+    after: str | None = None
 
 
 class GetDeadLetter(Request[DeadLetter], frozen=True):
@@ -369,7 +416,8 @@ class GetDeadLetter(Request[DeadLetter], frozen=True):
 class Redriven(msgspec.Struct, frozen=True):
     """What a redrive did, or would do, by the ids of the letters.
 
-    `refused` were given up so often that trying again would only go round in circles; `already` were redriven before.
+    `refused` were given up so often that another attempt would fail as well, or were deleted while a consumer had them:
+    their letters are empty. `already` were redriven before.
     """
 
     in_place: tuple[str, ...]

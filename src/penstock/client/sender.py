@@ -9,16 +9,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from threading import get_ident
+from typing import Any
 
 from penstock.acks import ALL, NONE
 from penstock.batch import Batch
+from penstock.client.closing import retrieve
 from penstock.client.lane import Hold, Lane
 from penstock.client.outbox import Added, Outbox
 from penstock.client.parcel import Parcel
 from penstock.client.patience import patiently
 from penstock.client.transport import UNKNOWN, Stored, Transport
 from penstock.client.unheard import Unheard
-from penstock.errors import LogClosed, PenstockError, SequenceGap
+from penstock.client.words import CLIENT_CLOSED
+from penstock.errors import LogClosed, PartitionNotFound, PenstockError, SequenceGap
 from penstock.frame import Frame, Producer
 from penstock.limits import MIB
 from penstock.message import Message
@@ -75,29 +78,35 @@ class Sender:
         self._sending: set[asyncio.Task[None]] = set()
         self._taken_over: set[asyncio.Task[Stored]] = set()
         self._waiting: list[asyncio.Future[None]] = []
+        # What becomes of what is on its way when it is cut off.
+        self._end: PenstockError = LogClosed("the client was closed before this was known to be stored")
         # Told by the next flush, unless somebody has heard of them by then.
         self._failed: deque[Parcel] = deque(maxlen=_FAILED_MAX)
 
     def noted(self, added: Added) -> None:
         """From any thread: what was added starts to wait, or to be sent."""
+        if not added.is_to_note:
+            return
         if get_ident() == self._thread:
-            self._note(added)
-        elif added.is_new or added.starts_sending:
-            self._on_the_loop(self._note, added)
+            self._note(added.parcel)
+        else:
+            self._on_the_loop(self._note, added.parcel)
+        self._outbox.noted(added.parcel)
 
     def _on_the_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError as error:
-            raise LogClosed("the client is closed") from error
+            raise LogClosed(CLIENT_CLOSED) from error
 
-    def _note(self, added: Added) -> None:
-        if added.starts_sending:
-            self._send(added.parcel.partition)
-        if added.is_new and self._linger_s:
-            self._loop.call_later(self._linger_s, self._lingered, added.parcel)
-        elif added.is_new:
-            self._lingered(added.parcel)
+    def _note(self, parcel: Parcel) -> None:
+        """May be told twice of the same."""
+        if self._outbox.begin(parcel.partition):
+            self._send(parcel.partition)
+        if not parcel.is_closed and self._linger_s:
+            self._loop.call_later(self._linger_s, self._lingered, parcel)
+        elif not parcel.is_closed:
+            self._lingered(parcel)
 
     def _lingered(self, parcel: Parcel) -> None:
         if self._outbox.due(parcel):
@@ -128,8 +137,13 @@ class Sender:
     async def flush(self) -> None:
         """Until everything is stored. Raises what went wrong with any of it since the last flush."""
         self.hurry()
-        stored = [asyncio.wrap_future(parcel.done) for parcel in list(self._outbox.pending)]
-        await asyncio.gather(*stored, *self._alone, return_exceptions=True)
+        waiting: list[asyncio.Future[Any]] = [*self._alone]
+        waiting += [asyncio.wrap_future(parcel.done) for parcel in self._outbox.unsettled()]
+        if waiting:
+            for future in waiting:
+                future.add_done_callback(retrieve)
+            # Not `gather`: a cancelled flush must not cancel what others wait for.
+            await asyncio.wait(waiting)
         # The end of the client would cut them off.
         await self._unheard.settled()
         failed = [parcel for parcel in self._failed if not parcel.is_told]
@@ -137,6 +151,21 @@ class Sender:
         if failed:
             raise failed[0].error()
         self._unheard.check()
+
+    @property
+    def unheard(self) -> int:
+        """Messages that were sent with `acks` none, and of which the broker has said nothing yet."""
+        return self._unheard.messages
+
+    def abandon(self, error: PenstockError) -> None:
+        """Nothing is sent any more: what waits, and what is on its way, fails with this."""
+        self._end = error
+        for task in [*self._sending, *self._taken_over]:
+            task.cancel()
+        for parcel in self._outbox.drop():
+            self._settle(parcel)
+            parcel.done.set_exception(error.again())
+            parcel.wake()
 
     # --- one partition -----------------------------------------------------------------------------------
 
@@ -153,15 +182,15 @@ class Sender:
                 self._failed.append(parcel)
                 self._settle(parcel)
                 parcel.done.set_exception(error)
-                parcel.wake()
             except BaseException:
                 self._settle(parcel)
-                parcel.done.set_exception(LogClosed("the client was closed before this was known to be stored"))
-                parcel.wake()
+                parcel.done.set_exception(self._end.again())
                 raise
             else:
                 self._settle(parcel)
                 parcel.done.set_result(stored)
+            finally:
+                self._outbox.under_way.pop(parcel, None)
                 parcel.wake()
 
     def _settle(self, parcel: Parcel) -> None:
@@ -184,7 +213,7 @@ class Sender:
         frame = Frame.of(batch, codec=self._codec, limits=self._transport.limits)
         await self._unheard.room(len(frame.data))
         publishing = self._transport.publish_frame(self._topic, partition, frame, NONE)
-        self._unheard.add(self._loop.create_task(publishing), len(frame.data))
+        self._unheard.add(self._loop.create_task(publishing), len(frame.data), batch.count)
         # Now it is on its way.
         await asyncio.sleep(0)
         self._outbox.grow(self._unheard.partitions)
@@ -218,9 +247,12 @@ class Sender:
         try:
             send = partial(self._transport.publish_frame, self._topic, lane.partition, frame, self._acks)
             stored = await patiently(self._retry_s, send)
-        except BaseException:
+        except BaseException as error:
             # Whether it was stored is not known for sure; also if whoever waited has given up.
             lane.start_anew(self._new_identity)
+            if isinstance(error, PartitionNotFound):
+                # What is sent from now on goes to those that are there. An older broker does not say how many.
+                self._outbox.shrink(error.details.get("partitions", lane.partition))
             raise
         self._stored(lane, frame.count, stored)
         return stored
@@ -303,7 +335,7 @@ class Sender:
     def _tell(self, outcome: Future[Stored], task: asyncio.Task[Stored]) -> None:
         self._taken_over.discard(task)
         if task.cancelled():
-            outcome.set_exception(LogClosed("the client was closed before this was known to be stored"))
+            outcome.set_exception(self._end.again())
         elif (error := task.exception()) is not None:
             outcome.set_exception(error)
         else:

@@ -154,7 +154,11 @@ def _conflict_in_users_words(error: SettingsConflict) -> SettingsConflict:
         different[name] = [show(has), show(wanted)]
     group = error.details["group"]
     told = "; ".join(f"{name} is {has}, not {wanted}" for name, (has, wanted) in different.items())
-    return SettingsConflict(f"group {group} has other settings: {told}", group=group, different=different)
+    return SettingsConflict(
+        f"group {group} has other settings: {told}. Leave them out, or change the group: penstock group set {group}",
+        group=group,
+        different=different,
+    )
 
 
 def _read(given: Mapping[str, Any], known: Mapping[str, _Setting], kind: str) -> dict[str, Any]:

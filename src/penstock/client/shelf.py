@@ -12,6 +12,7 @@ from threading import Lock
 
 from pyroaring import BitMap64
 
+from penstock.client import forks
 from penstock.client.lease import Lease
 from penstock.client.received import Received, ReceivedBatch
 
@@ -21,10 +22,10 @@ Unseen = dict[Lease, BitMap64]
 class Shelf:
     """Invariant: once it `is_closed`, nothing is handed out any more."""
 
-    def __init__(self, now_us: Callable[[], int], low: int, is_low: Callable[[], None]) -> None:
+    def __init__(self, monotonic_us: Callable[[], int], low: int, is_low: Callable[[], None]) -> None:
         """`is_low` is called by whoever takes a message of which `low` are left behind it, or fewer at the start of the
         last batch."""
-        self._now_us = now_us
+        self._monotonic_us = monotonic_us
         self._low = low
         self._tell_low = is_low
         self._is_low = False
@@ -32,9 +33,11 @@ class Shelf:
         self._rows: deque[Received] = deque()
         self._is_closed = False
         self._lock = Lock()
+        forks.guard(self)
 
-    def __bool__(self) -> bool:
-        return bool(self._rows or self._batches)
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._rows) + sum(map(len, self._batches))
 
     @property
     def has_batches(self) -> bool:
@@ -60,42 +63,69 @@ class Shelf:
 
         With `only_fresh`, only if it can be handed out as it is: its lease has most of its time left.
         """
+        message: Received | None = None
+        is_taken = False
+        try:
+            with self._lock:
+                if self._is_closed:
+                    return None
+                rows = self._rows
+                if rows and ((first := rows[0]).lease.is_whole or first._is_ours):
+                    # As in `_first`, without another call: this runs for every message.
+                    message = first
+                elif (message := self._first()) is None:
+                    return None
+                else:
+                    rows = self._rows
+                if only_fresh and self._monotonic_us() >= message.lease.fresh_until_us:
+                    return None
+                is_low = len(rows) == self._low + 1
+                if self._is_low:
+                    is_low, self._is_low = True, False
+                # Not `popleft`: Ctrl-C comes behind a call, and would lose the message until its lease is over.
+                del rows[0]
+                is_taken = True
+            if is_low:
+                self._tell_low()
+            return message
+        except BaseException:
+            if is_taken and message is not None:
+                self.put_back(message)
+            raise
+
+    def _first(self) -> Received | None:
+        """The next message that is still ours, in front of the rows."""
+        while True:
+            while self._rows:
+                message = self._rows[0]
+                if message.lease.is_whole or message._is_ours:
+                    return message
+                del self._rows[0]
+            if not self._batches:
+                return None
+            batch = self._batches[0]
+            rows = deque() if batch.lease.is_over else deque(batch.messages())
+            is_low = len(self._batches) == 1 and 0 < len(rows) <= self._low
+            # No call between the two, as in `take_next`.
+            del self._batches[0]
+            self._rows, self._is_low = rows, is_low
+
+    def next_lease(self) -> Lease | None:
+        """Of the next message."""
         with self._lock:
-            if self._is_closed:
-                return None
-            rows = self._rows
-            message: Received | None
-            try:
-                first = rows.popleft()
-            except IndexError:
-                message = self._next()
-            else:
-                # As in `_next`, without another call: this runs for every message.
-                message = first if first.lease.is_whole or first.is_held else self._next()
-            if message is None:
-                return None
-            if only_fresh and self._now_us() >= message.lease.fresh_until_us:
-                rows.appendleft(message)
-                return None
-            is_low = self._is_low or len(rows) == self._low
-            self._is_low = False
-        if is_low:
-            self._tell_low()
-        return message
+            while self._rows and not self._rows[0]._is_ours:
+                self._rows.popleft()
+            if self._rows:
+                return self._rows[0].lease
+            while self._batches and self._batches[0].lease.is_over:
+                self._batches.popleft()
+            return self._batches[0].lease if self._batches else None
 
     def _next(self) -> Received | None:
-        while True:
-            try:
-                message = self._rows.popleft()
-            except IndexError:
-                batch = self._next_batch()
-                if batch is None:
-                    return None
-                self._rows.extend(batch.messages())
-                self._is_low = not self._batches and len(self._rows) <= self._low
-                continue
-            if message.lease.is_whole or message.is_held:
-                return message
+        message = self._first()
+        if message is not None:
+            del self._rows[0]
+        return message
 
     def _next_batch(self) -> ReceivedBatch | None:
         while self._batches:
@@ -113,6 +143,13 @@ class Shelf:
                 self._rows.extendleft(reversed(messages))
             return not self._is_closed
 
+    def put_back_batch(self, batch: ReceivedBatch) -> bool:
+        """The same for a batch."""
+        with self._lock:
+            if not self._is_closed:
+                self._batches.appendleft(batch)
+            return not self._is_closed
+
     def take_stale(self) -> tuple[Unseen, list[Lease]]:
         """What has waited for half of its time, and the leases of the rest. On the event loop, as `add`."""
         unseen: Unseen = {}
@@ -122,7 +159,7 @@ class Shelf:
             for message in self._rows:
                 if message.lease.is_fresh:
                     rows.append(message)
-                elif message.is_held:
+                elif message._is_ours:
                     unseen.setdefault(message.lease, BitMap64()).add(message.offset)
             for batch in self._batches:
                 if batch.lease.is_fresh:
@@ -130,7 +167,7 @@ class Shelf:
                 elif not batch.lease.is_over:
                     unseen.setdefault(batch.lease, BitMap64()).update(batch.offsets)
             self._rows, self._batches = rows, batches
-        return unseen, [message.lease for message in rows] + [batch.lease for batch in batches]
+            return unseen, [message.lease for message in rows] + [batch.lease for batch in batches]
 
     def take_all(self) -> Unseen:
         """All that is left, to be given back."""

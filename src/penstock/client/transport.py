@@ -67,7 +67,8 @@ class Lease(NamedTuple):
 class Delivery(NamedTuple):
     """Messages leased from one partition and lane: those of `frames` whose offsets are in the receipt.
 
-    `attempts` names only those that were delivered before.
+    `attempts` names only those that were delivered before. The lease lasts until `deadline_us` on the clock of
+    `monotonic_us` at least: at the broker it may end later, by what the request took to get there, and never earlier.
     """
 
     receipt: Receipt
@@ -92,13 +93,27 @@ Leases = Sequence[tuple[int, BitMap64]]
 
 
 class Transport(Protocol):
-    """Belongs to one event loop, except for `now_us` and `limits`. Errors are those of `penstock.errors`."""
+    """Belongs to one event loop, except for the clocks and `limits`. Errors are those of `penstock.errors`."""
 
     @property
     def limits(self) -> Limits: ...
 
+    @property
+    def principal(self) -> str:
+        """The one that the broker binds our producer ids to; empty if it does not."""
+
+    @property
+    def is_lost(self) -> bool:
+        """It was connected to a broker, and is not now. From any thread."""
+
+    def is_led(self, topic: str, partition: int) -> bool:
+        """Whether a node that can be reached leads the partition, as far as is known. From any thread."""
+
     def now_us(self) -> int:
         """The broker's clock, as well as it is known here."""
+
+    def monotonic_us(self) -> int:
+        """Of this process, for how long something lasts."""
 
     async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored: ...
 

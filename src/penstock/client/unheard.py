@@ -26,7 +26,8 @@ class Unheard:
         self._topic = topic
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._sending: dict[asyncio.Task[Stored], int] = {}
+        # Its bytes and messages.
+        self._sending: dict[asyncio.Task[Stored], tuple[int, int]] = {}
         self._error: PenstockError | None = None
         # Frames that were not stored, since that was last told.
         self._failed = 0
@@ -39,8 +40,12 @@ class Unheard:
         while self._sending and (len(self._sending) >= FRAMES_MAX or self._bytes + size > self._bytes_max):
             await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
 
-    def add(self, sending: asyncio.Task[Stored], size: int) -> None:
-        self._sending[sending] = size
+    @property
+    def messages(self) -> int:
+        return sum(messages for _, messages in self._sending.values())
+
+    def add(self, sending: asyncio.Task[Stored], size: int, messages: int) -> None:
+        self._sending[sending] = size, messages
         self._bytes += size
         sending.add_done_callback(self._heard)
 
@@ -56,7 +61,8 @@ class Unheard:
             raise error
 
     def _heard(self, sending: asyncio.Task[Stored]) -> None:
-        self._bytes -= self._sending.pop(sending)
+        size, _ = self._sending.pop(sending)
+        self._bytes -= size
         if sending.cancelled():
             return
         error = sending.exception()

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Literal, TypedDict
 
 from penstock.client.requests import Where
-from penstock.durations import duration_us, time_us
+from penstock.durations import duration_text, duration_us, time_us
 from penstock.errors import InvalidInput, InvalidMessage, InvalidName
 from penstock.message import Message, Priority
 
@@ -21,6 +21,7 @@ Time = str | datetime | int
 HeadersGiven = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]]
 
 # Said to those who forget it: what is open keeps its directory locked, and may hold what was never sent.
+CLIENT_CLOSED = "the client is closed. Open another one with penstock.open or penstock.connect"
 HOW_TO_CLOSE = "use it in a `with` (or `async with`), or call its close()"
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 100_000
@@ -98,8 +99,8 @@ def partition_given(partition: int | None) -> int | None:
 class MessageFields(TypedDict, total=False):
     """What a message may have besides its value.
 
-    `delay` or `deliver_at` hold it back; after `ttl` from now it is not delivered any more. `priority` is "high",
-    "normal" or "low". `timestamp` is when what it tells of happened, if that is not now.
+    `delay` or `deliver_at` hold it back; after `ttl` from now, or from `expires_at` on, it is not delivered any more.
+    `priority` is "high", "normal" or "low". `timestamp` is when what it tells of happened, if that is not now.
     """
 
     key: Bytes | None
@@ -107,6 +108,7 @@ class MessageFields(TypedDict, total=False):
     delay: Duration | None
     deliver_at: Time | None
     ttl: Duration | None
+    expires_at: Time | None
     priority: str | int
     timestamp: Time | None
 
@@ -125,9 +127,9 @@ def message_of(value: Bytes | None, now_us: int, fields: MessageFields) -> Messa
         bytes_of("value", value),
         bytes_of("key", fields.get("key")),
         headers_of(fields.get("headers")),
-        0 if timestamp is None else time_of("timestamp", timestamp),
+        0 if timestamp is None else _time_not_zero("timestamp", timestamp),
         due_us,
-        _expires_us(now_us, due_us, fields.get("ttl")),
+        _expires_us(now_us, due_us, fields.get("ttl"), fields.get("expires_at")),
         priority_of(fields.get("priority", Priority.NORMAL)),
     )
 
@@ -141,13 +143,30 @@ def _due_us(now_us: int, delay: Duration | None, deliver_at: Time | None) -> int
     return 0 if deliver_at is None else time_of("deliver_at", deliver_at)
 
 
-def _expires_us(now_us: int, due_us: int, ttl: Duration | None) -> int:
+def _expires_us(now_us: int, due_us: int, ttl: Duration | None, expires_at: Time | None) -> int:
+    if ttl is not None and expires_at is not None:
+        raise InvalidMessage("a message has a ttl or an expires_at, not both", field="expires_at")
     if ttl is None:
-        return 0
-    expires_us = now_us + duration_of("ttl", ttl)
-    if expires_us <= max(now_us, due_us):
-        raise InvalidMessage("the ttl counts from now on: it would be over before the message is due", field="ttl")
-    return expires_us
+        # It may be over: a copy of a message expires when the original does.
+        return 0 if expires_at is None else _time_not_zero("expires_at", expires_at)
+    ttl_us = duration_of("ttl", ttl)
+    if now_us + ttl_us <= max(now_us, due_us):
+        raise InvalidMessage(
+            f"the ttl of {duration_text(ttl_us)} counts from now on, and would be over before the message is due. "
+            "Set a longer one",
+            field="ttl",
+        )
+    return now_us + ttl_us
+
+
+def _time_not_zero(name: str, time: Time) -> int:
+    """A message stores 0 if it has no such time."""
+    time_us = time_of(name, time)
+    if not time_us:
+        raise InvalidMessage(
+            f"{name} can't be 1970-01-01T00:00:00Z exactly. Leave it out, or use a later time", field=name
+        )
+    return time_us
 
 
 def name_of(kind: str, name: str) -> str:
@@ -188,6 +207,12 @@ def flag_of(name: str, flag: bool) -> bool:
     if not isinstance(flag, bool):
         raise InvalidInput(f"{name} is True or False, not {flag!r}", argument=name)
     return flag
+
+
+def text_of(name: str, text: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} is text, not {type(text).__name__}", argument=name)
+    return text
 
 
 def limit_of(limit: int) -> int:

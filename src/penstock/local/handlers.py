@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from penstock.broker.broker import Broker
@@ -10,6 +10,7 @@ from penstock.client.cluster_requests import (
     CancelMoves,
     ClusterReport,
     DescribeReplicas,
+    DiscardCopy,
     DrainNode,
     Elected,
     ElectLeaders,
@@ -31,6 +32,7 @@ from penstock.client.placement import (
     Owner,
     Placement,
     StartGroup,
+    TopicPlacement,
 )
 from penstock.client.requests import Request
 from penstock.clock import Clock
@@ -56,7 +58,13 @@ class Operating(Protocol):
 
     async def undrain(self, request: UndrainNode) -> None: ...
 
-    def replicas(self, request: DescribeReplicas) -> list[ReplicaReport]: ...
+    async def discard(self, request: DiscardCopy) -> None: ...
+
+    async def replicas(self, request: DescribeReplicas) -> list[ReplicaReport]: ...
+
+
+# As `Broker.walk`.
+Walk = Callable[[Iterator[TopicPlacement | None]], Awaitable[list[TopicPlacement]]]
 
 
 class Cluster(Protocol):
@@ -67,12 +75,18 @@ class Cluster(Protocol):
 
     def describe(self) -> ClusterInfo: ...
 
-    async def placement(self, topics: Sequence[str]) -> Placement: ...
+    async def placement(self, topics: Collection[str], walk: Walk) -> Placement: ...
 
     def coordinator(self, group: str) -> Coordinator: ...
 
     async def refresh(self) -> None:
         """Whatever was decided before is known after it."""
+
+    async def caught_up(self, revision: int) -> None:
+        """Return once this node knows what was decided up to that revision. StaleMetadata if that takes too long."""
+
+    def unready(self) -> dict[str, list[int]]:
+        """Partitions, by topic, that this node leads and does not serve yet."""
 
     async def start_group(self, request: StartGroup) -> None: ...
 

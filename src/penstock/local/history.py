@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from heapq import nsmallest
-from itertools import islice
 
 import msgspec
 
@@ -31,6 +29,7 @@ from penstock.client.requests import (
     GetTrace,
     Happenings,
     ListDeadLetters,
+    Listed,
     ListScheduled,
     ListSchedules,
     ReadDeliveries,
@@ -49,6 +48,19 @@ from penstock.decoding import convert
 from penstock.errors import MessageNotFound, NotScheduled
 from penstock.limits import MIB
 from penstock.local.handlers import Site, handles
+from penstock.local.paging import (
+    BYTES_MAX,
+    ROWS_MAX,
+    UNPAGED_BYTES_MAX,
+    check_limit,
+    check_unpaged_bytes,
+    named_page,
+    page_of,
+    place_in,
+    place_text,
+    smallest,
+    time_in,
+)
 from penstock.local.wanted import wanted
 
 _SETTLING_S_MAX = 1.0
@@ -60,34 +72,53 @@ def _by_id(identity: MessageId) -> Iterator[None]:
     try:
         yield
     except NotScheduled as error:
-        raise NotScheduled(f"{identity} is not waiting for its time", id=str(identity)) from error
+        raise NotScheduled(
+            f"{identity} is not waiting for its time: it is due already, or was cancelled. List those that wait: "
+            f"penstock scheduled list {identity.topic}",
+            id=str(identity),
+        ) from error
     except MessageNotFound as error:
-        raise MessageNotFound(f"there is no message {identity}: not yet, or no longer", id=str(identity)) from error
+        raise MessageNotFound(
+            f'message "{identity}" does not exist: it is not published yet, or was deleted. See the offsets that '
+            f"exist: penstock topic show {identity.topic}",
+            id=str(identity),
+        ) from error
 
 
 # --- delayed and recurring ----------------------------------------------------------------------------------
 
 
 @handles(ListScheduled)
-async def list_scheduled(site: Site, request: ListScheduled) -> list[Scheduled]:
+async def list_scheduled(site: Site, request: ListScheduled) -> list[Scheduled] | Listed[Scheduled]:
     topic = site.broker.topic(request.topic)
     numbers = [number for number, _ in wanted(topic, request.partitions)]
-
-    def next_ones() -> list[scheduled.Scheduled]:
-        meant = (one for one in scheduled.scheduled(topic) if one.id.partition in numbers)
-        return nsmallest(request.limit, meant, key=lambda one: one.deliver_at)
-
-    found = await site.on_a_thread(next_ones)
+    is_paged = request.after is not None
+    limit = check_limit(request.limit) if is_paged else request.limit
+    after = time_in(request.after) if request.after else None
+    rows = (
+        one if one.id.partition in numbers and (after is None or _due(one) > after) else None
+        for one in scheduled.scheduled(topic)
+    )
+    (nearest,) = await site.broker.scan(smallest(rows, limit, _due))
     # One that was lost meanwhile may have been passed over.
     wanted(topic, request.partitions)
-    return [_scheduled(one) for one in found]
+    if is_paged:
+        page = page_of(nearest, limit, lambda one: place_text(*_due(one)), lambda one: one.message.size)
+        return Listed([_scheduled(one) for one in page.items], page.next)
+    check_unpaged_bytes("scheduled messages", sum(one.message.size for one in nearest))
+    return [_scheduled(one) for one in nearest]
+
+
+def _due(one: scheduled.Scheduled) -> tuple[int, int, int]:
+    return one.deliver_at, one.id.partition, one.id.offset
 
 
 @handles(GetScheduled)
 async def get_scheduled(site: Site, request: GetScheduled) -> Scheduled:
     identity = MessageId.parse(request.id)
     with _by_id(identity):
-        return _scheduled(scheduled.get(site.broker.topic(identity.topic), identity))
+        topic = site.broker.topic(identity.topic)
+        return _scheduled(await site.broker.on_a_reading_thread(lambda: scheduled.get(topic, identity)))
 
 
 @handles(CancelScheduled, awaits_replicas=True)
@@ -115,13 +146,23 @@ async def create_schedule(site: Site, request: CreateSchedule) -> Schedule:
             request.message,
             timezone=request.timezone,
             producer=producer,
+            owner=request.owner,
         )
     )
 
 
 @handles(ListSchedules)
-async def list_schedules(site: Site, request: ListSchedules) -> list[Schedule]:
-    return [_schedule(record) for record in site.broker.schedules.list()]
+async def list_schedules(site: Site, request: ListSchedules) -> list[Schedule] | Listed[Schedule]:
+    records = {record.name: record for record in site.broker.schedules.list()}
+    return await named_page(
+        site,
+        "schedules",
+        list(records),
+        request.after,
+        request.limit,
+        lambda name: _schedule(records[name]),
+        lambda one: 1 + one.message.size * ROWS_MAX // BYTES_MAX,
+    )
 
 
 @handles(DeleteSchedule, awaits_replicas=True)
@@ -141,21 +182,53 @@ def _schedule(record: ScheduleRecord) -> Schedule:
 
 
 @handles(ListDeadLetters)
-async def list_dead_letters(site: Site, request: ListDeadLetters) -> list[DeadLetter]:
-    await _settled(site)
+async def list_dead_letters(site: Site, request: ListDeadLetters) -> list[DeadLetter] | Listed[DeadLetter]:
+    is_paged = request.after is not None
+    limit = check_limit(request.limit) if is_paged else request.limit
+    after = place_in(request.after)[1:] if request.after else None
+    if not request.after:
+        # Later pages go on where the first one was.
+        await _published(site, request.topic)
     _check_graves(site, request)
-    letters = site.broker.dead_letters.letters(request.topic, _where(request.where), with_settled=request.with_settled)
-    if request.partitions is not None:
-        numbers = request.partitions
-        letters = (letter for letter in letters if letter.id.partition in numbers)
-    found = await site.on_a_thread(lambda: list(islice(letters, request.limit)))
+    letters = site.broker.dead_letters.scan(
+        request.topic,
+        _where(request.where),
+        with_settled=request.with_settled,
+        partitions=request.partitions,
+        after=after,
+    )
+    found = await site.broker.scan(_first(letters, limit, BYTES_MAX if is_paged else UNPAGED_BYTES_MAX))
     _check_graves(site, request)
-    return [_letter(letter) for letter in found]
+    if is_paged:
+        return page_of(found, limit, lambda letter: letter.id, _letter_size)
+    check_unpaged_bytes("dead letters", sum(map(_letter_size, found)))
+    return found
+
+
+def _first(
+    letters: Iterator[dead_letters.DeadLetter | None], limit: int, bytes_max: int
+) -> Iterator[DeadLetter | None]:
+    """The first ones: `limit` at most, and no further than the one with which they exceed `bytes_max`."""
+    for letter in letters if limit > 0 else ():
+        if letter is None:
+            yield None
+            continue
+        one = _letter(letter)
+        yield one
+        limit -= 1
+        bytes_max -= _letter_size(one)
+        if not limit or bytes_max < 0:
+            return
+
+
+def _letter_size(letter: DeadLetter) -> int:
+    return letter.message.size + len(letter.reason) + sum(len(failure.reason) for failure in letter.failures)
 
 
 @handles(GetDeadLetter)
 async def get_dead_letter(site: Site, request: GetDeadLetter) -> DeadLetter:
-    return _letter(site.broker.dead_letters.letter(MessageId.parse(request.id)))
+    identity = MessageId.parse(request.id)
+    return _letter(await site.broker.on_a_reading_thread(lambda: site.broker.dead_letters.letter(identity)))
 
 
 @handles(Redrive)
@@ -163,26 +236,27 @@ async def redrive(site: Site, request: Redrive) -> Redriven:
     _check_graves(site, request)
     if not request.dry_run:
         _check_replicas(site, request.topic)
-    await _settled(site)
+    await _published(site, request.topic)
     done = await site.broker.dead_letters.redrive(
         request.topic, _where(request.where), dry_run=request.dry_run, rate=request.rate
     )
-    return Redriven(*(tuple(str(identity) for identity in identities) for identities in done))
+    # Thousands of ids.
+    return await site.broker.on_a_reading_thread(lambda: Redriven(*(tuple(map(str, ids)) for ids in done)))
 
 
 @handles(Discard)
 async def discard(site: Site, request: Discard) -> int:
     _check_graves(site, request)
     _check_replicas(site, request.topic)
-    await _settled(site)
+    await _published(site, request.topic)
     return await site.broker.dead_letters.discard(request.topic, _where(request.where))
 
 
-async def _settled(site: Site) -> None:
+async def _published(site: Site, topic: str) -> None:
     """Those that are just being written are dead letters, too; but what waits for other nodes may do so for long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(None if site.cluster is None else _SETTLING_S_MAX):
-            await site.broker.settle()
+            await site.broker.dead_letters.published(topic)
 
 
 def _check_graves(site: Site, request: ListDeadLetters | Redrive | Discard) -> None:

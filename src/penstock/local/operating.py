@@ -6,6 +6,7 @@ from penstock.client.cluster_requests import (
     CancelMoves,
     ClusterReport,
     DescribeReplicas,
+    DiscardCopy,
     DrainNode,
     Elected,
     ElectLeaders,
@@ -58,9 +59,14 @@ async def undrain_node(site: Site, request: UndrainNode) -> None:
     await cluster_of(site).operations.undrain(request)
 
 
+@handles(DiscardCopy)
+async def discard_copy(site: Site, request: DiscardCopy) -> None:
+    await cluster_of(site).operations.discard(request)
+
+
 @handles(DescribeReplicas)
 async def describe_replicas(site: Site, request: DescribeReplicas) -> list[ReplicaReport]:
-    return cluster_of(site).operations.replicas(request)
+    return await cluster_of(site).operations.replicas(request)
 
 
 @handles(FindGroups)

@@ -35,7 +35,7 @@ async def describe_cluster(site: Site, request: DescribeCluster) -> ClusterInfo:
 
 @handles(FindPlacement)
 async def find_placement(site: Site, request: FindPlacement) -> Placement:
-    return await cluster_of(site).placement(request.topics)
+    return await cluster_of(site).placement(request.topics, site.broker.walk)
 
 
 @handles(FindCoordinator)
@@ -79,7 +79,7 @@ async def find_left(site: Site, request: FindLeft) -> list[BitMap64]:
 @handles(FindPublished)
 async def find_published(site: Site, request: FindPublished) -> bool:
     partition = site.broker.topic(request.topic).partition(request.partition)
-    return has_published(partition, request.since, request.producer)
+    return await site.broker.on_a_reading_thread(lambda: has_published(partition, request.since, request.producer))
 
 
 @handles(CountMessages)

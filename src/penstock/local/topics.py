@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.broker.catalog import already_exists
 from penstock.broker.names import check_new_topic
 from penstock.broker.partition import Partition
 from penstock.broker.settings import PARTITIONS_DEFAULT, check_partitions, make_settings
@@ -19,12 +20,13 @@ from penstock.client.requests import (
     DescribeTopic,
     FindArchive,
     FindOffsets,
+    Listed,
     ListTopics,
     PartitionInfo,
     TopicInfo,
 )
-from penstock.errors import AlreadyExists
 from penstock.local.handlers import Site, handles
+from penstock.local.paging import named_page, names_in
 from penstock.local.wanted import wanted
 
 
@@ -32,10 +34,10 @@ from penstock.local.wanted import wanted
 async def create_topic(site: Site, request: CreateTopic) -> TopicInfo:
     settings = make_settings(**request.settings)
     partitions = check_partitions(PARTITIONS_DEFAULT if request.partitions is None else request.partitions)
-    if any(record.name == request.name for record in site.broker.topics):
-        raise AlreadyExists(f"there is a topic {request.name} already", topic=request.name)
+    if site.broker.has_topic(request.name):
+        raise already_exists(request.name)
     check_new_topic(request.name)
-    return _info(await site.broker.create_topic(request.name, partitions, settings))
+    return _info(await site.broker.create_topic(request.name, partitions, settings, request.owner))
 
 
 @handles(ChangeTopic)
@@ -55,8 +57,14 @@ async def describe_topic(site: Site, request: DescribeTopic) -> TopicInfo:
 
 
 @handles(ListTopics)
-async def list_topics(site: Site, request: ListTopics) -> list[TopicInfo]:
-    return [_info(site.broker.topic(record.name)) for record in site.broker.topics]
+async def list_topics(site: Site, request: ListTopics) -> list[TopicInfo] | Listed[TopicInfo]:
+    names = names_in(request.names, site.broker.topic_names())
+    after = request.after if request.names is None else ""
+
+    def make(name: str) -> TopicInfo | None:
+        return _info(site.broker.topic(name)) if site.broker.has_topic(name) else None
+
+    return await named_page(site, "topics", names, after, request.limit, make, lambda info: 1 + len(info.partitions))
 
 
 @handles(FindOffsets)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,12 +14,17 @@ from pyroaring import BitMap64
 from penstock.acks import ALL
 from penstock.broker import group as groups
 from penstock.broker.broker import Broker, Polled
+from penstock.broker.joins import Join
+from penstock.broker.names import check_name, check_publishable
 from penstock.broker.projection import check_columns, read_columns
+from penstock.broker.settings import partitions_with
 from penstock.broker.timers import Timers
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
-from penstock.client.requests import Request
+from penstock.client.requests import ListGroups, ListTopics, Request
 from penstock.client.transport import Delivery, Lease, Leases, Page, Receipt, Stored, Terms
+from penstock.client.words import CLIENT_CLOSED
 from penstock.clock import Clock
+from penstock.environment import random_id
 from penstock.errors import LeaseError, LogClosed, LogTruncated, PenstockError
 from penstock.frame import Frame
 from penstock.limits import DEFAULT_LIMITS, Limits
@@ -29,8 +35,9 @@ from penstock.local.keeper import Keeper
 from penstock.local.overdue import Overdue
 from penstock.message import Message
 from penstock.storage.commit import Committed
-from penstock.storage.files import DiskFiles, Files, random_id
+from penstock.storage.files import DiskFiles, Files
 from penstock.storage.kernel_syncs import KernelSyncs
+from penstock.wire import words
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -57,6 +64,7 @@ class LocalTransport:
         keeper: Keeper | None,
         archive_dir: str | None = None,
         cluster: Cluster | None = None,
+        new_id: Callable[[], bytes] = random_id,
     ) -> None:
         self.broker = broker
         self._clock = clock
@@ -66,7 +74,7 @@ class LocalTransport:
         self._keeper = keeper
         self.archive_dir = archive_dir
         self._loop = asyncio.get_running_loop()
-        self._site = Site(broker, clock, random_id, self._on_a_thread, archive_dir, cluster)
+        self._site = Site(broker, clock, new_id, self._on_a_thread, archive_dir, cluster)
         # Of what waits for other nodes.
         self._overdue = None if cluster is None else Overdue(limits.commit_us)
         self._is_closed = False
@@ -101,6 +109,7 @@ class LocalTransport:
                 timers=timers,
                 dice=dice,
                 syncs=KernelSyncs() if isinstance(directory, DiskFiles) else None,
+                partitions_max=partitions_with(directory.descriptors_max) if isinstance(directory, DiskFiles) else None,
             )
         except BaseException:
             executor.shutdown(wait=False)
@@ -109,17 +118,36 @@ class LocalTransport:
         return cls(broker, clock, executor, readers, limits, Keeper(broker) if is_kept else None, archive_dir)
 
     @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
     def limits(self) -> Limits:
         return self._limits
 
+    @property
+    def principal(self) -> str:
+        return ""
+
+    @property
+    def is_lost(self) -> bool:
+        return False
+
+    def is_led(self, topic: str, partition: int) -> bool:
+        return True
+
     def now_us(self) -> int:
         return self._clock.now_us()
+
+    def monotonic_us(self) -> int:
+        return self._clock.monotonic_us()
 
     # --- publishing --------------------------------------------------------------------------------------
 
     async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
         self.check()
         on_topic = self.broker.topic(topic)
+        check_publishable(topic)
         publishing = on_topic.publish(message, partition, acks)
         published = await (self._bounded(publishing) if acks == ALL else publishing)
         return Stored(published.partition, published.offset, published.append_time, on_topic.count)
@@ -127,6 +155,7 @@ class LocalTransport:
     async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored:
         self.check()
         on_topic = self.broker.topic(topic)
+        check_publishable(topic)
         publishing = on_topic.publish_frame(frame, partition, acks)
         published = await (self._bounded(publishing) if acks == ALL else publishing)
         return Stored(partition, published.offset, published.append_time, on_topic.count)
@@ -139,6 +168,7 @@ class LocalTransport:
         if self._is_closed or (self._keeper is not None and self._keeper.failure is not None):
             self.check()
         on_topic = self.broker.topic(topic)
+        check_publishable(topic)
         storing = on_topic.storing(frame, partition, acks, is_alone=is_alone)
         if self._overdue is not None and acks == ALL and not isinstance(storing, Committed):
             storing = self._overdue.bounded(storing)
@@ -151,22 +181,30 @@ class LocalTransport:
 
     async def join(self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         """Without a session: a consumer in the same process can't fall silent without the broker doing so."""
-        await self._group_of(group, topics, settings)
-        await self.broker.join(group, consumer, topics)
+        with self._joining(group, consumer) as join:
+            await self._group_of(group, topics, settings)
+            join.check()
+            await self.broker.join(group, consumer, topics)
 
     async def join_for_a_session(
-        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str = ""
     ) -> None:
-        """One that has to be heard of: as often as the group's `session` says."""
-        session_us = await self._group_of(group, topics, settings)
-        await self.broker.join(group, consumer, topics, session_us=session_us)
+        """One that has to be heard of: as often as the group's `session` says. A new group is the owner's."""
+        with self._joining(group, consumer) as join:
+            session_us = await self._group_of(group, topics, settings, owner)
+            join.check()
+            await self.broker.join(group, consumer, topics, session_us=session_us)
 
-    async def _group_of(self, group: str, topics: Sequence[str], settings: Mapping[str, Any]) -> int:
+    def _joining(self, group: str, consumer: str) -> AbstractContextManager[Join]:
+        """From here on a leave invalidates it, also while the group is being created."""
+        return self.broker.consumers.joins.begin(check_name("group", group), check_name("consumer", consumer))
+
+    async def _group_of(self, group: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str = "") -> int:
         """Makes the group if it is not there; how long its members may be silent."""
         self.check()
         for name in topics:
             self.broker.topic(name)
-        return (await self.broker.ensure_group(group, **settings)).settings.session_us
+        return (await self.broker.ensure_group(group, owner, **settings)).settings.session_us
 
     async def leave(self, group: str, consumer: str) -> None:
         self.check()
@@ -175,6 +213,10 @@ class LocalTransport:
     def heartbeat(self, group: str, consumer: str) -> None:
         """Of one that joined for a session. MemberNotFound if it is none any more."""
         self.broker.consumers.heartbeat(group, consumer)
+
+    def is_member(self, group: str, consumer: str) -> bool:
+        members = self.broker.consumers.of(group)
+        return members is not None and members.has(consumer)
 
     async def poll(
         self,
@@ -211,13 +253,14 @@ class LocalTransport:
         (receipt, frames), state = polled.handed, polled.state
         attempts = {}
         if state.attempts:
-            attempts = {offset: state.attempts[offset] for offset in receipt.offsets & BitMap64(state.attempts)}
+            tried = receipt.offsets & BitMap64(state.attempts)
+            attempts = {offset: state.attempts[offset] for offset in tried.to_array()}
         told = Receipt(polled.topic, receipt.partition, receipt.lease, receipt.offsets)
         settings = self.broker.group(group, polled.topic).settings
         terms = Terms(settings.ordering, settings.on_poison, settings.lanes)
         # A short one may be over by the time that others know of it, in a cluster.
         lease = state.leases.get(receipt.lease)
-        return Delivery(told, frames, attempts, self.now_us() if lease is None else lease.deadline_us, terms)
+        return Delivery(told, frames, attempts, self.monotonic_us() if lease is None else lease.deadline_us, terms)
 
     async def answer(self, group: str, receipt: Receipt, answer: Answer) -> None:
         self.check()
@@ -279,10 +322,16 @@ class LocalTransport:
 
     async def call(self, request: Request[R]) -> R:
         self.check()
+        words.check(request)
         kind = type(request)
         answering = HANDLERS[kind](self._site, request)
         reply: R = await (self._bounded(answering) if kind in AWAITING_REPLICAS else answering)
         return reply
+
+    async def names(self, request: ListTopics | ListGroups) -> Collection[str]:
+        if self._site.cluster is not None and isinstance(request, ListGroups):
+            await self._site.cluster.caught_up(request.revision)
+        return self.broker.topic_names() if isinstance(request, ListTopics) else self.broker.group_names()
 
     async def close(self) -> None:
         if self._is_closed:
@@ -296,6 +345,10 @@ class LocalTransport:
             self._executor.shutdown(wait=False)
             self._readers.shutdown(wait=False)
 
+    def disown(self) -> None:
+        """In a forked child: the directory stays locked as long as any process has it open."""
+        self.broker.disown()
+
     async def catch_up(self) -> None:
         """Nothing is made elsewhere."""
 
@@ -306,7 +359,7 @@ class LocalTransport:
     def check(self) -> None:
         """Raises what makes it useless from now on."""
         if self._is_closed:
-            raise LogClosed("the client is closed")
+            raise LogClosed(CLIENT_CLOSED)
         if self._keeper is not None:
             self._keeper.check()
 

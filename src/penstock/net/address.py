@@ -30,16 +30,27 @@ def place_of(address: object, *, key: str | None = None, tls: ssl.SSLContext | N
         raise InvalidInput(f"an address is a text like penstock://host:port, and this is {shown}")
     if "@" in address:
         raise InvalidInput("a key does not belong into the address: pass it as key=")
+    if key is not None and not isinstance(key, str):
+        raise InvalidInput(f"a key is text, not a {type(key).__name__}")
+    if key is not None and not key.isascii():
+        raise InvalidInput("a key has ASCII characters only")
+    if tls is not None and not isinstance(tls, ssl.SSLContext):
+        raise InvalidInput(f"tls is an ssl.SSLContext, not a {type(tls).__name__}")
     # Whoever writes something behind these may mean it as a secret: it is not told.
     shown = re.split("[?#]", address)[0]
     try:
         parts = urlsplit(address if "://" in address else f"penstock://{address}")
         port = PORT if parts.port is None else parts.port
+        # As it is looked up: a label that is too long or empty is refused here.
+        (parts.hostname or "").encode("idna")
     except ValueError as error:
         raise InvalidInput(f"{shown!r} is not an address: {error}") from error
     is_more = parts.path.strip("/") or parts.query or parts.fragment
     if parts.scheme not in ("penstock", "penstocks") or not parts.hostname or is_more:
-        raise InvalidInput(f"an address is penstock://host:port, and nothing behind it, not {shown!r}")
+        raise InvalidInput(
+            f"an address is penstock://host:port, and nothing behind it, not {shown!r}. The port is that of the native "
+            f"listener, {PORT} by default"
+        )
     if parts.scheme == "penstocks" and tls is None:
         tls = ssl.create_default_context()
     return Place(parts.hostname, port, key, tls)

@@ -10,7 +10,7 @@ from penstock.client import blocking
 from penstock.client.client import Client
 from penstock.client.placement import NodeInfo
 from penstock.client.portal import Portal
-from penstock.clock import SystemClock
+from penstock.environment import Environment
 from penstock.errors import ConnectionLost
 from penstock.limits import Limits
 from penstock.net.address import place_of, places_of
@@ -18,6 +18,7 @@ from penstock.net.connection import Place
 from penstock.net.remote import RemoteTransport
 from penstock.net.routing.pace import Pace
 from penstock.net.routing.transport import RoutedTransport
+from penstock.standard_files import reopen_closed
 
 _Found = RemoteTransport | RoutedTransport
 # A leader that takes longer may not be one any more, which the long way finds out.
@@ -27,54 +28,71 @@ _ANSWER_S = 1.0
 def connect(
     address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None, pace: Pace | None = None
 ) -> blocking.Client:
-    """`pace` is for a cluster."""
+    """`pace.patience_s` is how long requests wait for a broker that is away; the rest of `pace` is for a cluster."""
     places = places_of(address, key=key, tls=tls)
     portal = Portal()
     try:
-        transport = portal.run(_connected(places, serves_threads=True, pace=pace))
+        transport = portal.run(_connected(places, Environment(), serves_threads=True, pace=pace))
         return blocking.Client(Client(transport, place=_shown(places)), portal, at_once=transport)
     except BaseException:
         portal.stop()
         raise
 
 
-async def connect_async(address: str, *, key: str | None = None, tls: ssl.SSLContext | None = None) -> Client:
-    places = places_of(address, key=key, tls=tls)
-    return Client(await _connected(places, serves_threads=False), place=_shown(places))
+async def connect_async(
+    address: str,
+    *,
+    key: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    pace: Pace | None = None,
+    environment: Environment | None = None,
+) -> Client:
+    places, environment = places_of(address, key=key, tls=tls), environment or Environment()
+    transport = await _connected(places, environment, serves_threads=False, pace=pace)
+    return Client(transport, place=_shown(places), new_id=environment.new_id)
 
 
 async def transport_to(address: str, *, key: str | None = None, pace: Pace | None = None) -> _Found:
     """For requests that no method of a client is for."""
-    return await _connected(places_of(address, key=key), serves_threads=False, pace=pace)
+    return await _connected(places_of(address, key=key), Environment(), serves_threads=False, pace=pace)
 
 
-async def _connected(places: Sequence[Place], *, serves_threads: bool, pace: Pace | None = None) -> _Found:
+async def _connected(
+    places: Sequence[Place], environment: Environment, *, serves_threads: bool, pace: Pace | None
+) -> _Found:
     """To the broker that answers first; if it is a node of a cluster, to all of that."""
-    transport = await _first(places)
+    reopen_closed()
+    pace = pace or Pace(dice=environment.dice)
+    transport = await _first(places, environment, pace.patience_s)
     if not transport.cluster:
         if serves_threads:
             transport.serve_threads()
         return transport
     await transport.close()
-    make = partial(_to_node, places[0], transport.limits, serves_threads)
-    return await RoutedTransport.to([NodeInfo("", _address(place)) for place in places], make, pace)
+    make = partial(_to_node, places[0], environment, transport.limits, transport.principal, serves_threads)
+    seeds = [NodeInfo("", _address(place)) for place in places]
+    return await RoutedTransport.to(seeds, make, pace, environment.new_id)
 
 
-async def _first(places: Sequence[Place]) -> RemoteTransport:
+async def _first(places: Sequence[Place], environment: Environment, patience_s: float) -> RemoteTransport:
+    connect = partial(RemoteTransport.to, clock=environment.clock, patience_s=patience_s, new_id=environment.new_id)
     *others, last = places
     for place in others:
         try:
-            return await RemoteTransport.to(place, SystemClock())
+            return await connect(place)
         except ConnectionLost:
             # Any one will do.
             pass
-    return await RemoteTransport.to(last, SystemClock())
+    return await connect(last)
 
 
-def _to_node(known: Place, limits: Limits, serves_threads: bool, node: NodeInfo) -> RemoteTransport:
+def _to_node(
+    known: Place, environment: Environment, limits: Limits, principal: str, serves_threads: bool, node: NodeInfo
+) -> RemoteTransport:
     """One that can't be reached is not waited for: another node may lead what it led."""
     place = place_of(node.native, key=known.key, tls=known.tls)
-    transport = RemoteTransport(place, SystemClock(), patience_s=0, limits=limits)
+    transport = RemoteTransport(place, environment.clock, patience_s=0, limits=limits, new_id=environment.new_id)
+    transport.principal = principal
     if serves_threads:
         transport.serve_threads(_ANSWER_S)
     return transport

@@ -16,12 +16,16 @@ from penstock.wire.packets import Kind, Packet
 from penstock.wire.words import Cancel, Goodbye, Ping, Welcome, decoded
 
 HANDSHAKE_S = 5.0
+_GOODBYE_S = 1.0
+# Why a broker says goodbye to a client that may come again, also instead of a welcome.
+_PASSING = frozenset({"stopping", "silent", "handshake_timeout"})
 # Bytes that wait to be sent; whoever wants to send more waits.
 _UNSENT_BYTES_MAX = 4 * MIB
 # OpenSSL's codes for a certificate that is signed by itself, or by nobody who is known here.
 _UNKNOWN_ISSUER = (18, 19, 20, 21)
 
 Delivered = Callable[[Packet | None], None]
+Ahead = Callable[[int, int], None]
 
 
 class Place(NamedTuple):
@@ -48,12 +52,14 @@ class Place(NamedTuple):
 class Connection(asyncio.Protocol):
     """Made with `Connection.to`. Belongs to one event loop."""
 
-    def __init__(self, place: Place, clock: Clock, ahead: Callable[[int], None]) -> None:
+    def __init__(self, place: Place, clock: Clock, ahead: Ahead) -> None:
         """`ahead` hears by how much the broker's clock is ahead of ours."""
         self._loop = asyncio.get_running_loop()
         self._place = place
         self._clock = clock
         self._ahead = ahead
+        # When the broker was asked for its time, if it has not told it since.
+        self._asked_us: int | None = clock.monotonic_us()
         self._end = ClientEnd()
         self._transport: asyncio.Transport | None = None
         self._welcomed: asyncio.Future[Welcome] = self._loop.create_future()
@@ -74,21 +80,24 @@ class Connection(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     @classmethod
-    async def to(cls, place: Place, clock: Clock, ahead: Callable[[int], None] = lambda ahead_us: None) -> Connection:
-        """ConnectionLost if nobody answers; what the broker says if it does not want us."""
-        loop = asyncio.get_running_loop()
+    async def to(cls, place: Place, clock: Clock, ahead: Ahead = lambda least_us, most_us: None) -> Connection:
+        """ConnectionLost if nobody answers; what the broker says if it does not want us.
+
+        `ahead` learns by how much the broker's wall clock is ahead of our monotonic clock, at least and at most: the
+        broker told its time at some moment between our asking and our reading the answer.
+        """
+        loop, connection = asyncio.get_running_loop(), cls(place, clock, ahead)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
-                _, connection = await loop.create_connection(
-                    lambda: cls(place, clock, ahead), place.host, place.port, ssl=place.tls
-                )
-                try:
-                    connection.welcome = await asyncio.shield(connection._welcomed)
-                except BaseException:
-                    connection.abort(ConnectionLost(f"{place} did not answer"))
-                    raise
-        except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"can't connect to {place}: {_reason(place, error)}", place=str(place)) from error
+                await loop.create_connection(lambda: connection, place.host, place.port, ssl=place.tls)
+                connection.welcome = await asyncio.shield(connection._welcomed)
+        except BaseException as error:
+            # Also if it never came to be: uvloop closes a transport whose caller was cancelled, and does not call
+            # `connection_lost`. Its heartbeats would go on, and each fail.
+            connection.abort(ConnectionLost(f"{place} did not answer"))
+            if isinstance(error, OSError | TimeoutError):
+                raise ConnectionLost(f"can't connect to {place}: {_reason(place, error)}", place=str(place)) from error
+            raise
         return connection
 
     welcome: Welcome
@@ -117,10 +126,10 @@ class Connection(asyncio.Protocol):
                 if late is not None:
                     self._late[correlation] = late
                 self.tell(Kind.CANCEL, 0, Cancel(correlation))
-            elif late is not None:
+            else:
                 # It came while the caller was giving up: before that was known here, or after.
                 came = self._missed.pop(correlation, None) if reply.cancelled() else _came(reply)
-                if came is not None:
+                if came is not None and late is not None:
                     late(came)
             raise
 
@@ -156,6 +165,9 @@ class Connection(asyncio.Protocol):
 
     def _send(self, head: bytes, payload: Sequence[bytes | memoryview] = ()) -> None:
         assert self._transport is not None
+        if self._transport.is_closing():
+            # `connection_lost` comes next, and fails everything under way.
+            return
         if payload:
             self._transport.writelines([head, *payload])
         else:
@@ -193,20 +205,19 @@ class Connection(asyncio.Protocol):
             case Kind.PING:
                 self._send(self._end.pong(self._clock.now_us()))
             case Kind.PONG:
-                self._ahead(decoded(packet.header, Ping).now_us - self._clock.now_us())
+                self._hear_time(decoded(packet.header, Ping).now_us)
             case Kind.WELCOME:
                 welcome = self._end.welcomed(packet)
-                self._ahead(welcome.now_us - self._clock.now_us())
+                self._hear_time(welcome.now_us)
                 self._beat = self._loop.call_later(welcome.silence_us / 3e6, self._heartbeat, welcome.silence_us / 1e6)
                 if not self._welcomed.done():
                     self._welcomed.set_result(welcome)
             case Kind.GOODBYE:
                 said = decoded(packet.header, Goodbye)
-                error = error_of(Failed(said.code, said.message, {}))
-                if not self._welcomed.done():
-                    self.abort(error)
-                else:
+                if self._welcomed.done() or said.code in _PASSING:
                     self.abort(ConnectionLost(f"the broker closed the connection: {said.message}", code=said.code))
+                else:
+                    self.abort(error_of(Failed(said.code, said.message, {})))
             case _:
                 raise ProtocolError(f"a broker does not say {packet.kind.name}")
 
@@ -229,10 +240,17 @@ class Connection(asyncio.Protocol):
         else:
             reply.set_exception(failure_in(packet))
 
+    def _hear_time(self, now_us: int) -> None:
+        asked_us, self._asked_us = self._asked_us, None
+        if asked_us is not None:
+            self._ahead(now_us - self._clock.monotonic_us(), now_us - asked_us)
+
     def _heartbeat(self, silence_s: float) -> None:
         if self._loop.time() - self._heard_at > silence_s:
             self.abort(ConnectionLost(f"{self._place} has said nothing for {silence_s:g} s"))
             return
+        if self._asked_us is None:
+            self._asked_us = self._clock.monotonic_us()
         self._send(self._end.ping(self._clock.now_us()))
         self._beat = self._loop.call_later(silence_s / 3, self._heartbeat, silence_s)
 
@@ -282,7 +300,12 @@ class Connection(asyncio.Protocol):
         if self.is_open and self._transport is not None:
             self._send(self._end.goodbye("closed", "the client is done"))
             self._transport.close()
-            await self.ended.wait()
+            try:
+                async with asyncio.timeout(_GOODBYE_S):
+                    await self.ended.wait()
+            except TimeoutError:
+                # More was to be sent than a broker takes that does not read any more.
+                self.abort(ConnectionLost(f"{self._place} did not take all that was sent"))
 
 
 def _came(reply: asyncio.Future[Packet]) -> Packet | None:
@@ -298,4 +321,5 @@ def _reason(place: Place, error: OSError | TimeoutError) -> str:
         return f"{told}; one to be trusted is named in SSL_CERT_FILE, or in a context given as tls"
     if isinstance(error, ssl.SSLError):
         return f"it does not seem to speak TLS; without, its address is {place.without_tls} ({error})"
-    return f"is a broker running there? ({str(error) or f'no answer within {HANDSHAKE_S:g} s'})"
+    told = str(error) or f"no answer within {HANDSHAKE_S:g} s"
+    return f"is a broker running there? `penstock serve` starts one ({told})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from penstock.client.words import CLIENT_CLOSED
 from penstock.clock import Clock
 from penstock.errors import ConnectionLost, LogClosed
 from penstock.net.connection import Connection, Place
@@ -24,14 +25,20 @@ class Link:
         # How many wait until it is connected. Whoever comes later waits behind them: requests keep their order.
         self._in_line = 0
         self._is_closed = False
-        # The broker's clock minus ours, as it was told last.
-        self.ahead_us = 0
+        # The broker's wall clock minus our monotonic clock. Not minus our wall clock: that may be set, which would seem
+        # to set the broker's.
+        self.ahead_us = clock.now_us() - clock.monotonic_us()
 
     @property
     def open(self) -> Connection | None:
         """As it is now, without waiting."""
         connection = self._connection
         return connection if connection is not None and connection.is_open else None
+
+    @property
+    def is_lost(self) -> bool:
+        """There was a connection, and there is none now. From any thread."""
+        return self._connection is not None and not self._connection.is_open
 
     async def connect(self, patience_s: float | None = None) -> Connection:
         """An open connection. ConnectionLost if there is none for so long."""
@@ -50,7 +57,7 @@ class Link:
             pause = _PAUSE_S
             while True:
                 if self._is_closed:
-                    raise LogClosed("the client is closed")
+                    raise LogClosed(CLIENT_CLOSED)
                 connection = self.open
                 if connection is not None:
                     return connection
@@ -65,8 +72,10 @@ class Link:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_S_MAX)
 
-    def _hear(self, ahead_us: int) -> None:
-        self.ahead_us = ahead_us
+    def _hear(self, least_us: int, most_us: int) -> None:
+        """Keep the known difference while it is within the bounds, which are wide if the answer waited here."""
+        if not least_us <= self.ahead_us <= most_us:
+            self.ahead_us = least_us
 
     async def close(self) -> None:
         self._is_closed = True

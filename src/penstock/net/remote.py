@@ -8,17 +8,17 @@ by its lease. Everything else fails with ConnectionLost: nobody knows whether it
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
 from penstock.acks import ALL
 from penstock.client.answers import Ack, Answer, Extend, Release
+from penstock.client.closing import CLOSE_S
 from penstock.client.cluster_requests import SurveyCluster
+from penstock.client.patience import patience_left_s
 from penstock.client.placement import DescribeCluster, FindCoordinator, FindPlacement
-from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.requests import (
     Archived,
     AskWhy,
@@ -42,14 +42,16 @@ from penstock.client.requests import (
     Request,
 )
 from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored, Terms
-from penstock.clock import Clock
-from penstock.errors import ConnectionLost, InvalidName, LeaseError, NotFound, PenstockError, ProtocolError
+from penstock.clock import Clock, Instant
+from penstock.environment import random_id
+from penstock.errors import ConnectionLost, LeaseError, PenstockError, ProtocolError, QuotaExceeded
 from penstock.frame import Frame, frame_size
-from penstock.limits import DEFAULT_LIMITS, Limits
+from penstock.limits import DEFAULT_LIMITS, STORED_LIMITS, Limits
 from penstock.message import Message
 from penstock.net.connection import Place
 from penstock.net.express import ANSWER_S, REST_S, Express
 from penstock.net.link import Link
+from penstock.net.singles import Singles
 from penstock.wire import words
 from penstock.wire.failures import Failed, error_of
 from penstock.wire.packets import Kind, Packet
@@ -61,44 +63,60 @@ PATIENCE_S = 30.0
 # A connection that is lost so many times in a row, the last time at once, is no accident.
 _LOST_MAX = 5
 _LOST_AT_ONCE_S = 1.0
+# Of all leases in one packet: more may be larger than a broker takes.
+_ACK_RUNS_MAX = 100_000
 # `Archived` said twice is the same as said once.
 _LOOKING = (
     Archived | AskWhy | DescribeCluster | DescribeGroup | DescribeTopic | FindArchive | FindCoordinator | FindDeliveries
     | FindOffsets | FindPlacement | GetDeadLetter | GetMessage | GetScheduled | GetStateAt | GetTrace | ListDeadLetters
     | ListGroups | ListParkedKeys | ListScheduled | ListSchedules | ListTopics | ReadDeliveries | SurveyCluster
 )  # fmt: skip
-# Single messages: nothing is to wait for others, but what comes at the same time goes together.
-_AT_ONCE = ProducerOptions(linger="0s")
 
 
 class RemoteTransport:
     """Made with `RemoteTransport.to`, or connected when it is first used. Belongs to the event loop it was made on."""
 
     def __init__(
-        self, place: Place, clock: Clock, *, patience_s: float = PATIENCE_S, limits: Limits = DEFAULT_LIMITS
+        self,
+        place: Place,
+        clock: Clock,
+        *,
+        patience_s: float = PATIENCE_S,
+        limits: Limits = DEFAULT_LIMITS,
+        new_id: Callable[[], bytes] = random_id,
     ) -> None:
         """`limits` are those of the broker, as far as they are known before it is asked."""
         self._link = Link(place, clock, patience_s=patience_s)
         self._clock = clock
+        # Without a call between: a consumer asks for each message.
+        self.monotonic_us = clock.monotonic_us
         self._limits = limits
-        # For single messages; by topic, and by how far they are to be stored, if that is not everywhere.
-        self._producers: dict[str | tuple[str, str], Producer] = {}
+        self._singles = Singles(self, new_id)
         self._releasing: set[asyncio.Task[None]] = set()
         self._express: Express | None = None
         self._answer_s = ANSWER_S
         self._resting: asyncio.TimerHandle
 
     @classmethod
-    async def to(cls, place: Place, clock: Clock, *, patience_s: float = PATIENCE_S) -> RemoteTransport:
+    async def to(
+        cls,
+        place: Place,
+        clock: Clock,
+        *,
+        patience_s: float = PATIENCE_S,
+        new_id: Callable[[], bytes] = random_id,
+    ) -> RemoteTransport:
         """A broker that is not there now is not waited for: the address may be wrong."""
-        transport = cls(place, clock, patience_s=patience_s)
+        transport = cls(place, clock, patience_s=patience_s, new_id=new_id)
         connection = await transport._link.connect(patience_s=0)
         transport._limits = connection.welcome.known_limits()
         transport.cluster = connection.welcome.cluster
+        transport.principal = connection.welcome.principal
         return transport
 
     # The id of the one that the broker is a node of; empty if it is on its own.
     cluster = ""
+    principal = ""
 
     @property
     def session(self) -> object:
@@ -106,43 +124,33 @@ class RemoteTransport:
         return self._link.open
 
     @property
+    def is_lost(self) -> bool:
+        return self._link.is_lost
+
+    def is_led(self, topic: str, partition: int) -> bool:
+        return True
+
+    @property
     def limits(self) -> Limits:
         return self._limits
 
     def now_us(self) -> int:
-        return self._clock.now_us() + self._link.ahead_us
+        return self._clock.monotonic_us() + self._link.ahead_us
 
     # --- publishing --------------------------------------------------------------------------------------
 
     async def publish(self, topic: str, message: Message, partition: int | None, acks: str = ALL) -> Stored:
         """With an identity and a sequence, so that it can be sent again."""
-        if not isinstance(topic, str):
-            raise InvalidName(f"a topic name must be text, not {type(topic).__name__}", kind="topic")
-        name = topic if acks == ALL else (topic, acks)
-        known = self._producers.get(name)
-        if known is not None:
-            try:
-                return await known.stored(message, partition)
-            except NotFound:
-                # It may have more partitions by now, or have been deleted and made again: asked for anew.
-                self._producers.pop(name, None)
-        fresh = Producer(self, topic, _AT_ONCE._replace(acks=acks), new_id=partial(secrets.token_bytes, 16))
-        await fresh.start()
-        return await self._producers.setdefault(name, fresh).stored(message, partition)
+        return await self._singles.publish(topic, message, partition, acks)
 
     def publish_at_once(self, topic: str, message: Message, partition: int | None) -> Stored | Future[Stored] | None:
         """On the thread that waits for it, or by the loop if it had to take over. None: not at all. See `Express`.
 
         Only for a topic that was published to before, without it.
         """
-        producer = self._producers.get(topic) if isinstance(topic, str) else None
-        if producer is None or self._express is None:
+        if self._express is None:
             return None
-        try:
-            return producer.stored_at_once(message, partition, self.publish_frame_at_once)
-        except NotFound:
-            # What is known of the topic may be old. The long way finds out.
-            return None
+        return self._singles.publish_at_once(topic, message, partition, self.publish_frame_at_once)
 
     def publish_frame_at_once(self, topic: str, partition: int, frame: Frame, acks: str = ALL) -> Stored | None:
         """On the thread that waits for it. None: nobody knows whether it is stored. See `Express`."""
@@ -183,10 +191,11 @@ class RemoteTransport:
         await self._again(Kind.JOIN, words.Join(group, consumer, tuple(topics), dict(settings)))
 
     async def join_for_a_session(
-        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str = ""
     ) -> None:
         """For somebody who has to be heard of: the connection does not stand for it."""
-        await self._again(Kind.JOIN, words.Join(group, consumer, tuple(topics), dict(settings), stands=False))
+        join = words.Join(group, consumer, tuple(topics), dict(settings), stands=False, owner=owner)
+        await self._again(Kind.JOIN, join)
 
     async def leave_a_session(self, group: str, consumer: str) -> None:
         """Of one that joined for a session, through whatever connection."""
@@ -211,8 +220,14 @@ class RemoteTransport:
         visibility_us: int | None = None,
     ) -> Sequence[Delivery]:
         word = words.Poll(group, consumer, tuple(topics), count, bytes_max, wait_us, visibility_us)
-        reply = await self._again(Kind.POLL, word, partial(self._give_back, group))
-        return deliveries_in(reply, self._limits)
+        sent_us = 0
+
+        def sending() -> None:
+            nonlocal sent_us
+            sent_us = self._clock.monotonic_us()
+
+        reply = await self._again(Kind.POLL, word, partial(self._give_back, group), sending)
+        return deliveries_in(reply, sent_us, Instant(self.now_us(), self.monotonic_us()))
 
     def _give_back(self, group: str, packet: Packet | None) -> None:
         """What came for somebody who had given up."""
@@ -246,6 +261,10 @@ class RemoteTransport:
             # An older broker.
             return await self._ack_each(group, [Receipt(topic, partition, *lease) for lease in leases], Ack(again))
         told = [(lease, to_runs(offsets)) for lease, offsets in leases]
+        if len(leases) > 1 and sum(len(runs) for _, runs in told) > _ACK_RUNS_MAX:
+            parts = leases[: len(leases) // 2], leases[len(leases) // 2 :]
+            acking = [self.ack_all(group, topic, partition, part, again=again) for part in parts]
+            return [outcome for part in await asyncio.gather(*acking) for outcome in part]
         reply = await connection.request(Kind.ACKS, words.Acked(group, topic, partition, told, again))
         failures = dict(words.decoded(reply.header, words.NotAcked).failures)
         return [_lease_error(failures[at]) if at in failures else None for at in range(len(leases))]
@@ -277,36 +296,61 @@ class RemoteTransport:
         wanted = None if columns is None else tuple(columns)
         reply = await self._again(Kind.READ, words.Read(topic, partition, offset, until, bytes_max, wanted, epoch))
         page = words.decoded(reply.header, words.PageOf)
-        return Page(frames_in(reply.payload, self._limits), page.next_offset, page.epoch)
+        return Page(frames_in(reply.payload), page.next_offset, page.epoch)
 
     async def call(self, request: Request[R]) -> R:
         words.check(request)
         if isinstance(request, _LOOKING):
             reply = await self._again(Kind.CALL, request)
         else:
-            connection = await self._link.connect()
-            reply = await connection.request(Kind.CALL, request)
+            reply = await self._within_quota(lambda: self._request(Kind.CALL, request))
         return words.reply_of(request, reply.header)
 
-    async def _again(self, kind: Kind, word: object, late: Any = None) -> Packet:
-        """Until it is answered. Not for ever: what makes the broker hang up does so every time."""
+    async def _again(
+        self, kind: Kind, word: object, late: Any = None, sending: Callable[[], None] | None = None
+    ) -> Packet:
+        """Until it is answered. Not for ever: what makes the broker hang up does so every time. `sending` is called
+        ahead of each attempt."""
+        if kind is Kind.POLL:
+            # The consumer knows how long it wants to wait.
+            return await self._until_answered(kind, word, late, sending)
+        return await self._within_quota(lambda: self._until_answered(kind, word, late, sending))
+
+    async def _within_quota(self, ask: Callable[[], Awaitable[Packet]]) -> Packet:
+        """Ask again, as late as the broker says, if a quota is used up. For as long as for a broker that is away."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + min(PATIENCE_S, patience_left_s())
+        while True:
+            try:
+                return await ask()
+            except QuotaExceeded as error:
+                if loop.time() + error.retry_after_s > give_up:
+                    raise
+                await asyncio.sleep(error.retry_after_s)
+
+    async def _request(self, kind: Kind, word: object) -> Packet:
+        connection = await self._link.connect()
+        return await connection.request(kind, word)
+
+    async def _until_answered(self, kind: Kind, word: object, late: Any, sending: Callable[[], None] | None) -> Packet:
         loop = asyncio.get_running_loop()
         for lost in range(1, _LOST_MAX + 1):
             connection = await self._link.connect()
             began = loop.time()
+            if sending is not None:
+                sending()
             try:
                 return await connection.request(kind, word, late=late)
             except ConnectionLost:
                 if lost == _LOST_MAX and loop.time() - began < _LOST_AT_ONCE_S:
                     raise
-        return await self._again(kind, word, late)
+        return await self._until_answered(kind, word, late, sending)
 
     async def close(self) -> None:
         try:
-            for producer in list(self._producers.values()):
-                await producer.close()
-            if self._releasing:
-                await asyncio.wait(self._releasing)
+            await self._singles.close()
+            if self._releasing and self._link.open is not None:
+                await asyncio.wait(self._releasing, timeout=CLOSE_S)
         finally:
             if self._express is not None:
                 self._resting.cancel()
@@ -314,11 +358,11 @@ class RemoteTransport:
             await self._link.close()
 
 
-def frames_in(payload: memoryview, limits: Limits) -> list[Frame]:
-    """Whole frames, one after the other."""
+def frames_in(payload: memoryview) -> list[Frame]:
+    """Whole frames, one after the other. Limits are for what is sent to a broker: it may have stored larger ones."""
     frames, at = [], 0
     while at < len(payload):
-        size = frame_size(payload[at:], limits.frame_bytes_max)
+        size = frame_size(payload[at:], STORED_LIMITS.frame_bytes_max)
         if at + size > len(payload):
             raise ProtocolError("a frame that ends behind its packet")
         frames.append(Frame(payload[at : at + size]))
@@ -326,15 +370,22 @@ def frames_in(payload: memoryview, limits: Limits) -> list[Frame]:
     return frames
 
 
-def deliveries_in(packet: Packet, limits: Limits) -> list[Delivery]:
+def deliveries_in(packet: Packet, sent_us: int, now: Instant) -> list[Delivery]:
+    """`sent_us` is a moment before the request was sent, on the monotonic clock: counted from there, no lease seems to
+    last longer than it does, however long the reply was on its way or waited here. `now` is by the broker's wall clock.
+    """
     found, at = [], 0
     for given in words.decoded(packet.header, words.Delivered).given:
-        frames = frames_in(packet.payload[at : at + given.bytes], limits)
+        frames = frames_in(packet.payload[at : at + given.bytes])
         at += given.bytes
         attempts = dict(zip(given.attempts[::2], given.attempts[1::2], strict=True))
         receipt = Receipt(given.topic, given.partition, given.lease, from_runs(given.runs))
         terms = Terms(given.ordering, given.on_poison, given.lanes)
-        found.append(Delivery(receipt, frames, attempts, given.deadline_us, terms))
+        if given.lasts_us is None:
+            deadline_us = now.monotonic_us + given.deadline_us - now.wall_us
+        else:
+            deadline_us = sent_us + given.lasts_us
+        found.append(Delivery(receipt, frames, attempts, deadline_us, terms))
     return found
 
 

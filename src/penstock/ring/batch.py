@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import InvalidInput, NotLeased
+from penstock.handlers import reason_of
 from penstock.ring.settings import Duration
 
 if TYPE_CHECKING:
@@ -16,6 +17,37 @@ if TYPE_CHECKING:
 
 # Numbers that follow each other: the first, and how many.
 Run = tuple[int, int]
+
+
+class _Settled(set[int]):
+    """Positions of a batch that are answered for, and what it takes to find the next one without going through all."""
+
+    __slots__ = ("jobs", "places", "reached", "sequences")
+
+    def __init__(self, jobs: list[Any], sequences: list[int]) -> None:
+        self.jobs = jobs
+        self.sequences = sequences
+        # By the identity of the jobs, the last one first; made when somebody asks.
+        self.places: dict[int, list[int]] | None = None
+        # All positions below it are answered for.
+        self.reached = 0
+
+    def same(self, job: Any) -> Iterator[int]:
+        """Positions of this very object that are left. Those answered for, from the front on, are dropped for good."""
+        if self.places is None:
+            found: dict[int, list[int]] = {}
+            for at in range(len(self.jobs) - 1, -1, -1):
+                found.setdefault(id(self.jobs[at]), []).append(at)
+            self.places = found
+        places = self.places.get(id(job), [])
+        while places and places[-1] in self:
+            places.pop()
+        return (at for at in reversed(places) if at not in self)
+
+    def left(self) -> Iterator[int]:
+        while self.reached in self:
+            self.reached += 1
+        return (at for at in range(self.reached, len(self.jobs)) if at not in self)
 
 
 class JobBatch(msgspec.Struct, eq=False):
@@ -36,7 +68,7 @@ class JobBatch(msgspec.Struct, eq=False):
     # Their numbers in the journal, in the order of `jobs`; None without a journal.
     _runs: list[Run] | None = None
     # Positions that are answered for, once it is some and not all.
-    _settled: set[int] | None = None
+    _settled: _Settled | None = None
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -104,9 +136,8 @@ class JobBatch(msgspec.Struct, eq=False):
 
     def _positions(self, jobs: Sequence[Any] | None, instead: str = "") -> list[int]:
         """`instead`: what somebody may have meant who gives no list."""
-        settled = self._settled or ()
-        left = [at for at in range(len(self.jobs)) if at not in settled]
         if jobs is None:
+            left = list(range(len(self.jobs)) if self._settled is None else self._settled.left())
             if self.jobs and (not left or self.is_settled):
                 raise _answered()
             return left
@@ -117,24 +148,35 @@ class JobBatch(msgspec.Struct, eq=False):
             return []
         if self.is_settled:
             raise _answered()
-        return self._matching(jobs, left)
+        return self._matching(jobs)
 
-    def _matching(self, jobs: Sequence[Any], left: list[int]) -> list[int]:
+    def _matching(self, jobs: Sequence[Any]) -> list[int]:
         """A position for each of them: that very object if it can be found, else an equal one."""
-        by_identity: dict[int, list[int]] = {}
-        for at in reversed(left):
-            by_identity.setdefault(id(self.jobs[at]), []).append(at)
+        settled = self._answered()
         found: dict[int, None] = {}
+        same: dict[int, Iterator[int]] = {}
         for job in jobs:
-            if places := by_identity.get(id(job)):
-                found[places.pop()] = None
-                continue
-            equal = next((at for at in left if at not in found and self.jobs[at] == job), None)
-            if equal is None:
+            if id(job) not in same:
+                same[id(job)] = settled.same(job)
+            at = next((at for at in same[id(job)] if at not in found), None)
+            if at is None:
+                at = next((at for at in settled.left() if at not in found and self.jobs[at] == job), None)
+            if at is None:
                 raise NotLeased("a job is not of this batch, or was answered for already")
-            by_identity[id(self.jobs[equal])].remove(equal)
-            found[equal] = None
+            found[at] = None
         return list(found)
+
+    def _answered(self) -> _Settled:
+        """Of a batch that was handed out: its numbers do not change any more."""
+        if self._settled is None:
+            self._settled = _Settled(self.jobs, self._sequences())
+        return self._settled
+
+    def _sequence(self, at: int) -> int:
+        return self._answered().sequences[at]
+
+    def _attempt(self, at: int) -> int:
+        return 1 if self._attempts is None else self._attempts[at]
 
     def _sequences(self) -> list[int]:
         if self._runs is None:
@@ -143,14 +185,11 @@ class JobBatch(msgspec.Struct, eq=False):
 
     def _note_settled(self, positions: Sequence[int]) -> bool:
         """Whether all are answered for now."""
-        if self._settled is None:
-            self._settled = set()
-        self._settled.update(positions)
-        return len(self._settled) == len(self.jobs)
-
-
-def reason_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+        if len(positions) == len(self.jobs):
+            return True
+        settled = self._answered()
+        settled.update(positions)
+        return len(settled) == len(self.jobs)
 
 
 def _check_reason(reason: object) -> None:

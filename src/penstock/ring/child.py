@@ -23,7 +23,8 @@ import msgspec
 
 from penstock.clock import SystemClock
 from penstock.durations import duration_us
-from penstock.ring.batch import JobBatch, reason_of
+from penstock.handlers import reason_of
+from penstock.ring.batch import JobBatch
 from penstock.ring.exchange import ANSWERED, BROKEN, READY, Answer, Memory, Outcome, Parcels, as_text
 from penstock.ring.handlers import check_returned
 from penstock.ring.jobs import Jobs

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from threading import Event, Thread, current_thread
+from threading import Event, current_thread
 from time import perf_counter
 
 from penstock.errors import StorageError
+from penstock.ring.waiting import JoinableThread
 
 # How long a flush may take is thought to be so many times what the longest of the last ones took.
 _CAUTION = 1.5
@@ -65,7 +66,7 @@ class Flusher:
         self._signals: SimpleQueue[Ticket | None] = SimpleQueue()
         self._is_ending = self._is_over = self._is_told = False
         self._last_error: StorageError | None = None
-        self._thread = Thread(target=self._run, name="penstock-ring-journal", daemon=True)
+        self._thread = JoinableThread(self._run, "penstock-ring-journal")
         self._thread.start()
 
     def ask(self) -> None:

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from penstock.errors import InvalidInput
+from penstock.handlers import check_handler, is_async
 from penstock.ring.batch import JobBatch
 
 # What was not answered for is acknowledged when it returns.
 Handler = Callable[[JobBatch], Any]
+TAKES = "a batch"
 AsyncHandler = Callable[[JobBatch], Awaitable[Any]]
 
 
-def check_handler(handler: object) -> None:
-    """InvalidInput if it can't be one."""
-    if not callable(handler):
-        raise InvalidInput(f"a handler is a function that takes a batch, not a value of type {type(handler).__name__}")
-    if _is(isgeneratorfunction, handler) or _is(isasyncgenfunction, handler):
-        raise InvalidInput("a handler that has a `yield` would not be run when it is called: it is to be without one")
-
-
-def is_async(handler: object) -> bool:
-    return _is(iscoroutinefunction, handler)
-
-
 def check_async(handler: object) -> None:
-    check_handler(handler)
+    check_handler(handler, TAKES)
     if not is_async(handler):
         raise InvalidInput(
             "`ring.aio.run` takes a coroutine function (`async def`), whose batches are handled in this event loop; "
             "`ring.run` takes other functions, and runs them in threads"
         )
-
-
-def _is(kind: Callable[[object], bool], handler: object) -> bool:
-    """Also of an object whose `__call__` is one."""
-    return kind(handler) or kind(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def check_returned(returned: object) -> None:

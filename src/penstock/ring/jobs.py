@@ -403,13 +403,12 @@ class Jobs:
 
     def _retry(self, batch: JobBatch, positions: Sequence[int], delay: Duration | None, reason: str) -> None:
         delay_s = None if delay is None else seconds(delay)
-        attempts, sequences = batch.attempts, batch._sequences()
         is_first = False
         with self._lock:
             self._check_answerable()
             now_s = self._steady()
             for at in positions:
-                tries, sequence, job = attempts[at], sequences[at], batch.jobs[at]
+                tries, sequence, job = batch._attempt(at), batch._sequence(at), batch.jobs[at]
                 if tries >= self._settings.max_attempts:
                     self._given_up += 1
                     self._give_up(job, sequence, tries, reason or f"tried {tries} times")
@@ -428,12 +427,11 @@ class Jobs:
         self._wake_joiners()
 
     def _fail(self, batch: JobBatch, positions: Sequence[int], reason: str) -> None:
-        attempts, sequences = batch.attempts, batch._sequences()
         with self._lock:
             self._check_answerable()
             self._given_up += len(positions)
             for at in positions:
-                self._give_up(batch.jobs[at], sequences[at], attempts[at], reason)
+                self._give_up(batch.jobs[at], batch._sequence(at), batch._attempt(at), reason)
             if reason:
                 self._last_error = reason
             self._settle(batch, positions)
@@ -454,8 +452,7 @@ class Jobs:
         if len(positions) == len(batch.jobs):
             self._journal.done(batch._runs)
         else:
-            sequences = batch._sequences()
-            self._journal.done([(sequences[at], 1) for at in positions])
+            self._journal.done([(batch._sequence(at), 1) for at in positions])
 
     def _give_up(self, job: Any, sequence: int, attempts: int, reason: str) -> None:
         failed = FailedJob(job, attempts, reason, self._clock.now_us(), sequence)

@@ -287,7 +287,7 @@ class Journal:
 
     def _look(self, numbers: BitMap64) -> tuple[BitMap64, list[Message]]:
         with self._lock:
-            states = {number: self._states[number] for number in numbers if number in self._states}
+            states = {number: self._states[number] for number in numbers.to_array() if number in self._states}
             return self._pending.done & numbers, state_records(states, self._held & numbers)
 
     # --- the whole of it -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from multiprocessing.util import Finalize
-from threading import Lock, Thread, current_thread
+from threading import Lock, current_thread
 from time import monotonic
 from typing import Any
 
@@ -20,6 +20,7 @@ from penstock.ring.exchange import Outcome, Parcels, parcel_of
 from penstock.ring.handlers import Handler
 from penstock.ring.settings import Duration, seconds
 from penstock.ring.spawned import TERMINATING_S, Ended, Spawned
+from penstock.ring.waiting import JoinableThread
 from penstock.ring.workers import Work
 
 
@@ -40,6 +41,8 @@ class Processes:
         # A program that ends without closing its ring leaves no process behind. Cancelled at their end: it keeps the
         # ring.
         self._finalizer = Finalize(self, end_all, (work, self._feeders, 0), exitpriority=0)
+
+    def begin(self) -> None:
         for feeder in self._feeders:
             feeder.thread.start()
 
@@ -112,7 +115,7 @@ class Feeder:
         # Between whoever aborts and a process that is just being started.
         self._lock = Lock()
         self._is_aborted = False
-        self.thread = Thread(target=self._run, name=name, daemon=True)
+        self.thread = JoinableThread(self._run, name)
 
     def _run(self) -> None:
         try:

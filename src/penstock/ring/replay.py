@@ -102,7 +102,7 @@ class Replayed:
 
     def _forget_states(self, numbers: BitMap64) -> None:
         """Whichever are fewer are looked through."""
-        for number in list(numbers) if len(numbers) < len(self.states) else list(self.states):
+        for number in numbers.to_array() if len(numbers) < len(self.states) else list(self.states):
             if number in numbers:
                 self.states.pop(number, None)
 
@@ -137,7 +137,7 @@ class Replayed:
                 if left.issubset(self.held):
                     found.held.append(Held(run, jobs, 1))
                     continue
-            for at, (number, job) in enumerate(zip(numbers, jobs, strict=True)):
+            for at, (number, job) in enumerate(zip(numbers.to_array(), jobs, strict=True)):
                 if number in left:
                     self._sort(found, number, job, unread.get(at))
         found.fresh.sort(key=lambda fresh: fresh[0][0])

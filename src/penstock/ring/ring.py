@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.ring.aio import AsyncRing
     from penstock.ring.handlers import Handler
-    from penstock.ring.workers import Work, Workers
+    from penstock.ring.workers import Work, Workers, WorkerThreads
     from penstock.storage.files import Files
 
 # A number that is this very object is an int, and not True or 1.0; asking so costs nothing.
@@ -102,7 +102,7 @@ class Ring(Jobs):
         self._complaints = Complaints(steady)
         self._workers: list[Workers] = []
         # Batches that are with a handler, and in which thread. One that closes the ring leaves the rest to the closer.
-        self._handling: dict[int, int] = {}
+        self._handling: dict[JobBatch, int] = {}
         self._starting = Lock()
         self._closer: Thread | None = None
         self._closing_error: BaseException | None = None
@@ -179,8 +179,10 @@ class Ring(Jobs):
         function is run in an event loop. `kind="processes"`: each worker is a process, for handlers that compute.
         `until_idle`: returns when there has been nothing to do for so long.
         """
-        running = self.start(handler, workers, batch, kind=kind, until_idle=until_idle)
+        running = self._workers_for(handler, workers, batch, kind, until_idle)
         try:
+            # From here on a worker may have begun, also if this is interrupted.
+            self._begin(running)
             running.join()
         except BaseException:
             running.stop()
@@ -200,14 +202,24 @@ class Ring(Jobs):
         until_idle: Duration | None = None,
     ) -> Workers:
         """The same, and returns at once: what it returns has `stop` and `join`."""
-        from penstock.ring.starting import start
+        running = self._workers_for(handler, workers, batch, kind, until_idle)
+        self._begin(running)
+        return running
+
+    def _workers_for(
+        self, handler: Handler, workers: int, batch: int, kind: str, until_idle: Duration | None
+    ) -> WorkerThreads:
+        from penstock.ring.starting import workers_for
 
         self._check_open()
+        return workers_for(self, handler, workers, batch, kind, until_idle)
+
+    def _begin(self, workers: WorkerThreads) -> None:
         # Whoever closes the ring is to find those who are just beginning.
         with self._starting:
-            running = start(self, handler, workers, batch, kind, until_idle)
-            self._list(running)
-        return running
+            self._check_open()
+            self._list(workers)
+            workers.begin()
 
     def _list(self, running: Workers) -> None:
         with self._lock:

@@ -98,7 +98,7 @@ class Store:
         done, states = look(BitMap64(jobs))
         # Nobody wants them back, and their state is not known any more.
         self._open -= done
-        for number in done:
+        for number in done.to_array():
             del jobs[number]
         if jobs:
             self.append(records.framed(records.moved_records(list(jobs), list(jobs.values())) + states, now_us))
@@ -115,7 +115,7 @@ class Store:
                 if offset not in left:
                     continue
                 array = records.read_put(value)[2] if kind == records.PUT else records.read_moved(value)[1]
-                pairs = zip(left[offset], records.raw_jobs(array), strict=True)
+                pairs = zip(left[offset].to_array(), records.raw_jobs(array), strict=True)
                 jobs.update((number, job) for number, job in pairs if number in self._open)
         # A number may be there twice; a record has them in their order.
         return dict(sorted(jobs.items()))

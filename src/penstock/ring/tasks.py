@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from math import inf
-from threading import Event, Thread, current_thread
+from threading import Event, current_thread
 from time import monotonic
 
 from penstock.errors import RingClosed
 from penstock.ring.batch import JobBatch
 from penstock.ring.handlers import AsyncHandler, check_returned
 from penstock.ring.settings import Duration, seconds
+from penstock.ring.waiting import JoinableThread
 from penstock.ring.workers import Work
 
 _LOOK_S = 0.1
@@ -50,6 +51,11 @@ async def _handle(work: Work, handler: AsyncHandler, batch: JobBatch) -> None:
     except Exception as error:
         work.failed(batch, error)
     except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and not (task is not None and task.cancelling()):
+            # Something that the handler awaited was cancelled, not this task.
+            work.failed(batch, RuntimeError("CancelledError: what the handler awaited was cancelled"))
+            return
         work.end(batch, error)
         raise
     else:
@@ -107,7 +113,9 @@ class LoopThread:
         self.count = work.count
         self.have_ended = False
         self._error: BaseException | None = None
-        self._thread = Thread(target=self._run, name="penstock-ring-loop", daemon=True)
+        self._thread = JoinableThread(self._run, "penstock-ring-loop")
+
+    def begin(self) -> None:
         self._thread.start()
 
     def _run(self) -> None:

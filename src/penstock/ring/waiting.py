@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from itertools import repeat, starmap
-from threading import TIMEOUT_MAX, Lock
+from threading import TIMEOUT_MAX, Event, Lock, Thread
 from typing import Any, Protocol
 
 # A signal that comes in the moment before a thread begins to wait is heard when that wait is over, and not before.
@@ -137,3 +137,25 @@ async def drive_async(waiting: Waiting) -> Any:
         return finished.value
     finally:
         waiting.close()
+
+
+class JoinableThread(Thread):
+    """Can be joined again after Ctrl-C interrupted a join: Python 3.11 and 3.12 take a thread for ended then. One that
+    has not begun need not be waited for."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        super().__init__(target=work, name=name, daemon=True)
+        self._has_ended = Event()
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self._has_ended.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.ident is not None and self._has_ended.wait(timeout):
+            super().join()
+
+    def is_alive(self) -> bool:
+        return super().is_alive() and not self._has_ended.is_set()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from threading import Thread, current_thread, get_ident
+from threading import current_thread, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import RingClosed
-from penstock.ring.batch import JobBatch, reason_of
+from penstock.handlers import reason_of
+from penstock.ring.batch import JobBatch
 from penstock.ring.handlers import Handler, check_returned
 from penstock.ring.jobs import TAKE_MAX
 from penstock.ring.settings import Duration, seconds, whole
+from penstock.ring.waiting import JoinableThread
 
 if TYPE_CHECKING:
     from penstock.ring.ring import Ring
@@ -38,6 +40,12 @@ class Workers(Protocol):
         """When those began that are at work on a batch, by the ring's own seconds."""
 
 
+class WorkerThreads(Workers, Protocol):
+    """They are stopped and joined, too, if `begin` was interrupted."""
+
+    def begin(self) -> None: ...
+
+
 class Work:
     """What threads and tasks have in common: what is done with a batch, and with what comes of it."""
 
@@ -48,7 +56,7 @@ class Work:
         # Not less, so that those who wait for others to be done do not spin.
         self.until_idle = None if until_idle is None else timedelta(seconds=max(seconds(until_idle), IDLE_S_MIN))
         self.is_over = False
-        self._began_s: dict[int, float] = {}
+        self._began_s: dict[JobBatch, float] = {}
 
     def began_s(self) -> Iterable[float]:
         return list(self._began_s.values())
@@ -58,12 +66,12 @@ class Work:
         return self.is_over or (self.until_idle is not None and not batch and self.ring._is_idle())
 
     def begin(self, batch: JobBatch) -> None:
-        self._began_s[id(batch)] = self.ring._steady()
-        self.ring._handling[id(batch)] = get_ident()
+        self._began_s[batch] = self.ring._steady()
+        self.ring._handling[batch] = get_ident()
 
     def end(self, batch: JobBatch, error: BaseException | None) -> None:
         """Answers for what the handler did not."""
-        began_s = self._began_s.pop(id(batch))
+        began_s = self._began_s.pop(batch)
         self.ring._note_handled(self.ring._steady() - began_s)
         try:
             if batch.is_settled:
@@ -73,7 +81,7 @@ class Work:
             else:
                 batch.retry(reason=reason_of(error))
         finally:
-            del self.ring._handling[id(batch)]
+            del self.ring._handling[batch]
 
     def failed(self, batch: JobBatch, error: Exception) -> None:
         """The handler raised it."""
@@ -98,11 +106,11 @@ class Threads:
         self._handler = handler
         self.count = work.count
         self._error: BaseException | None = None
-        self._threads = [
-            Thread(target=self._run, name=f"penstock-ring-{number}", daemon=True) for number in range(work.count)
-        ]
+        self._threads = [JoinableThread(self._run, f"penstock-ring-{number}") for number in range(work.count)]
         self._at_work = list(self._threads)
         self.have_ended = False
+
+    def begin(self) -> None:
         for thread in self._threads:
             thread.start()
 

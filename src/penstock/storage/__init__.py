@@ -1,6 +1,7 @@
 """Bytes on disk. Synchronous, but for `kernel_syncs`; knows offsets, not topics.
 
-files       the disk: with the next, the only module that touches `os`
+files       the disk: with the next two, the only module that touches `os`
+descriptors  a bounded number of open files: what rests is closed, and opened again when it is used
 kernel_syncs  files synced by the kernel, while an event loop goes on
 manifest    who a log is and where it starts
 mark        how far it is known to be on disk

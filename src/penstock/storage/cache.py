@@ -18,7 +18,7 @@ class SegmentCache:
     def __init__(self, segments_max: int = 256) -> None:
         assert segments_max > 0
         self._segments_max = segments_max
-        self._opened: OrderedDict[int, tuple[Segment, Opened]] = OrderedDict()
+        self._opened: OrderedDict[Segment, Opened] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -27,11 +27,10 @@ class SegmentCache:
     def open(self, files: Files, segment: Segment) -> Opened:
         if (held := segment.opened) is not None:
             return held
-        key = id(segment)
         with self._lock:
-            if key in self._opened:
-                self._opened.move_to_end(key)
-                return self._opened[key][1]
+            if segment in self._opened:
+                self._opened.move_to_end(segment)
+                return self._opened[segment]
         try:
             opened = _open_sealed(files, segment)
         except StorageError:
@@ -43,8 +42,7 @@ class SegmentCache:
             # Replaced in the meantime: what was opened may be its successor. The log keeps the old file for us.
             return held
         with self._lock:
-            # The segment is held too, so that its id stays its own for as long as it is a key here.
-            self._opened[key] = (segment, opened)
+            self._opened[segment] = opened
             while len(self._opened) > self._segments_max:
                 self._opened.popitem(last=False)
         return opened
@@ -52,7 +50,7 @@ class SegmentCache:
     def forget(self, segment: Segment) -> None:
         """A reader in the middle of the segment keeps its file until it is done."""
         with self._lock:
-            self._opened.pop(id(segment), None)
+            self._opened.pop(segment, None)
 
 
 def _open_sealed(files: Files, segment: Segment) -> Opened:

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from penstock.clock import Clock
-from penstock.errors import Fatal, LogClosed, Overloaded, PenstockError
+from penstock.errors import DiskFull, Fatal, LogClosed, Overloaded, PenstockError
 from penstock.frame import Frame, check_appendable, check_message
 from penstock.limits import DEFAULT_LIMITS, MIB, Limits
 from penstock.message import Message
@@ -67,12 +67,16 @@ class GroupCommit(Generic[Token]):
         took: Callable[[int, bool], None] = lambda spent_us, is_synced: None,
         limits: Limits = DEFAULT_LIMITS,
         is_chained: bool = False,
+        no_room: Callable[[DiskFull], None] | None = None,
     ) -> None:
         """`run` has a function called, on another thread or later on this one; `tell` is called there, once for each
         group, and so is `took`, with how long it took to write the group and whether that was with a sync.
 
         `is_chained`: each item builds on those before it, so once one could not be written, none behind it is.
         Otherwise each stands for itself, and what comes after a full disk may succeed.
+
+        `no_room`: called instead of `tell` if the disk is full. The group stays the first of those that wait, and
+        nothing is written until `retry`.
         """
         self._log = log
         self._clock = clock
@@ -83,6 +87,9 @@ class GroupCommit(Generic[Token]):
         self._is_chained = is_chained
         # What the chain broke of.
         self._broken: PenstockError | None = None
+        self._no_room = no_room
+        # A group waits for room on the disk.
+        self._lacks_room = False
         self._waiting: list[_Waiting[Token]] = []
         self._waiting_bytes = 0
         self._is_running = False
@@ -111,7 +118,10 @@ class GroupCommit(Generic[Token]):
             self._is_running = True
         group: list[_Waiting[Token]] = [(token, frame, len(frame.data))]
         try:
-            appended = self._stored(group)
+            began = self._clock.monotonic_us()
+            appended = self._appended(group)
+            if isinstance(appended, Appended):
+                appended = self._synced(appended, began)
         finally:
             with self._lock:
                 self._is_running = bool(self._waiting)
@@ -139,6 +149,28 @@ class GroupCommit(Generic[Token]):
         with self._lock:
             return len(self._waiting), self._waiting_bytes
 
+    def tokens(self) -> list[Token]:
+        """Those of the items that wait."""
+        with self._lock:
+            return [token for token, _, _ in self._waiting]
+
+    def retry(self) -> None:
+        """Write what waits for room on the disk."""
+        with self._lock:
+            if not self._lacks_room:
+                return
+            self._lacks_room = False
+        self.start(self._run)
+
+    def end_wait(self, error: PenstockError) -> None:
+        """Wait for room no longer, now and later. What waits for it fails with `error`, and so does all behind it."""
+        with self._lock:
+            self._no_room = None
+            if not self._lacks_room:
+                return
+            self._broken = error
+        self.retry()
+
     def start(self, run: Run) -> None:
         """Once for each time that `run` was called: it may leave it to another one."""
         try:
@@ -156,8 +188,10 @@ class GroupCommit(Generic[Token]):
         group = self._next_group()
         if not group:
             return
-        began = self._clock.now_us()
+        began = self._clock.monotonic_us()
         appended = self._appended(group)
+        if isinstance(appended, DiskFull) and self._put_back(group, appended):
+            return
         if isinstance(appended, PenstockError):
             self._ended(self._failed(group, appended))
             return
@@ -166,7 +200,7 @@ class GroupCommit(Generic[Token]):
             if error is not None:
                 self._ended(self._failed(group, error))
                 return
-            self._took(self._clock.now_us() - began, True)
+            self._took(self._clock.monotonic_us() - began, True)
             self._ended(_outcomes(group, appended))
 
         try:
@@ -189,9 +223,15 @@ class GroupCommit(Generic[Token]):
             group = self._next_group()
             if not group:
                 return
-            outcomes = self._write(group)
+            began = self._clock.monotonic_us()
+            appended = self._appended(group)
+            if isinstance(appended, DiskFull) and self._put_back(group, appended):
+                return
+            stored = appended if isinstance(appended, PenstockError) else self._synced(appended, began)
             try:
-                self._tell(outcomes)
+                self._tell(
+                    self._failed(group, stored) if isinstance(stored, PenstockError) else _outcomes(group, stored)
+                )
             except Exception:
                 # Whoever waited is gone, with its event loop. Others may still be there.
                 self.start(self._run)
@@ -212,21 +252,25 @@ class GroupCommit(Generic[Token]):
             self._is_running = bool(group)
             return group
 
-    def _write(self, group: list[_Waiting[Token]]) -> list[tuple[Token, Outcome]]:
-        appended = self._stored(group)
-        return self._failed(group, appended) if isinstance(appended, PenstockError) else _outcomes(group, appended)
+    def _put_back(self, group: list[_Waiting[Token]], error: DiskFull) -> bool:
+        """Nothing of it was written. False if it is not to wait for room."""
+        with self._lock:
+            no_room = self._no_room
+            if no_room is None or self._broken is not None:
+                return False
+            self._waiting[:0] = group
+            self._waiting_bytes += sum(size for _, _, size in group)
+            self._lacks_room = True
+        no_room(error)
+        return True
 
-    def _stored(self, group: list[_Waiting[Token]]) -> Appended | PenstockError:
-        """In the log now, and on disk if it is to be."""
-        began = self._clock.now_us()
-        appended = self._appended(group)
-        if isinstance(appended, PenstockError):
-            return appended
+    def _synced(self, appended: Appended, began: int) -> Appended | PenstockError:
+        """On disk now, if it is to be."""
         try:
             is_synced = self._log.sync_within_us is None
             if is_synced:
                 self._log.sync()
-            self._took(self._clock.now_us() - began, is_synced)
+            self._took(self._clock.monotonic_us() - began, is_synced)
         except PenstockError as error:
             return error
         except Exception as error:

@@ -7,7 +7,7 @@
        8   16   log id
       24    4   n               entries
       28    4   zero
-      32  16n   epoch (u32), four zeros, first offset (i64): both ascending
+      32  16n   epoch (u32), id (u32), first offset (i64): epochs and offsets ascend
 
 An entry is on disk before the first frame of its epoch is written. So the file never misses an epoch that the log has,
 whatever a crash leaves of the log; it may know of one that the log does not have: an entry at or beyond the end counts
@@ -16,14 +16,18 @@ would have to look at the frames behind what the file knows, and a truncation to
 Of the entries below the start of the log the last one counts: it says of which epoch it was what lay there, so
 that a copy which ends right at the start is known to fit.
 
-The file can be rebuilt: an epoch begins with a frame of its own (`Log.append_epoch_start`), which neither merging nor
-compaction removes.
+The id tells two epochs of the same number apart: after etcd was restored from a backup, a leader can be elected at an
+epoch that was used before. It is random, the same in all copies, and 0 if it is not known: the epoch began under an
+older build, or the file was rebuilt.
+
+But for the ids, the file can be rebuilt: an epoch begins with a frame of its own (`Log.append_epoch_start`), which
+neither merging nor compaction removes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -38,7 +42,7 @@ EPOCH_MAX = (1 << 32) - 1
 _MAGIC = b"PNE\x01"
 _HEAD = struct.Struct("<4sI")
 _BODY = struct.Struct("<16sI4x")
-_ENTRY = struct.Struct("<I4xq")
+_ENTRY = struct.Struct("<IIq")
 _ENTRIES_AT = _HEAD.size + _BODY.size
 # Elections are rare: a file of this size has seen a million since anything was last deleted from the log.
 _BYTES_MAX = 16 << 20
@@ -47,6 +51,7 @@ _BYTES_MAX = 16 << 20
 class Epoch(NamedTuple):
     epoch: int
     first_offset: int
+    id: int = 0
 
 
 Lineage = tuple[Epoch, ...]
@@ -83,26 +88,12 @@ def epoch_at(lineage: Lineage, offset: int) -> int:
     return epoch
 
 
-def end_of(lineage: Lineage, epoch: int, end_offset: int) -> Epoch:
-    """The largest epoch of the lineage that is not above `epoch`, and where it ends; the log ends at `end_offset`.
-
-    With nothing that old, epoch 0, ending where the lineage begins.
-    """
-    found, end = 0, end_offset
-    for entry in lineage:
-        if entry.epoch > epoch:
-            end = entry.first_offset
-            break
-        found = entry.epoch
-    return Epoch(found, end)
-
-
-def _begun_by(stamps: Iterable[tuple[int, int]], last: int) -> list[Epoch]:
-    """What frames of these epochs and base offsets add to a lineage that ends with the epoch `last`."""
+def _begun_by(stamps: Iterable[tuple[int, int]], last: int, ids: Mapping[int, int]) -> list[Epoch]:
+    """What frames of these epochs and base offsets add to a lineage that ends with the epoch `last`; `ids` by epoch."""
     begun = []
     for epoch, base_offset in stamps:
         if epoch != last:
-            begun.append(Epoch(epoch, base_offset))
+            begun.append(Epoch(epoch, base_offset, ids.get(epoch, 0)))
             last = epoch
     return begun
 
@@ -164,7 +155,7 @@ class Epochs:
     def _rebuild(self, why: str) -> None:
         """From the frames; the file is written ahead of the next one."""
         stamps = [(head.leader_epoch, head.base_offset) for head in self._log.heads()]
-        begun = _begun_by(stamps, 0)
+        begun = _begun_by(stamps, 0, {})
         if begun and begun[0].first_offset == stamps[0][1]:
             # Of what lay before the first frame nothing else is known.
             begun[0] = begun[0]._replace(first_offset=min(self._log.start_offset, begun[0].first_offset))
@@ -172,13 +163,13 @@ class Epochs:
         self.is_compared = True
         self._log.recovery_notes.append(f"the lineage of epochs was {why}, and was rebuilt from the frames")
 
-    def begin(self, stamps: Sequence[tuple[int, int]]) -> None:
+    def begin(self, stamps: Sequence[tuple[int, int]], ids: Mapping[int, int]) -> None:
         """Frames of these epochs and base offsets are about to be written: their epochs are on disk when this returns.
 
         Until they are settled `is_written` is false: if the frames are not written after all, the file is written
         again ahead of others.
         """
-        begun = (*self.entries, *_begun_by(stamps, self.last))
+        begun = (*self.entries, *_begun_by(stamps, self.last, ids))
         self._begun = within(begun, self._log.start_offset, OFFSET_MAX + 1)
         self.is_written = False
         write_epochs(self._files, self._log_id, self._begun)
@@ -201,7 +192,8 @@ class Epochs:
 
 
 def write_epochs(files: Files, log_id: bytes, entries: Lineage) -> None:
-    body = _BODY.pack(log_id, len(entries)) + b"".join(_ENTRY.pack(*entry) for entry in entries)
+    packed = [_ENTRY.pack(entry.epoch, entry.id, entry.first_offset) for entry in entries]
+    body = _BODY.pack(log_id, len(entries)) + b"".join(packed)
     replace_file(files, NAME, [_HEAD.pack(_MAGIC, crc32c(body)) + body])
 
 
@@ -217,6 +209,6 @@ def read_epochs(files: Files, log_id: bytes) -> Lineage | None:
     owner, count = _BODY.unpack_from(data, _HEAD.size)
     if owner != log_id or len(data) != _ENTRIES_AT + count * _ENTRY.size:
         return None
-    entries = tuple(Epoch(*fields) for fields in _ENTRY.iter_unpack(data[_ENTRIES_AT:]))
+    entries = tuple(Epoch(epoch, first, id) for epoch, id, first in _ENTRY.iter_unpack(data[_ENTRIES_AT:]))
     ascends = all(one.epoch < other.epoch and one.first_offset < other.first_offset for one, other in pairwise(entries))
     return entries if ascends else None

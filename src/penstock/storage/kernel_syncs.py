@@ -95,10 +95,18 @@ class _Event(ctypes.Structure):
 
 
 class _Begun(NamedTuple):
+    """A file that is kept open until its sync has ended."""
+
     file: DiskFile
+    # What `DiskFile.begin_sync` returned.
+    changes: int
     done: Done
     refused: Refused
     at: float
+
+    def refuse(self) -> None:
+        self.file.end_sync(self.changes, is_synced=False)
+        self.refused()
 
 
 class KernelSyncs:
@@ -119,13 +127,19 @@ class KernelSyncs:
 
     def begin(self, file: File, done: Done, refused: Refused) -> None:
         is_room = len(self._under_way) + len(self._begun) < AT_ONCE
-        # Opened now: an error that others hear of from here on is told to this opening as well.
-        if not isinstance(file, DiskFile) or not is_room or not self._has_context() or _opened_again(file) < 0:
+        if not isinstance(file, DiskFile) or not is_room or not self._has_context():
+            self._loop.call_soon(refused)
+            return
+        try:
+            # Opened again now: an error that others hear of from here on is told to this opening as well.
+            changes = file.begin_sync()
+        except OSError:
+            # It is closed, too many files are open, there is no /proc, or syncing it has failed before.
             self._loop.call_soon(refused)
             return
         if not self._begun:
             self._loop.call_soon(self._submit)
-        self._begun.append(_Begun(file, done, refused, perf_counter()))
+        self._begun.append(_Begun(file, changes, done, refused, perf_counter()))
 
     def _has_context(self) -> bool:
         if self._context is None and self._is_there:
@@ -158,13 +172,13 @@ class KernelSyncs:
             numbered[self._count] = one
             # One that was closed meanwhile has no number any more, and is refused. Whoever closes it on another thread
             # at this very moment has synced it: a log does not believe us then (`Log.synced`).
-            files.append((self._count, _opened_again(one.file)))
+            files.append((self._count, one.file.opened_again()))
         refusals = self._context.submit(files)
         self._under_way |= {number: one for number, one in numbered.items() if number not in refusals}
         for number, refusal in refusals.items():
             if refusal not in (EAGAIN, EBADF, ENOMEM):
                 self._end(os.strerror(refusal))
-            self._loop.call_soon(numbered[number].refused)
+            self._loop.call_soon(numbered[number].refuse)
 
     def _came(self) -> None:
         assert self._context is not None
@@ -175,8 +189,9 @@ class KernelSyncs:
         assert self._context is not None
         # As they are now: whoever is told may begin another, or end it all.
         ended = [(self._under_way.pop(number), result) for number, result in self._context.ended(at_least)]
-        for (file, done, _, began), result in ended:
+        for (file, changes, done, _, began), result in ended:
             failure = None
+            file.end_sync(changes, is_synced=not result)
             if result:
                 failure = SyncFailed(f"fdatasync of {file.path}: {os.strerror(-result)}", file=file.path)
             try:
@@ -203,14 +218,6 @@ class KernelSyncs:
         # Its loop has ended without a word. With the process, everything does.
         if self._context is not None and not sys.is_finalizing():
             self._context.close()
-
-
-def _opened_again(file: DiskFile) -> int:
-    try:
-        return file.opened_again()
-    except OSError:
-        # Too many files are open, or there is no /proc.
-        return -1
 
 
 class _Context:

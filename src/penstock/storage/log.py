@@ -17,7 +17,7 @@ committed_offset below what they have not; `replicated.py` is about those copies
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock, RLock
@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn, TypeVar
 
 from penstock.clock import Clock, SystemClock
+from penstock.environment import random_id
 from penstock.errors import (
     DeviceFailed,
     DiskFull,
@@ -43,7 +44,7 @@ from penstock.storage import reset as resets
 from penstock.storage import segment as segments
 from penstock.storage.cache import SegmentCache
 from penstock.storage.epochs import EPOCH_MAX, Epoch, Epochs, Lineage, lineage_of
-from penstock.storage.files import Buffer, DiskFiles, File, Files, PathLike, random_id
+from penstock.storage.files import Buffer, DiskFiles, File, Files, PathLike
 from penstock.storage.manifest import Manifest, write_manifest
 from penstock.storage.mark import Mark, MarkFile
 from penstock.storage.recovery import recover
@@ -339,7 +340,7 @@ class Log:
                 self._reserve(self.end_offset + sum(counts))
             return self._append(frames, counts, epoch)
 
-    def append_epoch_start(self, epoch: int) -> int:
+    def append_epoch_start(self, epoch: int, epoch_id: int = 0) -> int:
         """The first frame of an epoch, of one offset and without a message; returns its offset. From here on this log
         leads: what is appended is of that epoch."""
         with self.writing:
@@ -349,7 +350,7 @@ class Log:
             start = hole(1, self._clock.now_us())
             if self._is_full(len(start.data)):
                 self.roll()
-            appended = self._append([start], [1], epoch)
+            appended = self._append([start], [1], epoch, epoch_id)
             self._follows = False
             return appended.base_offsets[0]
 
@@ -358,9 +359,10 @@ class Log:
         with self.writing:
             self._follows = True
 
-    def append_copies(self, copies: Sequence[Copy]) -> None:
+    def append_copies(self, copies: Sequence[Copy], epoch_ids: Mapping[int, int]) -> None:
         """Frames of another log, under the offsets, append times and epochs that they have there, and which go on where
-        this one ends. All or none; for `append_replicated`, which has checked them. From here on this log follows."""
+        this one ends. All or none; for `append_replicated`, which has checked them. From here on this log follows.
+        `epoch_ids`: by epoch, of those that are known."""
         with self.writing:
             self._check_writable()
             self._write_hole()
@@ -377,14 +379,14 @@ class Log:
                 buffers += (stamped, payload(frame))
                 infos.append(info)
             if infos[-1].leader_epoch != self._epochs.last or not self._epochs.is_written:
-                self._begin_epochs([(info.leader_epoch, info.base_offset) for info in infos])
+                self._begin_epochs([(info.leader_epoch, info.base_offset) for info in infos], epoch_ids)
             with self._stops_if_fatal:
                 segments.append(active, buffers, infos, self._room)
             if not self._epochs.is_written:
                 self._epochs.settle()
             self._follows = True
 
-    def _append(self, frames: list[Frame], spans: list[int], leader_epoch: int) -> Appended:
+    def _append(self, frames: list[Frame], spans: list[int], leader_epoch: int, epoch_id: int = 0) -> Appended:
         active = self._segments[-1]
         offset = active.next_offset
         append_time = max(self._clock.now_us(), active.last_append_time)
@@ -395,7 +397,7 @@ class Log:
         buffers: list[Buffer] = []
         infos: list[FrameInfo] = []
         if leader_epoch != self._epochs.last or not self._epochs.is_written:
-            self._begin_epochs([(leader_epoch, offset)])
+            self._begin_epochs([(leader_epoch, offset)], {leader_epoch: epoch_id})
         for frame, span in zip(frames, spans, strict=True):
             buffers += (
                 stamp(frame, offset, append_time, leader_epoch, self._synced_position, active.head_seed),
@@ -461,7 +463,8 @@ class Log:
         active = self._segments[-1]
         if active.size == SEGMENT_HEADER_BYTES:
             return False
-        age = self._clock.now_us() - active.header.created
+        # Begun too long ago, or while the clock was far ahead.
+        age = abs(self._clock.now_us() - active.header.created)
         return active.size + more > self._settings.segment_bytes_max or age >= self._settings.segment_age_us_max
 
     def sync(self) -> None:
@@ -480,10 +483,16 @@ class Log:
                 raise
             self._note_synced()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether what is appended can be written without opening the file first."""
+        opened = self._segments[-1].opened
+        return opened is not None and opened.file.is_open
+
     def merely_writes(self, size: int) -> bool:
         """Whether to append so many bytes, of the last epoch, is a write and nothing else: it may take a sync or more,
         of other files, that the log waits for."""
-        return not self._is_full(size) and self._epochs.is_written and not self._hole_end
+        return self.is_open and not self._is_full(size) and self._epochs.is_written and not self._hole_end
 
     def unsynced(self) -> Unsynced | None:
         """For whoever syncs the file some other way, and says so then: `synced`. None if everything is on disk."""
@@ -532,11 +541,15 @@ class Log:
             pass
 
     def mark(self) -> None:
-        """What `marks_later` put off, unless somebody is just writing, and marks more than that."""
+        """What `marks_later` put off, unless somebody is just writing, and marks more than that.
+
+        A failure stops the log: nobody waits for this, and whoever writes next is told.
+        """
         if self.writing.acquire(blocking=False):
             try:
                 if self._stopped is None:
-                    self._write_mark()
+                    with suppress(Fatal):
+                        self._write_mark()
             finally:
                 self.writing.release()
 
@@ -601,8 +614,7 @@ class Log:
         mark = Mark(-1, 0, 0)
         if kept:
             mark = Mark(kept[-1].base_offset, position if target else kept[-1].size, offset)
-        self._mark.write(mark)
-        self._mark.sync()
+        self._mark.lower(mark)
         for segment in reversed(self._segments[len(kept) :]):
             # The index first, and for good: one without its segment would say that the segment is missing.
             segments.remove_indexes(self._files, segment.base_offset)
@@ -938,10 +950,10 @@ class Log:
                 return head
         return None
 
-    def _begin_epochs(self, stamps: Sequence[tuple[int, int]]) -> None:
+    def _begin_epochs(self, stamps: Sequence[tuple[int, int]], ids: Mapping[int, int]) -> None:
         """Before frames of these epochs and base offsets are written."""
         with self._stops_if_fatal:
-            self._epochs.begin(stamps)
+            self._epochs.begin(stamps, ids)
 
     def _refuse_epoch(self, epoch: int) -> NoReturn:
         raise InvalidInput(f"epoch {epoch!r} does not follow the log's last, {self._epochs.last}")

@@ -52,9 +52,17 @@ class MarkFile:
             files.sync()
 
     def write(self, mark: Mark) -> None:
-        """Called after the bytes it speaks of were synced."""
+        """Called after the bytes it speaks of were synced. If this is lost, the mark lags behind."""
+        self._file.write_hint(0, self._encoded(mark))
+
+    def lower(self, mark: Mark) -> None:
+        """On disk when this returns: from here on nothing vouches for the bytes behind it."""
+        self._file.write_at(0, self._encoded(mark))
+        self.sync()
+
+    def _encoded(self, mark: Mark) -> bytes:
         body = _BODY.pack(self._log_id, *mark)
-        self._file.write_at(0, _HEAD.pack(_MAGIC, crc32c(body)) + body)
+        return _HEAD.pack(_MAGIC, crc32c(body)) + body
 
     def sync(self) -> None:
         self._file.sync()

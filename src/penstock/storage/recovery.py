@@ -277,6 +277,12 @@ def _active(files: Files, header: SegmentHeader, mark: Mark | None, found: Recov
             return segment
         segment.next_offset = header.base_offset
     found.is_clean = False
+    # What a crash left in the operating system's cache must be on disk before it counts; and what a failed sync left
+    # there never will be.
+    file.drop_cache()
+    if file.read_at(0, SEGMENT_HEADER_BYTES) != header.encode():
+        file.write_at(0, header.encode())
+    segment.size = file.size()
     found.notes.append(f"checked {segment.name} frame by frame: it was not closed cleanly, or its indexes are damaged")
     scanned = scan_to_damage(segment, file)
     synced = synced_size(segment, file, mark, coverage, scanned.damage)
@@ -287,7 +293,6 @@ def _active(files: Files, header: SegmentHeader, mark: Mark | None, found: Recov
         if torn:
             found.notes.append(f"cut a torn tail of {torn} bytes off {segment.name}")
         file.truncate(scanned.size)
-    # What a crash left in the operating system's cache must be on disk before anybody is told of it.
     file.sync()
     segment.size, segment.opened = scanned.size, scanned.opened
     segment.next_offset = max(scanned.next_offset, header.end_offset)

@@ -3,8 +3,9 @@
     leader's log ─ copies(log, offset) ─► network ─► append_replicated(log, run) ─► log.sync() ─► durable here
 
 A copy keeps offset, append time, epoch and payload; the log's id and the synced position are the follower's. Merging
-and compaction are every log's own affair, so the two need not have the same frames, nor all the same messages, but
-what both have under an offset is the same:
+is every log's own affair, so the two need not have the same frames. Compaction and retention are the leader's, and a
+follower removes later what its leader has removed: it does not know which messages must stay. So it may have more
+messages, but what both have under an offset is the same:
 
 - A frame that begins before the follower's end (the leader merged some meanwhile) is cut there. What lies below the end
   must be of the epoch that this log has there: the same offset of the same epoch is the same message.
@@ -14,18 +15,27 @@ what both have under an offset is the same:
 - A frame without messages is copied like any other.
 
 All of a run is checked before any of it is written, and written as one.
+
+    leader's segment ─ held_offsets(log, segment) ─► network ─► remove_others(log, first, until, stays) ─► the same here
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
-from penstock.errors import FrameTooLarge, InvalidFrame, InvalidInput, LogDiverged
-from penstock.frame import OFFSET_MAX, SPAN_MAX, Frame, FrameInfo, FrameRun, head_seed, hole, look_whole, tail
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import FrameTooLarge, InvalidFrame, InvalidInput, LogDiverged, StorageError
+from penstock.frame import OFFSET_MAX, SPAN_MAX, SPARSE, Frame, FrameInfo, FrameRun, head_seed, hole, look_whole, tail
 from penstock.limits import MIB
 from penstock.storage.epochs import epoch_at
 from penstock.storage.files import Buffer
 from penstock.storage.log import Copy, Log
+from penstock.storage.merge import merged
+from penstock.storage.retention import Protected, protected_frames
+from penstock.storage.segment import Segment
 
 # A run is in memory as a whole, and must fit into one segment.
 RUN_BYTES_MAX = 256 * MIB
@@ -40,14 +50,22 @@ def copies(log: Log, offset: int, *, until: int | None = None, bytes_max: int = 
     return log.read(offset, bytes_max=bytes_max, until=log.end_offset if until is None else until, holes=True)
 
 
-def append_replicated(log: Log, run: Buffer, *, source_id: bytes, next_offset: int | None = None) -> int:
+def append_replicated(
+    log: Log,
+    run: Buffer,
+    *,
+    source_id: bytes,
+    next_offset: int | None = None,
+    epoch_ids: Mapping[int, int] = MappingProxyType({}),
+) -> int:
     """Appends what the leader's log, of the id `source_id`, has at and behind this log's end; returns the end.
 
-    `next_offset`: the leader has nothing more below it. On disk after `log.sync()`; all or none. Raises InvalidFrame
-    for bytes that are not a run of that log, and LogDiverged if they do not go on where this log ends: by their epoch,
-    then it is to be truncated by lineage; or by their append time. That comes of a leader which has nothing of what
-    lies before and does not know its time any more, with a clock behind. If nothing is left of that here either, this
-    log is to be reset to its start, and forgets the time too; what it still has is not given up for it.
+    `next_offset`: the leader has nothing more below it. `epoch_ids`: by epoch, those that the leader knows. On disk
+    after `log.sync()`; all or none. Raises InvalidFrame for bytes that are not a run of that log, and LogDiverged if
+    they do not go on where this log ends: by their epoch, then it is to be truncated by lineage; or by their append
+    time. That comes of a leader which has nothing of what lies before and does not know its time any more, with a clock
+    behind. If nothing is left of that here either, this log is to be reset to its start, and forgets the time too; what
+    it still has is not given up for it.
     """
     data = memoryview(run).cast("B").toreadonly()
     if len(data) > RUN_BYTES_MAX:
@@ -62,7 +80,7 @@ def append_replicated(log: Log, run: Buffer, *, source_id: bytes, next_offset: i
         if next_offset is not None:
             taken.fill(next_offset, taken.epoch or 0, taken.append_time)
         if taken.copies:
-            log.append_copies(taken.copies)
+            log.append_copies(taken.copies, epoch_ids)
         return log.end_offset
 
 
@@ -139,3 +157,50 @@ class _Taken:
                 offset=first,
                 by="epoch",
             )
+
+
+def held_offsets(log: Log, segment: Segment) -> Iterator[npt.NDArray[np.int64]]:
+    """Of all messages of a sealed segment, ascending. By the headers of its frames, if those tell."""
+    heads = [head.facts() for head in log.heads_of(segment)]
+    if not any(facts.flags & SPARSE for facts in heads):
+        for facts in heads:
+            if facts.messages:
+                yield np.arange(facts.base_offset, facts.base_offset + facts.span)
+        return
+    for frame in log.scan(segment):
+        if frame.count:
+            yield frame.offsets(frame.batch(verify=False))
+
+
+def remove_others(log: Log, first: int, until: int, stays: Protected, *, truncations: int) -> bool:
+    """Removes the messages from `first` to `until` for which `stays` is not true, and nothing else. All of that is
+    committed. `truncations` is the log's when that was found out.
+
+    False if it could not be done: a segment is held back from readers in part, or the log was truncated meanwhile.
+    """
+    if log.segments[-1].base_offset < until:
+        # This log's segments end elsewhere than its leader's.
+        log.roll()
+    found = [s for s in log.segments[:-1] if s.next_offset > first and s.base_offset < until]
+    if any(segment.next_offset > log.committed_offset for segment in found):
+        return False
+
+    def stay(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        return stays(offsets) | (offsets < first) | (offsets >= until)
+
+    # What the leader has as one segment becomes one here, or many small ones would stay many.
+    inside = [segment for segment in found if first <= segment.base_offset and segment.next_offset <= until]
+    across = [[segment] for segment in found if segment not in inside]
+    for group in [inside, *across] if inside else across:
+        try:
+            is_same = all(stay(offsets).all() for segment in group for offsets in held_offsets(log, segment))
+            if is_same and len(group) == 1:
+                continue
+            frames = merged(protected_frames(log, group, stay), group[0].head_seed)
+            if not log.rewrite(group, frames, truncations=truncations):
+                return False
+        except StorageError as error:
+            if not log.lost_to_others(error, group):
+                raise
+            return False
+    return True

@@ -7,7 +7,7 @@
        8   16   log id
       24    8   start offset    where the log is to begin
       32    4   epoch           of what lay below it, and
-      36    4   zero
+      36    4   its id
       40    8   first offset    of that epoch; −1: nothing is known of it
 
 Once this file is on disk the old log is gone, and a crash at any later point ends here: whoever opens the log carries
@@ -35,7 +35,7 @@ from penstock.storage.segment import log_name, remove_indexes
 NAME = "reset"
 _MAGIC = b"PNR\x01"
 _HEAD = struct.Struct("<4sI")
-_BODY = struct.Struct("<16sqI4xq")
+_BODY = struct.Struct("<16sqIIq")
 _SIZE = _HEAD.size + _BODY.size
 
 
@@ -46,7 +46,8 @@ class Reset(NamedTuple):
 
 
 def write_reset(files: Files, reset: Reset) -> None:
-    body = _BODY.pack(reset.log_id, reset.start_offset, *(reset.epoch or (0, -1)))
+    epoch = reset.epoch or Epoch(0, -1)
+    body = _BODY.pack(reset.log_id, reset.start_offset, epoch.epoch, epoch.id, epoch.first_offset)
     replace_file(files, NAME, [_HEAD.pack(_MAGIC, crc32c(body)) + body])
 
 
@@ -61,8 +62,8 @@ def read_reset(files: Files) -> Reset | None:
         raise UnknownFormat(f"reset version {data[3]}; this build reads version {_MAGIC[3]}", file=NAME)
     if len(data) != _SIZE or data[:4] != _MAGIC or crc32c(data[8:]) != _HEAD.unpack_from(data)[1]:
         raise LogCorrupt("the file of a reset that was under way is damaged", file=NAME, position=0)
-    log_id, start_offset, epoch, first_offset = _BODY.unpack_from(data, _HEAD.size)
-    return Reset(log_id, start_offset, None if first_offset < 0 else Epoch(epoch, first_offset))
+    log_id, start_offset, epoch, id, first_offset = _BODY.unpack_from(data, _HEAD.size)
+    return Reset(log_id, start_offset, None if first_offset < 0 else Epoch(epoch, first_offset, id))
 
 
 def carry_out(files: Files, reset: Reset) -> Manifest:
@@ -73,8 +74,7 @@ def carry_out(files: Files, reset: Reset) -> Manifest:
     if manifest is None or manifest.log_id != reset.log_id:
         raise LogCorrupt("a reset is under way here, of another log", file=NAME, position=8)
     mark = MarkFile(files, reset.log_id)
-    mark.write(Mark(-1, 0, 0))
-    mark.sync()
+    mark.lower(Mark(-1, 0, 0))
     mark.close()
     for base in segment_bases(files):
         remove_indexes(files, base)

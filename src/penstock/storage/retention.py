@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,10 @@ from penstock.storage.log import Log
 from penstock.storage.segment import Segment
 
 Protected = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+
+
+# What was appended ahead of the clock stays so much longer than its age: the clock may have been behind, and not ahead.
+_STEP_US = 4 * 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,10 @@ def expired(segments: Sequence[Segment], retention: Retention, *, now_us: int, k
     # One that was just begun holds nothing that could be kept instead of another.
     size = sum(segment.size for segment in segments if not segment.is_empty)
     count = 0
-    for segment in segments[:-1]:
-        too_old = _is_too_old(segment, retention, now_us)
+    # When each was sealed, at the latest: the clock may have been ahead for longer than one segment.
+    sealed = list(accumulate((segment.header.created for segment in reversed(segments[1:])), min))[::-1]
+    for segment, sealed_us in zip(segments[:-1], sealed, strict=True):
+        too_old = _is_too_old(segment, retention, now_us, sealed_us)
         too_much = retention.bytes_max is not None and size - segment.size >= retention.bytes_max
         if segment.next_offset > keep_from or not (too_old or too_much):
             break
@@ -51,11 +58,19 @@ def _is_too_large(active: Segment, retention: Retention) -> bool:
 
 
 def _is_too_long(active: Segment, retention: Retention, now_us: int) -> bool:
-    return retention.age_us_max is not None and now_us - active.header.created > retention.age_us_max // 4
+    return retention.age_us_max is not None and abs(now_us - active.header.created) > retention.age_us_max // 4
 
 
-def _is_too_old(segment: Segment, retention: Retention, now_us: int) -> bool:
-    return retention.age_us_max is not None and segment.last_append_time < now_us - retention.age_us_max
+def _is_too_old(segment: Segment, retention: Retention, now_us: int, sealed_us: int | None = None) -> bool:
+    """Append times never go back. If one is ahead of the clock, so is every later one: what was appended while the
+    clock was wrong must not keep all that follows. Then what counts is when the segment was sealed."""
+    if retention.age_us_max is None:
+        return False
+    newest_us = segment.last_append_time
+    if sealed_us is not None and newest_us > now_us:
+        # If the clock was set back by less than this, and forward again, the append times were right.
+        newest_us = min(newest_us, sealed_us + _STEP_US)
+    return newest_us < now_us - retention.age_us_max
 
 
 def apply_retention(
@@ -65,8 +80,11 @@ def apply_retention(
     now_us: int,
     keep_from: int | None = None,
     protected: Protected | None = None,
+    delete_prefix: Callable[[int], None] | None = None,
 ) -> int:
     """Deletes what is expired and returns the new start offset.
+
+    `delete_prefix` is called instead of the log's own, for a log that must not begin later than its copies.
 
     `keep_from` is the oldest offset still needed, with everything behind it (an archive not yet written). `protected`
     tells single messages that must stay (delayed ones that are not due): segments that hold such are rewritten without
@@ -86,7 +104,7 @@ def apply_retention(
     count = expired(segments, retention, now_us=now_us, keep_from=keep)
     bare = count if protected is None else _first_with(log, segments[:count], protected)
     if bare:
-        log.delete_prefix(max(segments[bare].base_offset, log.start_offset))
+        (delete_prefix or log.delete_prefix)(max(segments[bare].base_offset, log.start_offset))
     if bare < count and protected is not None:
         _thin(log, segments[bare:count], protected)
     return log.start_offset
@@ -107,14 +125,15 @@ def _thin(log: Log, segments: Sequence[Segment], protected: Protected) -> None:
         stored = sum(head.count for segment in segments for head in log.heads_of(segment))
         kept = sum(int(protected(np.arange(s.base_offset, s.next_offset)).sum()) for s in segments)
         if 2 * kept < stored:
-            frames = _protected_frames(log, segments, protected)
+            frames = protected_frames(log, segments, protected)
             log.rewrite(segments, frames, truncations=truncations, is_loss=True)
     except StorageError as error:
         if not log.lost_to_others(error, segments):
             raise
 
 
-def _protected_frames(log: Log, segments: Sequence[Segment], protected: Protected) -> Iterator[Frame]:
+def protected_frames(log: Log, segments: Sequence[Segment], protected: Protected) -> Iterator[Frame]:
+    """What stays of these segments. Frames without messages do: epochs begin with them."""
     for segment in segments:
         for frame in log.scan(segment):
             batch = frame.batch(verify=False)

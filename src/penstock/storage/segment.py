@@ -36,6 +36,7 @@ from penstock.errors import (
     InvalidFrame,
     LogCorrupt,
     StorageError,
+    TooManyOpenFiles,
     UnknownFormat,
     UnknownMagic,
     UnsupportedVersion,
@@ -181,6 +182,9 @@ def append(segment: Segment, buffers: Sequence[Buffer], infos: Sequence[FrameInf
     offsets, times = segment.opened.offsets, segment.opened.times
     try:
         _write(segment, segment.opened.file, buffers, sum([info.size for info in infos]), room)
+    except TooManyOpenFiles:
+        # Nothing was written.
+        raise
     except StorageError:
         try:
             _cut(segment, segment.opened.file)

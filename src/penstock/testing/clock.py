@@ -10,12 +10,22 @@ from penstock.durations import duration_us
 class ManualClock:
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self._now_us = now_us
+        # Nothing like the wall clock: a time of one that is taken for one of the other is far off.
+        self._monotonic_us = 1_000_000
 
     def now_us(self) -> int:
         return self._now_us
 
+    def monotonic_us(self) -> int:
+        return self._monotonic_us
+
     def advance_us(self, by: int) -> None:
-        """Forwards, or backwards as a real clock may be set."""
+        """Time passes. By less than nothing: as `step_us`, since time does not go back."""
+        self._now_us += by
+        self._monotonic_us += max(by, 0)
+
+    def step_us(self, by: int) -> None:
+        """The wall clock is set, forwards or backwards, and no time passes."""
         self._now_us += by
 
     def advance(self, by: str | timedelta) -> None:

@@ -113,7 +113,8 @@ class FakeEtcd:
             if put.session is not None and put.session.lease not in self._leases:
                 raise SessionLost("the session that a key was to be bound to has run out; nothing was changed")
         revision = self.revision + 1
-        changes = [Change(put.key, Item(put.key, put.value, revision), revision) for put in puts]
+        items = [Item(put.key, put.value, revision, self._created(put.key, revision)) for put in puts]
+        changes = [Change(item.key, item, revision) for item in items]
         changes += [Change(key, None, revision) for key in deletes if key in self._items]
         for put in puts:
             self._unbind(put.key)
@@ -122,6 +123,9 @@ class FakeEtcd:
                 self._lease_of[put.key] = put.session.lease
         self._happen(changes)
         return Won(self.revision)
+
+    def _created(self, key: str, revision: int) -> int:
+        return self._items[key].created if key in self._items else revision
 
     def since(self, revision: int, prefix: str) -> list[Changes]:
         if revision < self._compacted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SyncFailed
 from penstock.storage.files import Buffer, File, Files, Mode, Space
 from penstock.testing.memory_files import MemoryFile
 
@@ -53,6 +53,9 @@ class FaultyFiles:
     def directories(self) -> list[str]:
         return self._inner.directories()
 
+    def has_directory(self, name: str) -> bool:
+        return self._inner.has_directory(name)
+
     def remove_directory(self, name: str) -> None:
         self._step("remove directory", name)
         self._inner.remove_directory(name)
@@ -89,7 +92,13 @@ class FaultyFile:
     def _step(self, kind: str) -> None:
         fault = self._before(Operation(kind, self._name))
         if fault is not None:
+            if isinstance(fault.error, SyncFailed) and isinstance(self._inner, MemoryFile):
+                self._inner.lose_pending()
             raise fault.error
+
+    @property
+    def is_open(self) -> bool:
+        return self._inner.is_open
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         fault = self._before(Operation("write", self._name))
@@ -107,6 +116,9 @@ class FaultyFile:
             raise fault.error
         self._inner.write_at(position, data)
 
+    def write_hint(self, position: int, data: Buffer) -> None:
+        self.write_at(position, data)
+
     def read_at(self, position: int, length: int) -> bytes:
         self._step("read")
         return self._inner.read_at(position, length)
@@ -121,6 +133,10 @@ class FaultyFile:
     def sync(self) -> None:
         self._step("sync")
         self._inner.sync()
+
+    def drop_cache(self) -> None:
+        self._step("sync")
+        self._inner.drop_cache()
 
     def begin_sync(self) -> Callable[[], None]:
         """For `MemorySyncs`, of a disk in memory. It fails when it ends."""

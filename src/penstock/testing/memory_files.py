@@ -57,10 +57,12 @@ class Inode:
 
     def __init__(self, durable: bytes = b"") -> None:
         self.current = bytearray(durable)
-        self.durable = durable
+        self.durable = bytearray(durable)
         self.pending: list[Write | Truncate] = []
         # How many changes there were before those.
         self._settled = 0
+        # Whether some of `current` will never be durable.
+        self.has_lost = False
 
     def apply(self, change: Write | Truncate) -> None:
         _apply(self.current, change)
@@ -71,15 +73,30 @@ class Inode:
 
     def begin_sync(self) -> Callable[[], None]:
         """What is written by now is durable when the answer is called; of what comes until then nobody knows."""
-        contents, until = bytes(self.current), self._settled + len(self.pending)
+        until = self._settled + len(self.pending)
 
         def end() -> None:
-            if until > self._settled:
-                self.durable = contents
-                self.pending = self.pending[until - self._settled :]
+            count = until - self._settled
+            if count > 0:
+                for change in self.pending[:count]:
+                    _apply(self.durable, change)
+                del self.pending[:count]
                 self._settled = until
 
         return end
+
+    def lose_pending(self) -> None:
+        """As a failed sync does: the pages are marked clean, so no later sync writes them. Readers see them until the
+        power fails."""
+        self._settled += len(self.pending)
+        self.pending.clear()
+        self.has_lost = True
+
+    def drop_cache(self) -> None:
+        self.sync()
+        if self.has_lost:
+            self.current[:] = self.durable
+            self.has_lost = False
 
 
 class MemoryDisk:
@@ -105,14 +122,15 @@ class MemoryDisk:
 
     def copy(self) -> MemoryDisk:
         """The same state, to go on from separately."""
-        copies: dict[int, Inode] = {}
+        copies: dict[Inode, Inode] = {}
 
         def copied(inode: Inode) -> Inode:
-            if id(inode) not in copies:
+            if inode not in copies:
                 copy = Inode()
-                copy.current, copy.durable, copy.pending = bytearray(inode.current), inode.durable, list(inode.pending)
-                copies[id(inode)] = copy
-            return copies[id(inode)]
+                copy.current, copy.durable = bytearray(inode.current), bytearray(inode.durable)
+                copy.pending, copy.has_lost = list(inode.pending), inode.has_lost
+                copies[inode] = copy
+            return copies[inode]
 
         disk = MemoryDisk()
         disk.names = {name: copied(inode) for name, inode in self.names.items()}
@@ -168,6 +186,9 @@ class MemoryFiles:
     def directories(self) -> list[str]:
         return sorted(self.disk.directories)
 
+    def has_directory(self, name: str) -> bool:
+        return name in self.disk.directories
+
     def remove_directory(self, name: str) -> None:
         if name not in self.disk.directories:
             raise StorageError(f"{name}: No such file or directory", file=name, errno="ENOENT")
@@ -207,6 +228,10 @@ class MemoryFile:
         self._can_write = can_write
         self._is_closed = False
 
+    @property
+    def is_open(self) -> bool:
+        return not self._is_closed
+
     def write(self, buffers: Sequence[Buffer]) -> None:
         self._check(writing=True)
         self._inode.apply(Write(len(self._inode.current), b"".join(buffers)))
@@ -214,6 +239,9 @@ class MemoryFile:
     def write_at(self, position: int, data: Buffer) -> None:
         self._check(writing=True)
         self._inode.apply(Write(position, bytes(data)))
+
+    def write_hint(self, position: int, data: Buffer) -> None:
+        self.write_at(position, data)
 
     def read_at(self, position: int, length: int) -> bytes:
         self._check()
@@ -233,10 +261,18 @@ class MemoryFile:
         self._check()
         self._inode.sync()
 
+    def drop_cache(self) -> None:
+        self._check()
+        self._inode.drop_cache()
+
     def begin_sync(self) -> Callable[[], None]:
         """For `MemorySyncs`."""
         self._check()
         return self._inode.begin_sync()
+
+    def lose_pending(self) -> None:
+        """For a sync that fails."""
+        self._inode.lose_pending()
 
     def close(self) -> None:
         self._is_closed = True

@@ -10,6 +10,7 @@ from penstock.broker.broker import Broker
 from penstock.client import blocking
 from penstock.client.client import Client
 from penstock.client.portal import Portal
+from penstock.clock import Instant
 from penstock.local.transport import LocalTransport
 from penstock.testing.clock import ManualClock
 from penstock.testing.memory_files import MemoryDisk, MemoryFiles
@@ -40,6 +41,9 @@ class VirtualClock(ManualClock):
         self.followers: list[_Follower] = []
 
     def advance_us(self, by: int) -> None:
+        if by < 0:
+            self.step_us(by)
+            return
         target_us = self._now_us + by
         for _ in range(STEPS_MAX):
             dues = [due for follower in self.followers if (due := follower.next_due()) is not None]
@@ -49,8 +53,15 @@ class VirtualClock(ManualClock):
             self._move(due_us)
         self._move(target_us)
 
+    def step_us(self, by: int) -> None:
+        super().step_us(by)
+        self._tick()
+
     def _move(self, to_us: int) -> None:
-        self._now_us = to_us
+        super().advance_us(to_us - self._now_us)
+        self._tick()
+
+    def _tick(self) -> None:
         for follower in self.followers:
             follower.tick()
 
@@ -68,7 +79,7 @@ class VirtualQueue(blocking.Client):
         except BaseException:
             portal.stop()
             raise
-        self._maintained_us = self.clock.now_us()
+        self._maintained_us = self.clock.monotonic_us()
         self.clock.followers.append(self)
 
     async def _open(self) -> Client:
@@ -91,12 +102,12 @@ class VirtualQueue(blocking.Client):
 
     def tick(self) -> None:
         self._portal.run(_tick(self._transport.broker))
-        if self.clock.now_us() - self._maintained_us >= MAINTENANCE_US:
-            self._maintained_us = self.clock.now_us()
+        if self.clock.monotonic_us() - self._maintained_us >= MAINTENANCE_US:
+            self._maintained_us = self.clock.monotonic_us()
             self._portal.run(self._transport.broker.maintain())
 
     def next_due(self) -> int | None:
-        return self._portal.run(_next_due(self._transport.broker, self.clock.now_us()))
+        return self._portal.run(_next_due(self._transport.broker, Instant.of(self.clock)))
 
 
 async def _tick(broker: Broker) -> None:
@@ -108,19 +119,26 @@ async def _tick(broker: Broker) -> None:
     await broker.settle()
 
 
-async def _next_due(broker: Broker, now_us: int) -> int | None:
-    return min((due for due in _dues(broker) if due > now_us), default=None)
+async def _next_due(broker: Broker, now: Instant) -> int | None:
+    lasting = (now.to_wall(due_us) for due_us in _lasting(broker))
+    return min((due for due in (*_dues(broker), *lasting) if due > now.wall_us), default=None)
 
 
 def _dues(broker: Broker) -> Iterator[int]:
-    """One source at a time: what is overdue in one of them must not hide what is to come in another."""
+    """By the wall clock. One source at a time: what is overdue in one must not hide what is to come in another."""
     for schedule in broker.schedules.list():
         yield schedule.due_us
+    for record in broker.topics:
+        for partition in broker.topic(record.name).partitions:
+            yield from _known(partition.groups.delays.next_due())
+
+
+def _lasting(broker: Broker) -> Iterator[int]:
+    """The same by the monotonic clock."""
     for group in broker.groups:
         yield from _known(broker.consumers.next_due(group.name))
     for record in broker.topics:
         for partition in broker.topic(record.name).partitions:
-            yield from _known(partition.groups.delays.next_due())
             for name in partition.groups.groups:
                 state = partition.groups.state(name)
                 yield from (due for due, _ in state.waits())

@@ -11,7 +11,7 @@ MOMENT_S = 0.01
 class ManualTimers:
     """`Timers` for a broker with a ManualClock."""
 
-    async def wait(self, ring: asyncio.Future[None], until_us: int) -> bool:
+    async def wait(self, ring: asyncio.Future[None], until_us: int, due_us: int = 0) -> bool:
         """Gives others a moment. False if nothing has happened in it: then nothing will before the clock is moved."""
         done, _ = await asyncio.wait([ring], timeout=MOMENT_S)
         return bool(done)

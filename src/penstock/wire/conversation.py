@@ -17,14 +17,19 @@ from collections.abc import Iterator
 from enum import Enum
 
 from penstock.client.transport import ACK_LEASES_MAX
-from penstock.errors import PenstockError, ProtocolError, VersionMismatch
-from penstock.limits import DEFAULT_LIMITS, MIB, TOLD, Limits
+from penstock.errors import PacketTooLarge, PenstockError, ProtocolError, VersionMismatch
+from penstock.limits import DEFAULT_LIMITS, KIB, MIB, STORED_LIMITS, TOLD, Limits
 from penstock.wire.failures import Failed, error_of, failed
 from penstock.wire.packets import Decoder, Kind, Packet, packed
 from penstock.wire.words import ACK_LEASES, VERSION, Goodbye, Hello, Ping, Welcome, decoded, encoded
 
 # Next to the frames of a packet.
 _HEADER_BYTES_MAX = 16 * MIB
+# Of a client's request: the longest ones have many ids, or a message.
+_REQUEST_BYTES_MAX = 3 * MIB
+# Of everything else that a client says: the longest have many leases; those of others, a thousand names of topics.
+ACKS_BYTES_MAX = 1 * MIB
+WORD_BYTES_MAX = 256 * KIB
 
 
 class State(Enum):
@@ -58,7 +63,7 @@ class _End(ABC):
         for packet in self._decoder.feed(data):
             if self.state is State.CLOSED:
                 return
-            self._check(packet.kind)
+            self._check(packet)
             if packet.kind is Kind.GOODBYE:
                 self.state = State.CLOSED
             yield packet
@@ -66,11 +71,12 @@ class _End(ABC):
     def receive_one(self, data: bytes) -> Packet | None:
         """What has come, if it is one packet, all of it, and a usual one; otherwise None, and it is for `receive`."""
         packet = self._decoder.whole(data)
-        is_usual = packet is not None and self._first <= packet.kind <= self._last and self.state is State.OPEN
-        return packet if is_usual else None
+        if packet is None or not self._first <= packet.kind <= self._last or self.state is not State.OPEN:
+            return None
+        return packet if len(packet.header) <= WORD_BYTES_MAX else None
 
     @abstractmethod
-    def _check(self, kind: Kind) -> None:
+    def _check(self, packet: Packet) -> None:
         """ProtocolError if the other side does not say that, or not now."""
 
     def ping(self, now_us: int) -> bytes:
@@ -94,7 +100,8 @@ class ClientEnd(_End):
     def hello(self, client: str, key: str | None) -> bytes:
         return packed(Kind.HELLO, 0, encoded(Hello((VERSION,), client, key)))
 
-    def _check(self, kind: Kind) -> None:
+    def _check(self, packet: Packet) -> None:
+        kind = packet.kind
         if kind < Kind.WELCOME or (self.state is State.NEW) != (kind in (Kind.WELCOME, Kind.GOODBYE)):
             if self.state is State.OPEN and kind is Kind.GOODBYE:
                 return
@@ -105,7 +112,8 @@ class ClientEnd(_End):
         if welcome.version != VERSION:
             raise VersionMismatch(f"the broker speaks version {welcome.version}; this is version {VERSION}")
         self.state = State.OPEN
-        self._decoder.bytes_max = packet_bytes_max(welcome.known_limits())
+        # A broker sends what it has stored, under whatever limits that was.
+        self._decoder.bytes_max = self._decoder.header_bytes_max = packet_bytes_max(STORED_LIMITS)
         return welcome
 
     def request(self, kind: Kind, word: object, payload_length: int = 0) -> tuple[int, bytes]:
@@ -126,10 +134,16 @@ class BrokerEnd(_End):
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits.hello_bytes_max)
         self._limits = limits
+        self._is_node = False
 
-    def _check(self, kind: Kind) -> None:
+    def _check(self, packet: Packet) -> None:
+        kind, size = packet.kind, len(packet.header)
         if Kind.WELCOME <= kind < Kind.PING or (self.state is State.NEW) != (kind is Kind.HELLO):
             raise ProtocolError(f"a client does not say {kind.name} when a connection is {self.state.value}")
+        if size > WORD_BYTES_MAX and not self._is_node and kind is not Kind.CALL:
+            limit = ACKS_BYTES_MAX if kind is Kind.ACKS else WORD_BYTES_MAX
+            if size > limit:
+                raise PacketTooLarge(f"{kind.name} with a header of {size} bytes; the limit is {limit}", limit=limit)
 
     def greeted(self, packet: Packet) -> Hello:
         hello = decoded(packet.header, Hello)
@@ -137,12 +151,27 @@ class BrokerEnd(_End):
             raise VersionMismatch(f"the client speaks versions {list(hello.versions)}; this is version {VERSION}")
         return hello
 
-    def welcome(self, broker: str, now_us: int, silence_us: int, cluster: str = "") -> bytes:
-        """Only now are larger packets taken."""
+    def welcome(
+        self,
+        broker: str,
+        now_us: int,
+        silence_us: int,
+        cluster: str = "",
+        *,
+        principal: str = "",
+        accepted: Limits | None = None,
+    ) -> bytes:
+        """Only now are larger packets taken: within `accepted`, which are the limits that the client is told unless it
+        is given others."""
         self.state = State.OPEN
-        self._decoder.bytes_max = packet_bytes_max(self._limits)
+        self._decoder.bytes_max = packet_bytes_max(accepted or self._limits)
+        self._is_node = is_node = accepted is STORED_LIMITS
+        self._decoder.header_bytes_max = (
+            _HEADER_BYTES_MAX if is_node else _REQUEST_BYTES_MAX + self._limits.message_bytes_max
+        )
         limits = {name: getattr(self._limits, name) for name in TOLD} | {ACK_LEASES: ACK_LEASES_MAX}
-        return packed(Kind.WELCOME, 0, encoded(Welcome(VERSION, broker, now_us, silence_us, limits, cluster)))
+        welcome = Welcome(VERSION, broker, now_us, silence_us, limits, cluster, principal)
+        return packed(Kind.WELCOME, 0, encoded(welcome))
 
     def reply(self, correlation: int, word: object, payload_length: int = 0) -> bytes:
         return packed(Kind.REPLY, correlation, encoded(word), payload_length)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import BrokerError, PenstockError
+from penstock.errors import BrokerError, ConnectionLost, Fatal, LogClosed, PenstockError
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True):
@@ -27,7 +27,14 @@ def failed(error: PenstockError) -> Failed:
 
 
 def error_of(failure: Failed) -> PenstockError:
+    """The error as it is for this side.
+
+    The broker behind the connection can't go on, or is being closed: for whoever asked it, that is a broker that is
+    lost. Its disk is not this process's, which goes on; whether the request was carried out is not known.
+    """
     kind = _BY_CODE.get(failure.code)
+    if kind is not None and issubclass(kind, Fatal | LogClosed):
+        return ConnectionLost(f"the broker is stopping: {failure.message}", code=failure.code)
     if kind is None:
         return BrokerError(failure.message, **{**failure.details, "code": failure.code})
     return kind(failure.message, **{str(name): value for name, value in failure.details.items() if name != "message"})

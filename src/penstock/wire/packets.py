@@ -25,6 +25,15 @@ PREFIX_BYTES = _PREFIX.size
 CORRELATION_MAX = (1 << 32) - 1
 
 
+# A payload is a view of what came with it, which stays in memory as long as the payload does. One that is a smaller
+# part of it is copied.
+_SHARED_MIN = 8
+
+# What an HTTP client or server, or one of gRPC, begins with.
+_HTTP_REPLY, _HTTP_REQUESTS = b"HTTP", (b"GET ", b"POST", b"PUT ", b"HEAD", b"PATC", b"DELE", b"OPTI", b"PRI ")
+_HTTP2_SETTINGS = 4
+
+
 class Kind(IntEnum):
     """1 to 31 are said by the client, 32 to 63 by the broker, 64 and more by either. A number is never used again."""
 
@@ -73,8 +82,9 @@ class Decoder:
     """Takes bytes as they come. After an error it is of no use any more: nobody knows where the next packet starts."""
 
     def __init__(self, bytes_max: int) -> None:
-        """`bytes_max` bounds header and payload of one packet together, and with it what is held here."""
-        self.bytes_max = bytes_max
+        """`bytes_max` bounds header and payload of one packet together, and with it what is held here.
+        `header_bytes_max` bounds headers alone: decoded, they may be many times as large."""
+        self.bytes_max = self.header_bytes_max = bytes_max
         self._chunks = bytearray()
 
     @property
@@ -89,6 +99,8 @@ class Decoder:
         magic, kind, flags, correlation, header, payload = _PREFIX.unpack_from(data)
         size, known = header + payload, _KINDS.get(kind)
         if magic != MAGIC or known is None or flags or not size == len(data) - PREFIX_BYTES <= self.bytes_max:
+            return None
+        if header > self.header_bytes_max:
             return None
         middle = PREFIX_BYTES + header
         return Packet(known, correlation, data[PREFIX_BYTES:middle], memoryview(data)[middle:])
@@ -110,7 +122,10 @@ class Decoder:
             if end > len(source):
                 break
             middle = at + PREFIX_BYTES + header
-            packet = Packet(kind, correlation, bytes(source[at + PREFIX_BYTES : middle]), source[middle:end])
+            payload = source[middle:end]
+            if _SHARED_MIN * len(payload) < len(source):
+                payload = memoryview(bytes(payload))
+            packet = Packet(kind, correlation, bytes(source[at + PREFIX_BYTES : middle]), payload)
             at = end
             yield packet
         if at < len(source) or chunks:
@@ -126,11 +141,23 @@ class Decoder:
     def _look(self, data: memoryview, at: int) -> tuple[Kind, int, int, int]:
         magic, kind, flags, correlation, header, payload = _PREFIX.unpack_from(data, at)
         if magic != MAGIC:
-            raise ProtocolError(f"not the native protocol of Penstock: {bytes(data[at : at + 4])!r}")
+            raise _not_ours(bytes(data[at : at + 4]))
         known = _KINDS.get(kind)
         if known is None or flags:
             raise ProtocolError(f"a packet of an unknown kind: {kind}, flags {flags}", kind=kind)
         size = header + payload
         if size > self.bytes_max:
             raise PacketTooLarge(f"a packet of {size} bytes; the limit is {self.bytes_max}", limit=self.bytes_max)
+        if header > self.header_bytes_max:
+            limit = self.header_bytes_max
+            raise PacketTooLarge(f"a header of {header} bytes; the limit is {limit}", limit=limit)
         return known, correlation, header, size
+
+
+def _not_ours(start: bytes) -> ProtocolError:
+    hint = ""
+    if start == _HTTP_REPLY or (start[:2] == b"\0\0" and start[3] == _HTTP2_SETTINGS):
+        hint = ". This is the port of the HTTP or gRPC listener. Connect to the native one, penstock://host:7420"
+    elif start in _HTTP_REQUESTS:
+        hint = ". This is the port of the native listener. Send HTTP requests to that of the HTTP listener"
+    return ProtocolError(f"not the native protocol of Penstock: {start!r}{hint}")

@@ -33,6 +33,8 @@ def to_runs(offsets: BitMap64) -> list[int]:
 
 def from_runs(runs: list[int], most: int = OFFSETS_MAX) -> BitMap64:
     """ProtocolError if they are none, or of more than `most`."""
+    if len(runs) > 2 * most:
+        raise ProtocolError(f"{len(runs) // 2} runs of offsets at once; the limit is {most}", limit=most)
     firsts, counts = runs[::2], runs[1::2]
     if len(runs) % 2 or (runs and min(runs) < 0):
         raise ProtocolError("runs of offsets are pairs of a first one and a count")

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from penstock.acks import ALL
 from penstock.client import cluster_requests, placement, requests
 from penstock.client.answers import Answer
-from penstock.client.requests import Request
+from penstock.client.requests import Request, SettingValue
 from penstock.decoding import msgpack_decoder
 from penstock.errors import InvalidInput, ProtocolError
 from penstock.limits import TOLD, Limits
@@ -48,7 +48,8 @@ class Hello(Word, frozen=True):
 
 class Welcome(Word, frozen=True):
     """`version` is the one to be spoken. Who says nothing for `silence_us` is taken for dead. `cluster` is the id of
-    the one that the broker is a node of; empty if it is on its own."""
+    the one that the broker is a node of; empty if it is on its own. `principal` is the client's, if the broker binds
+    producer ids to it."""
 
     version: int
     broker: str
@@ -56,6 +57,7 @@ class Welcome(Word, frozen=True):
     silence_us: int
     limits: dict[str, int]
     cluster: str = ""
+    principal: str = ""
 
     def known_limits(self) -> Limits:
         return Limits(**{name: value for name, value in self.limits.items() if name in TOLD})
@@ -92,15 +94,22 @@ class Stored(Word, frozen=True):
     partitions: int
 
 
+class OfGroup(Word, frozen=True):
+    """The beginning of all requests of consumers."""
+
+    group: str
+
+
 class Join(Word, frozen=True):
     """The connection stands for the consumer: it is a member as long as that is there. Without `stands`, for a session,
-    unless it is heard of again."""
+    unless it is heard of again. `owner` is for nodes of a cluster: of the group, if it is new."""
 
     group: str
     consumer: str
     topics: tuple[str, ...]
-    settings: dict[str, Any]
+    settings: dict[str, SettingValue]
     stands: bool = True
+    owner: str = ""
 
 
 class Leave(Word, frozen=True):
@@ -124,7 +133,9 @@ class Poll(Word, frozen=True):
 class Given(Word, frozen=True):
     """Messages leased from one partition: of the next `bytes` of the payload those with these offsets.
 
-    `attempts` are pairs of an offset and how often it was delivered, of those that were delivered before.
+    `attempts` are pairs of an offset and how often it was delivered, of those that were delivered before. The lease
+    ends `lasts_us` after the broker got the request that this answers, whatever either clock is set to; None from an
+    older broker, which tells only the date by its own clock, `deadline_us`.
     """
 
     topic: str
@@ -137,6 +148,7 @@ class Given(Word, frozen=True):
     ordering: str
     on_poison: str
     lanes: str
+    lasts_us: int | None = None
 
 
 class Delivered(Word, frozen=True):
@@ -233,11 +245,15 @@ _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def encoded(word: object) -> bytes:
-    """InvalidInput if there is text in it that is none to anybody but Python."""
+    """InvalidInput if it has text that is not Unicode, a number that is too large, or an object that is no data."""
     try:
         return _encoder.encode(word)
     except UnicodeEncodeError as error:
         raise InvalidInput(f"text with half of a character in it can't be sent: {error.object[:50]!r}") from error
+    except OverflowError as error:
+        raise InvalidInput("a whole number must be from -2^63 to 2^64 - 1") from error
+    except (TypeError, RecursionError) as error:
+        raise InvalidInput(str(error)) from error
 
 
 def decoded(header: bytes, kind: type[T]) -> T:
@@ -293,6 +309,20 @@ _NAMES = {
     "object": "a mapping",
     "null": "nothing",
 }
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What a request is, and what it is about. Its other fields are skipped without being decoded."""
+
+    type: str = ""
+    name: str = ""
+    topic: str = ""
+    group: str = ""
+    id: str = ""
+
+
+def head_of(header: bytes) -> Head:
+    return decoded(header, Head)
 
 
 def request_of(header: bytes) -> Request[Any]:

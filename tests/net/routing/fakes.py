@@ -37,7 +37,7 @@ from penstock.limits import Limits
 from penstock.local.transport import LocalTransport
 from penstock.message import Message
 from penstock.net.routing.pace import Pace
-from penstock.net.routing.table import partition_of
+from penstock.net.routing.table import partition_of, partitions_of
 from penstock.net.routing.transport import RoutedTransport
 from penstock.storage.commit import Committed
 from penstock.testing import MemoryFiles
@@ -220,7 +220,7 @@ class FakeNode(LocalTransport):
         return self._site.storing(topic, partition, frame, acks, is_alone=is_alone)
 
     async def join_for_a_session(
-        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any]
+        self, group: str, consumer: str, topics: Sequence[str], settings: Mapping[str, Any], owner: str = ""
     ) -> None:
         await self.join(group, consumer, topics, settings)
 
@@ -232,6 +232,9 @@ class FakeNode(LocalTransport):
 
     def now_us(self) -> int:
         return self._site.now_us() + self.ahead_us
+
+    def monotonic_us(self) -> int:
+        return self._site.monotonic_us()
 
     async def publish(self, topic: str, message: Message, partition: int | None, acks: str = "all") -> Stored:
         raise AssertionError("a router sends frames")
@@ -313,8 +316,7 @@ class FakeNode(LocalTransport):
                         )
                         if leased:
                             polled = [Polled(topic, some, groups.state(group)) for groups, some in leased]
-                            given = [self._site._delivery(group, some) for some in polled]
-                            return [one._replace(deadline_us=one.deadline_us + self.ahead_us) for one in given]
+                            return [self._site._delivery(group, some) for some in polled]
                 left_s = deadline - loop.time()
                 if left_s <= 0:
                     return []
@@ -380,7 +382,7 @@ class FakeNode(LocalTransport):
     def _check_all(self, request: Request[Any]) -> None:
         """As a node does, whose topics have no other partitions than those it leads."""
         one = partition_of(request)
-        asked = getattr(request, "partitions", None)
+        asked = partitions_of(request)
         if one is not None:
             self._check(*one)
         elif isinstance(asked, dict):
@@ -407,6 +409,8 @@ class FakeNode(LocalTransport):
                     for topic, some in reply.partitions.items()
                     if topic not in self.omits
                 }
+                # Of a topic of which it leads nothing, a node knows nothing.
+                numbers = {topic: some for topic, some in numbers.items() if some}
                 lag = {topic: [reply.lag[topic][one] for one in some] for topic, some in numbers.items()}
                 members = reply.members if self._cluster.coordinator(reply.name).node == self.name else {}
                 return msgspec.structs.replace(reply, lag=lag, partitions=numbers, members=members)

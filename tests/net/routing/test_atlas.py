@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from penstock.client.placement import NodeInfo, Placed, Placement, TopicPlacement
 from penstock.errors import TopicNotFound
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.nodes import Nodes
-from penstock.net.routing.pace import Pace
+from penstock.net.routing.pace import Attempts, Pace
 
 
 def placed(number: int, leader: str, epoch: int) -> Placed:
@@ -74,3 +77,35 @@ def test_a_partition_that_nobody_has_placed_yet_is_there_all_the_same() -> None:
     atlas.note("t", 5)
     assert atlas.numbers("t") == [0, 1, 2, 3, 4]
     assert atlas_of(placement(5)).numbers("t") == [0]
+
+
+class SlowNodes:
+    """Answers when it is told to, with what was so when it was asked."""
+
+    def __init__(self) -> None:
+        self.now = placement(5, placed(0, "a", 1))
+        self.may_answer = asyncio.Event()
+
+    async def look(self, request: Any, suits: Any) -> Placement:
+        answer = self.now
+        await self.may_answer.wait()
+        return answer
+
+    def learn(self, revision: int, nodes: Any) -> None:
+        pass
+
+
+def test_who_has_heard_something_meanwhile_is_not_content_with_an_earlier_question() -> None:
+    async def run() -> None:
+        nodes = SlowNodes()
+        atlas = Atlas(nodes)  # type: ignore[arg-type]
+        others = asyncio.ensure_future(atlas.refresh())
+        await asyncio.sleep(0)
+        nodes.now = placement(6, placed(0, "b", 2))
+        mine = asyncio.ensure_future(atlas.refresh_patiently(Attempts(Pace()), anew=True))
+        await asyncio.sleep(0)
+        nodes.may_answer.set()
+        await asyncio.gather(others, mine)
+        assert atlas.leader_of("t", 0) == "b"
+
+    asyncio.run(run())

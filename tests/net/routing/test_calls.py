@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
 from net.routing.fakes import QUICK, Cluster, FakeNode, run
+from penstock.broker.group import Group
 from penstock.client import requests as r
 from penstock.client.answers import Nack, Reject
 from penstock.client.cluster_requests import SurveyCluster
@@ -17,6 +20,7 @@ from penstock.client.placement import DescribeCluster, FindCoordinator, FindPlac
 from penstock.client.requests import Request, Where
 from penstock.clock import SystemClock
 from penstock.errors import (
+    ArchiveConflict,
     ConnectionLost,
     EtcdUnavailable,
     GroupNotFound,
@@ -24,6 +28,7 @@ from penstock.errors import (
     NotFound,
     NotLeader,
     NotScheduled,
+    OffsetOutOfRange,
     PartitionNotFound,
     TopicNotFound,
 )
@@ -289,6 +294,50 @@ def test_a_parked_key_is_released_wherever_it_is() -> None:
     run(work)
 
 
+def test_a_key_released_before_the_leader_of_another_partition_changes_counts_as_released() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await furnish(cluster)
+        for number in range(3):
+            cluster.move("t", number, "c")
+        release = Group.release_key
+        moves = iter([("t", 2, "a")])
+
+        async def released(group: Group, key: bytes | None, partition: int | None = None) -> int:
+            """As a leader does that loses the last partition meanwhile."""
+            if partition == 2 and (one := next(moves, None)) is not None:
+                cluster.move(*one)
+                raise NotLeader("this node does not lead partition 2 of t, or not any more")
+            return await release(group, key, partition)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Group, "release_key", released)
+            assert await transport.call(r.ReleaseKey("g", "t", b"k0", None)) == 1
+        assert [key.key for key in await transport.call(r.ListParkedKeys("g"))] == [b"k1", b"k2"]
+
+    run(work)
+
+
+def test_what_is_archived_is_recorded_by_the_leader_of_each_partition() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await furnish(cluster)
+        cluster.nodes["b"].loses["Archived"] = 1
+        cluster.nodes["a"].before = lambda what: cluster.move("t", 0, "c") if what == "Archived" else None
+        info = await transport.call(r.Archived("t", None, {0: 1, 1: 2, 2: 3}))
+        assert [(one.number, one.archived) for one in info.partitions] == [(0, 1), (1, 2), (2, 3)]
+        info = await transport.call(r.Archived("t", info.id, {1: 1}, lowers=True))
+        assert [one.archived for one in info.partitions] == [1, 1, 3]
+        assert await transport.call(r.Archived("t", info.id, {})) == info
+        for offsets in ({}, {0: 1}):
+            with pytest.raises(ArchiveConflict):
+                await transport.call(r.Archived("t", "another", offsets))
+        with pytest.raises(OffsetOutOfRange):
+            await transport.call(r.Archived("t", None, {0: 1, 2: 1_000}))
+        with pytest.raises(PartitionNotFound):
+            await transport.call(r.Archived("t", None, {3: 0}))
+
+    run(work)
+
+
 def test_dead_letters_are_redriven_and_discarded_by_all_leaders_together() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await furnish(cluster)
@@ -376,11 +425,11 @@ def test_a_replay_of_a_time_or_of_offsets_is_of_all_partitions() -> None:
         assert await replayed("none", from_us=NOW_US + HOUR_US) == 0
         assert await replayed("some", offsets={1: (0, 2), 2: (1, 2)}) == 3
         assert (await transport.call(r.DescribeGroup("some"))).lag["t"] == [0, 2, 1]
-        with pytest.raises(InvalidInput, match="partition 1 has offsets"):
+        with pytest.raises(OffsetOutOfRange, match="partition 1 has offsets"):
             await replayed("bad", offsets={1: (0, 1_000)})
         with pytest.raises(PartitionNotFound):
             await replayed("bad", offsets={7: (0, 1)})
-        with pytest.raises(InvalidInput, match="of a time or of offsets"):
+        with pytest.raises(InvalidInput, match="takes either from_time and to_time"):
             await replayed("bad")
         with pytest.raises(InvalidInput, match="a time is"):
             await replayed("bad", from_us=-1)
@@ -453,5 +502,65 @@ def test_a_message_that_is_tried_again_is_answered_for_at_the_leader() -> None:
         await transport.answer("g", deliveries[0].receipt, Nack("again", 0))
         assert cluster.nodes["a"].asked["Nack"] == 1
         await transport.leave("g", "me")
+
+    run(work)
+
+
+@pytest.mark.parametrize("kind", [partial(r.DescribeGroup, "g"), r.ListGroups], ids=["one", "all"])
+def test_a_topic_without_a_leader_is_never_reported_as_a_lag_of_zero(kind: Callable[..., Request[Any]]) -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        for topic in ("u", "without"):
+            await cluster.site.call(r.CreateTopic(topic, 1, {}))
+            await cluster.site.publish(topic, Message(b"x"), 0)
+        await cluster.site.join("g", "m", ["u", "without"], {})
+        await cluster.site.leave("g", "m")
+        cluster.move("without", 0, "")
+        told = await transport.call(kind(partial=True))
+        (info,) = told if isinstance(told, list) else [told]
+        assert (info.lag, info.unknown) == ({"u": [1]}, {"without": [0]})
+        asked = [one for node in cluster.nodes.values() for one in node.requests if type(one) is type(kind())]
+        assert len(asked) == len(cluster.nodes), "each node is asked once"
+        with pytest.raises(NotLeader, match="without"):
+            await transport.call(kind())
+
+    run(work, pace=replace(QUICK, patience_s=0.3))
+
+
+@pytest.mark.parametrize("request_", [r.DescribeGroup("g"), r.ListGroups()], ids=["one", "all"])
+def test_a_topic_that_moves_while_nodes_are_asked_is_not_left_out_of_a_lag(request_: Request[Any]) -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("u", 1, {}))
+        await cluster.site.publish("u", Message(b"x"), 0)
+        await cluster.site.join("g", "m", ["u"], {})
+        await cluster.site.leave("g", "m")
+        cluster.move("u", 0, "c")
+        # Asked before it leads, the one; after that, the other.
+        late, early = cluster.nodes["c"], cluster.nodes["a"]
+        late.hangs = asyncio.Event()
+        asking = asyncio.ensure_future(transport.call(request_))
+        while not any(type(one) is type(request_) for one in early.requests):
+            await asyncio.sleep(0)
+        while early._deaths:
+            await asyncio.sleep(0)
+        cluster.move("u", 0, "a")
+        late.hangs.set()
+        late.hangs = None
+        told = await asking
+        (info,) = told if isinstance(told, list) else [told]
+        assert info.lag == {"u": [1]}
+
+    run(work)
+
+
+def test_a_client_waits_for_a_node_that_has_not_joined_its_cluster_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        infos, early = cluster.infos, iter([(), ()])
+        monkeypatch.setattr(cluster, "infos", lambda: next(early, None) or infos())
+        routed = await cluster.transport()
+        assert routed._nodes.ids
+        await routed.close()
+        monkeypatch.setattr(cluster, "infos", tuple)
+        with pytest.raises(ConnectionLost, match="has not joined"):
+            await cluster.transport(replace(QUICK, patience_s=0.05))
 
     run(work)

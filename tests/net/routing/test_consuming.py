@@ -505,7 +505,7 @@ def test_messages_are_leased_for_as_long_as_whoever_asks_says_though_others_had_
             given = await transport.poll(
                 "g", "me", ["t"], count=9, bytes_max=1 << 20, wait_us=SECOND, visibility_us=600 * SECOND
             )
-            seen += [one for one in given if one.deadline_us > transport.now_us() + 500 * SECOND]
+            seen += [one for one in given if one.deadline_us > transport.monotonic_us() + 500 * SECOND]
             for one in given:
                 if one not in seen:
                     await transport.answer("g", one.receipt, Release())
@@ -688,13 +688,69 @@ def test_a_delivery_that_is_cut_in_two_is_answered_for_in_two() -> None:
 def test_the_time_that_is_left_is_told_by_one_clock_though_every_node_has_its_own() -> None:
     async def work(cluster: Cluster, transport: RoutedTransport) -> None:
         await joined(cluster, transport, 3)
-        # To others it is an hour later: to those who ask it, so are the deadlines that it tells.
         cluster.nodes["b"].ahead_us = 3600 * SECOND
         seen: list[Delivery] = []
         while len(seen) < 3:
             seen += await poll(transport)
-        now_us = transport.now_us()
+        now_us = transport.monotonic_us()
         assert all(0 < delivery.deadline_us - now_us <= 30 * SECOND for delivery in seen)
         await transport.leave("g", "me")
+
+    run(work)
+
+
+def test_who_gives_up_joining_leaves_where_it_may_have_joined() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await transport.call(CreateTopic("t", 3, {}))
+        joining = asyncio.ensure_future(transport.join("g", "me", ["t"], {}))
+        cluster.nodes["a"].before = lambda what: what == "join" and joining.cancel()  # type: ignore[assignment, return-value]
+        with pytest.raises(asyncio.CancelledError):
+            await joining
+        with pytest.raises(MemberNotFound):
+            await poll(transport)
+        await transport.leave("g", "me")
+        assert cluster.nodes["a"].asked["leave"] == 1
+        # The broker goes on creating the group. Wait for that.
+        await cluster.nodes["a"].broker.ensure_group("g")
+
+    run(work)
+
+
+def test_who_gives_up_leaving_has_said_so_to_the_coordinator() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await joined(cluster, transport, 3)
+        # Something is held for it, and giving that back takes long.
+        while not transport._members["g", "me"]._held:
+            await poll(transport, count=1)
+        hanging = asyncio.Event()
+
+        async def tell(group: str, receipt: object, answer: object) -> None:
+            hanging.set()
+            await asyncio.Event().wait()
+
+        transport._members["g", "me"]._tell = tell
+        leaving = asyncio.ensure_future(transport.leave("g", "me"))
+        await hanging.wait()
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        assert cluster.nodes["a"].asked["leave"] == 1
+
+    run(work)
+
+
+def test_what_was_leased_together_is_extended_together_though_it_came_in_parts() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await transport.call(CreateTopic("t", 3, {}))
+        await fill(cluster, "t", 15)
+        client = Client(transport)
+        consumer = client.consumer("g", "t")
+        await consumer.poll(5, "5s")
+        (first,) = await consumer.poll(1, "5s")
+        rest = [message for message in await consumer.poll(4, "5s") if message.partition == first.partition]
+        assert rest, "the answer of another node was to be held, and to be taken in parts"
+        await first.extend("10s")
+        assert {message.lease.deadline_us for message in rest} == {first.lease.deadline_us}
+        await client.close()
 
     run(work)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from net.routing.fakes import QUICK, Cluster, run
 from penstock.client import requests as r
 from penstock.client.answers import Ack
+from penstock.client.client import Client
 from penstock.client.reader import Reader
 from penstock.errors import (
     ConnectionLost,
@@ -57,6 +60,69 @@ def test_a_new_client_publishes_to_the_other_partitions_and_reads_them() -> None
         assert await values(Reader(transport, "t", partitions=[0], from_offset={0: 1, 2: 0})) == [b"new"]
 
     run(work, pace=HASTY)
+
+
+async def partitions_of(cluster: Cluster) -> Counter[int]:
+    """How many messages each partition has."""
+    return Counter({number: one.messages.end_offset for number, one in cluster.site.broker.topic("t").numbered})
+
+
+def test_messages_without_a_key_go_to_partitions_that_are_led() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await without_a_leader(cluster)
+        client = Client(transport)
+        for _ in range(9):
+            await client.publish("t", b"alone")
+        producer = client.producer("t", linger="0s", batch_messages=2)
+        for _ in range(9):
+            await producer.send(b"gathered")
+            await producer.flush()
+            await producer.send_batch(pa.table({"value": pa.array([b"table"], pa.binary())}))
+        counts = await partitions_of(cluster)
+        assert counts[1] == 1
+        assert min(counts[0], counts[2]) > 5
+        # Led again: it has its turn, though nothing that waits for it asks where it is.
+        cluster.move("t", 1, "a")
+        while (await partitions_of(cluster))[1] == 1:
+            await client.publish("t", b"again")
+        await client.close()
+
+    run(work, pace=replace(HASTY, suspect_s=0.01))
+
+
+def test_messages_without_a_key_do_not_wait_for_a_node_that_is_down() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await cluster.site.call(r.CreateTopic("t", 3, {}))
+        client = Client(transport)
+        await client.publish("t", b"first", partition=0)
+        down = cluster.leader("t", 1)
+        cluster.nodes[down].is_down = True
+        cluster.revision += 1
+        producer = client.producer("t", linger="0s")
+        for _ in range(9):
+            await producer.send(b"x")
+            await producer.flush()
+        assert (await partitions_of(cluster))[1] == 0
+        await client.close()
+
+    run(work, pace=HASTY)
+
+
+def test_messages_without_a_key_wait_if_no_partition_is_led() -> None:
+    async def work(cluster: Cluster, transport: RoutedTransport) -> None:
+        await without_a_leader(cluster)
+        for number in (0, 2):
+            cluster.move("t", number, "")
+        client = Client(transport)
+        publishing = asyncio.ensure_future(client.publish("t", b"x"))
+        await asyncio.wait([publishing], timeout=0.1)
+        assert not publishing.done()
+        for number in range(3):
+            cluster.move("t", number, "a")
+        await publishing
+        await client.close()
+
+    run(work)
 
 
 @pytest.mark.parametrize("error", [NotEnoughReplicas, NotLeader])

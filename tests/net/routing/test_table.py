@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import get_args
+from typing import get_args, get_origin
 
+import msgspec
 import pytest
 
 from penstock.client import cluster_requests, placement, requests
@@ -22,9 +23,25 @@ def test_every_request_has_a_way() -> None:
 
 def test_what_goes_to_several_leaders_says_which_partitions_it_is_about_and_can_be_merged() -> None:
     scattered = {kind for kind, route in ROUTES.items() if route.way in (Way.LEADERS, Way.GRAVES)}
-    assert scattered == set(merging._MERGES)
-    for kind in scattered:
+    # After `Archived` the topic is described, whose partitions are merged.
+    assert scattered - {requests.Archived} == set(merging._MERGES)
+    for kind in scattered - {requests.Archived}:
         assert "partitions" in kind.__struct_fields__, kind
+
+
+def test_a_request_that_names_several_partitions_goes_to_their_leaders() -> None:
+    """A node answers only for partitions it leads, so no single node can carry out such a request."""
+    named = {"partitions", "offsets"}
+    plural = {kind for kind in ROUTES if any(_is_plural(kind, name) for name in named & {*kind.__struct_fields__})}
+    to_one_node = {kind for kind in plural if ROUTES[kind].way not in (Way.LEADERS, Way.GRAVES, Way.ALL)}
+    # `Replay` is turned into ranges that the catalog keeps.
+    assert to_one_node == {requests.Replay}
+
+
+def _is_plural(kind: type[Request[object]], name: str) -> bool:
+    """Whether the field holds numbers of partitions, not how many there are."""
+    (field,) = [one for one in msgspec.structs.fields(kind) if one.name == name]
+    return any(origin in (dict, tuple) for origin in map(get_origin, (field.type, *get_args(field.type))))
 
 
 def test_the_table_at_the_head_of_the_module_is_the_one_that_counts() -> None:

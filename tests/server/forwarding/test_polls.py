@@ -50,12 +50,12 @@ class Leader:
 
 
 class Cluster:
-    def __init__(self, **leaders: Leader) -> None:
+    def __init__(self, patience_s: float = 0.0, **leaders: Leader) -> None:
         self.nodes: dict[str, Leader] = leaders
         self.leading = sorted(leaders)
         self.given_back: list[tuple[str, list[int]]] = []
         self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.polls = Polls(self, lambda: 0, self._told)  # type: ignore[arg-type]
+        self.polls = Polls(self, self._told, patience_s)  # type: ignore[arg-type]
 
     def leaders(self, topics: Sequence[str]) -> list[str]:
         return list(self.leading)
@@ -104,15 +104,6 @@ def test_leaders_are_asked_in_turn_for_no_more_than_is_wanted() -> None:
         assert await cluster.poll(count=3) == [("a", [1, 2])]
         assert [asked["count"] for asked in cluster.nodes["a"].asked] == [3]
         assert [asked["count"] for asked in cluster.nodes["b"].asked] == [2, 1]
-
-    run(work)
-
-
-def test_deadlines_are_told_by_the_clock_of_this_node() -> None:
-    async def work() -> None:
-        cluster = Cluster(a=Leader([lease("a", 1)]))
-        (found,) = await cluster.polls.poll(Wanted("g", "c", ["t"], 1, 1, None), 0)
-        assert found.deadline_us == 4 * SECOND_US
 
     run(work)
 
@@ -174,6 +165,22 @@ def test_one_that_fails_is_asked_again_and_others_meanwhile() -> None:
     async def work() -> None:
         cluster = Cluster(a=Leader(NotLeader("no"), NotLeader("no"), NotLeader("no"), [lease("a", 1)]))
         assert await cluster.poll(wait_us=10 * SECOND_US) == [("a", [1])]
+
+    run(work)
+
+
+@pytest.mark.parametrize("wait_us", [0, 1_000])
+def test_a_poll_that_no_leader_answers_waits_for_one_longer_than_for_messages(wait_us: int) -> None:
+    async def work() -> None:
+        cluster = Cluster(patience_s=15.0)
+        polling = asyncio.ensure_future(cluster.poll(wait_us=wait_us))
+        await asyncio.wait([polling], timeout=2e-6 * wait_us)
+        cluster.nodes["a"] = Leader(NotLeader("not yet"), [lease("a", 1)])
+        cluster.move("a")
+        assert await polling == [("a", [1])]
+        # One that answers that it has nothing is an answer.
+        cluster = Cluster(patience_s=15.0, a=Leader(NotLeader("not yet"), NotLeader("not yet")))
+        assert await cluster.poll(wait_us=wait_us) == []
 
     run(work)
 

@@ -56,7 +56,7 @@ def test_everything_that_a_door_asks_for_goes_through(tmp_path: Path) -> None:
             await way.join(group, "c", [topic], {})
             await way.publish(topic, Message(b"x", timestamp=1), 0)
             (found,) = await way.poll(group, "c", [topic], **POLL, visibility_us=60_000_000)
-            assert 50_000_000 < found.deadline_us - way.now_us() < 70_000_000
+            assert 50_000_000 < found.deadline_us - way.monotonic_us() < 70_000_000
             await way.answer(group, found.receipt, Ack())
             assert len((await way.read(topic, 0, 0, 99, 1_000)).frames) == 1
             await way.leave(group, "c")

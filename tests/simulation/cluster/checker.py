@@ -4,7 +4,10 @@
   among them those of the whole ISR.
 - One leader commits at an epoch, it has all that was committed at earlier ones, and none of those commits beyond it.
 - What was acknowledged (`all`) is committed, and each producer's messages are there once and in order.
+- Where a leader's logs start never goes back. (That no replica keeps for ever what is to be deleted is looked at by
+  `World`, at the end.)
 - A message whose acknowledgement was answered with OK is not delivered again; no message is leased twice at a time.
+- A leader that was replaced serves no client for longer than its followers and its session are trusted.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ class Epoch:
 
     def __init__(self, hosted: Hosted) -> None:
         self.by = hosted.node.incarnation
+        self.since = hosted.world.loop.now
         # Where it began, and how far it has committed.
         self.firsts: list[int | None] = [None, None]
         self.ends = [0, 0]
@@ -51,6 +55,8 @@ class Truth:
         self.ended: set[int] = set()
         self.acked: set[int] = set()
         self.ok_acked: dict[int, int] = {}
+        # By epoch: where the leader's logs began when it last served a reader.
+        self.starts: dict[int, list[int]] = {}
 
 
 class Checker:
@@ -134,6 +140,23 @@ class Checker:
         if own.base <= offset < min(own.end, len(known)):
             check(own.read(offset, offset + 1) != known[offset : offset + 1], "a committed entry was cut", log, offset)
 
+    def served(self, hosted: Hosted) -> None:
+        """A client is served there, whatever it wants."""
+        world, epochs = self._world, self.truths[hosted.partition].epochs
+        lies = world.etcd.told
+        if self._is_given_up(hosted.partition) or lies["false keepalive"] or lies["stale"] or lies["lost watch"]:
+            # A session says nothing then, or not who leads.
+            return
+        later = min((number for number in epochs if number > hosted.epoch), default=None)
+        if later is not None:
+            # Clocks differ by a hundredth.
+            since, trusted = epochs[later].since, world.timing.trust_us * 101 // 100
+            check(
+                world.loop.now <= since + trusted,
+                "epoch", hosted.epoch, "is served on", hosted.node.name, (world.loop.now - since) // 1000,
+                "ms after epoch", later, "has committed",
+            )  # fmt: skip
+
     # ---- messages
 
     def _message(self, truth: Truth, offset: int, value: tuple[str, int]) -> None:
@@ -154,11 +177,20 @@ class Checker:
             sequence,
         )
 
+    def _begins(self, hosted: Hosted) -> None:
+        """For a reader. A leader that was, and does not know yet, may be behind the one that is."""
+        starts, epoch = self.truths[hosted.partition].starts, hosted.epoch
+        for log, own in enumerate(hosted.logs):
+            before = max((start[log] for other, start in starts.items() if other <= epoch), default=0)
+            check(own.base >= before, "log", log, "of", hosted.node.name, "starts at", own.base, "after", before)
+        starts[epoch] = [own.base for own in hosted.logs]
+
     def read(self, hosted: Hosted, first: int) -> None:
         """A reader is shown what is committed from there on."""
         self.reads += 1
         if self._is_given_up(hosted.partition):
             return
+        self._begins(hosted)
         truth, epoch, end = self.truths[hosted.partition], hosted.epoch, hosted.replica.committed[0]
         before = max((e.ends[0] for n, e in truth.epochs.items() if n < epoch), default=0)
         check(end >= before, "for a reader, HW went back at epoch", epoch, "from", before, "to", end)

@@ -55,6 +55,7 @@ class Client:
         if not hosted.is_serving or hosted.is_held:
             answer("not here")
         else:
+            self.world.checker.served(hosted)
             self.serve(hosted, answer, *request)
 
     def serve(self, hosted: Hosted, answer: Any, *request: Any) -> None:

@@ -101,7 +101,8 @@ class Etcd:
     def is_still_at(self, partition: int, revision: int) -> bool:
         return self.records[partition][0] == revision
 
-    def register(self, node: str, registered: Registered) -> int:
+    def register(self, node: str, registered: Registered) -> tuple[int, int]:
+        """The lease, and the revision at which the node is registered."""
         self._leases_made += 1
         lease = self._leases_made
         self._leases[lease] = (node, self._loop.now + TTL)
@@ -110,7 +111,7 @@ class Etcd:
         self.live = {**self.live, node: registered}
         self._registered_by[node] = lease
         self._tell()
-        return lease
+        return lease, self.revision
 
     def keep(self, lease: int) -> bool:
         """Whether the lease is alive."""

@@ -232,4 +232,9 @@ class Faults:
         count = max(record.min_isr, min(len(live), len(record.replicas) + self.random.choice((-1, 0, 0, 1))))
         if len(live) >= count:
             target = self.random.sample(sorted(live), count)
+            there = {disk.name for disk in self.world.disks()}
+            staying = {member.disk for member in record.isr if member.node in target}
+            if staying and not staying & there:
+                # Their disks are gone, and neither the leader nor etcd knows yet: all would be lost.
+                return
             self._command("reassign", partition, election.reassign(record, target, live))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from penstock.cluster.core import effects, events
 from penstock.cluster.core.extent import LOGS
-from penstock.cluster.core.messages import Data, Fetch, Part, Reply
+from penstock.cluster.core.messages import Data, Part, Reply
 from penstock.cluster.core.replica import Replica
 from penstock.cluster.core.site import Site
 from simulation.cluster.disk import Entry, epochs_of
@@ -76,6 +76,7 @@ class Hosted:
     def _begin(self, effect: effects.Begin) -> None:
         self.serving = None
         self.is_held = False
+        self.node.withdraw(self.partition)
         self._operate(self._append_first, effect.epoch)
 
     def _append_first(self, epoch: int) -> None:
@@ -89,11 +90,13 @@ class Hosted:
 
     def _follow(self, effect: effects.Follow) -> None:
         self.serving = None
+        self.node.withdraw(self.partition)
         self.world.count("follow")
         self.sync()
 
     def _rest(self, effect: effects.Rest) -> None:
         self.serving = None
+        self.node.withdraw(self.partition)
         self.sync()
         if not effect.is_host and (self.logs[0].end or self.logs[1].end):
             # What this node has read may be old.
@@ -197,28 +200,30 @@ class Hosted:
 
     def _trim(self, effect: effects.Trim) -> None:
         self.world.count("trim")
-        self.logs[effect.log].trim(effect.start)
+        self._operate(self._later, self.node.sync_delay(), self._was_trimmed, effect.log, effect.start)
 
-    def trim(self, log: int, start: int) -> None:
+    def _was_trimmed(self, log: int, start: int) -> None:
+        own = self.logs[log]
+        if own.base < start <= own.end:
+            own.trim(start)
+        self.step(events.Trimmed(log, own.base))
+        self._operated()
+
+    def expire(self, log: int, start: int) -> None:
         """By retention, as leader."""
         if self.logs[log].base < start <= self.replica.committed[log]:
-            self.logs[log].trim(start)
-            self.step(events.Trimmed(log, start))
+            self.step(events.Expired(log, start))
 
     # ---- others
 
     def _ask(self, effect: effects.Ask) -> None:
         fetch = effect.fetch
-        self.node.send(effect.leader, self.partition, fetch)
+        self.node.ask(effect.leader, self.partition, fetch)
         self._later(UNANSWERED, self._unanswered, fetch.request)
 
     def _unanswered(self, request: int) -> None:
         if request == self.replica.site.request:
             self.step(events.Unanswered())
-
-    def fetched(self, fetch: Fetch) -> None:
-        self.node.heard_us = {**self.node.heard_us, fetch.node: self.node.clock_us()}
-        self.step(fetch)
 
     def _reply(self, reply: Reply) -> None:
         if reply.is_fenced:

@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from penstock.cluster.core import election, membership, replica
 from penstock.cluster.core import leader as leader_module
 from penstock.cluster.core.ballot import Ballot
-from penstock.cluster.core.effects import Cut, Effect, Follow, Propose
-from penstock.cluster.core.events import Begun, RecordSeen, Registered, Stored
-from penstock.cluster.core.extent import LOGS
+from penstock.cluster.core.effects import Cut, Effect, Follow, Propose, Serve, Trim
+from penstock.cluster.core.events import Begun, Contact, RecordSeen, Registered, Stored
+from penstock.cluster.core.extent import LOGS, Both
 from penstock.cluster.core.follower import Follower
 from penstock.cluster.core.leader import Leader
-from penstock.cluster.core.messages import Fetch, Part, Reply, StartAt
+from penstock.cluster.core.messages import Fetch, Part, Reply, Withdraw
+from penstock.cluster.core.progress import Progress
 from penstock.cluster.core.record import Member, PartitionRecord
 from penstock.cluster.core.replica import Replica
 from penstock.cluster.core.site import Site
@@ -52,9 +53,13 @@ def broken(name: str) -> Iterator[None]:
 
 @mutant
 def truncates_to_the_high_watermark() -> list[Patch]:
+    real = Follower.__init__
+
     def init(self: Follower, site: Site, leader: str, record: PartitionRecord, out: list[Effect]) -> None:
-        self.site, self.leader, self.epoch, self._unclean = site, leader, record.epoch, 0
-        self._asked, self._not_before_us = None, 0
+        before = site.request
+        real(self, site, leader, record, [])
+        # It asks after the cut.
+        self._asked, site.request = None, before
         out.append(Follow(leader, record.epoch))
         for log in LOGS:
             own, offset = site.logs[log], max(site.committed[log], site.logs[log].start)
@@ -234,22 +239,6 @@ def goes_on_leading_after_a_restart() -> list[Patch]:
 
 
 @mutant
-def follows_an_older_epoch_than_that_of_its_log() -> list[Patch]:
-    return [(Site, "last_epoch", property(lambda self: 0))]
-
-
-@mutant
-def goes_back_to_before_its_start() -> list[Patch]:
-    real = Leader._compare
-
-    def compare(self: Leader, log: int, fetch: Fetch) -> Part:
-        start = self.site.logs[log].start
-        return StartAt(start) if fetch.lasts[log] == 0 and fetch.ends[log] != start else real(self, log, fetch)
-
-    return [(Leader, "_compare", compare), (Follower, "_is_behind", lambda self, log, part: False)]
-
-
-@mutant
 def forgets_who_was_to_be_a_replica() -> list[Patch]:
     real = election.reassign
 
@@ -260,11 +249,32 @@ def forgets_who_was_to_be_a_replica() -> list[Patch]:
     return [(election, "reassign", reassign)]
 
 
+@mutant
+def tells_where_a_log_starts_with_data_only() -> list[Patch]:
+    """A partition that nobody writes to is never deleted from by its followers."""
+    return [(Leader, "_is_to_trim", lambda self, ends, starts: False)]
+
+
+@mutant
+def deletes_before_its_followers() -> list[Patch]:
+    def trim(self: Leader, out: list[Effect]) -> None:
+        for log, own in enumerate(self.site.logs):
+            if self.starts[log] > own.trimming_to:
+                own.trimming_to = self.starts[log]
+                out.append(Trim(log, own.trimming_to))
+
+    return [(Leader, "_trim", trim)]
+
+
 # These say nothing that is wrong, and no seed sees them: test_cluster_left_alone does.
 GO_ON_SERVING = (
     "counts_a_session_from_the_answer",
     "needs_no_follower_while_etcd_is_away",
     "trusts_itself_where_all_are_needed",
+    "trusts_itself_with_the_only_replica",
+    "keeps_the_fetches_of_followers_that_left",
+    "keeps_the_fetches_of_an_earlier_stream",
+    "counts_a_fetch_from_its_arrival",
 )
 
 
@@ -280,18 +290,62 @@ def counts_a_session_from_the_answer() -> list[Patch]:
 
 @mutant
 def needs_no_follower_while_etcd_is_away() -> list[Patch]:
-    return [(Leader, "_trusted_until", lambda self, now_us: now_us + self.site.timing.trust_us)]
+    return [(Leader, "_serve", _serves_for_ever)]
+
+
+def _serves_for_ever(self: Leader, now_us: int, out: list[Effect]) -> None:
+    if self.is_open and not self.is_handing_over:
+        self.until_us = now_us + self.site.timing.trust_us
+        out.append(Serve(self.until_us))
+
+
+def _trusting_itself(does_so: Callable[[PartitionRecord], bool]) -> list[Patch]:
+    def serve(self: Leader, now_us: int, out: list[Effect]) -> None:
+        (_serves_for_ever if does_so(self.ballot.record) else real)(self, now_us, out)
+
+    real = Leader._serve
+    return [(Leader, "_serve", serve)]
 
 
 @mutant
 def trusts_itself_where_all_are_needed() -> list[Patch]:
     """As many as are left without `min_isr` of them would be none, then."""
+    return _trusting_itself(lambda record: len(record.hosting) == record.min_isr > 1)
 
-    def trusted_until(self: Leader, now_us: int) -> int:
-        record = self.ballot.record
-        if len(record.hosting) == record.min_isr:
-            return now_us + self.site.timing.trust_us
-        return real(self, now_us)
 
-    real = Leader._trusted_until
-    return [(Leader, "_trusted_until", trusted_until)]
+@mutant
+def trusts_itself_with_the_only_replica() -> list[Patch]:
+    """No other node has a copy; but the topic may be deleted, and created again elsewhere."""
+    return _trusting_itself(lambda record: len(record.hosting) == 1)
+
+
+@mutant
+def keeps_the_fetches_of_followers_that_left() -> list[Patch]:
+    """Their nodes still send heartbeats."""
+
+    def withdrawn(self: Leader, now_us: int, event: Withdraw, out: list[Effect]) -> None:
+        pass
+
+    return [(Leader, "withdrawn", withdrawn)]
+
+
+@mutant
+def keeps_the_fetches_of_an_earlier_stream() -> list[Patch]:
+    """Their nodes have left while they were not connected."""
+
+    def contacted(self: Progress, contact: Contact, leaders: Both) -> None:
+        real(self, replace(contact, since_us=0), leaders)
+
+    real = Progress.contacted
+    return [(Progress, "contacted", contacted)]
+
+
+@mutant
+def counts_a_fetch_from_its_arrival() -> list[Patch]:
+    """It may have waited in a socket while the leader was stopped."""
+
+    def contacted(self: Progress, contact: Contact, leaders: Both) -> None:
+        real(self, replace(contact, confirmed_us=contact.heard_us), leaders)
+
+    real = Progress.contacted
+    return [(Progress, "contacted", contacted)]

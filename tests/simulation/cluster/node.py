@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from penstock.cluster.core.events import Registered, Tick
-from penstock.cluster.core.messages import Fetch
+from penstock.cluster.core.messages import Fetch, Withdraw
 from simulation.cluster.disk import Disk
 from simulation.cluster.etcd import State
 from simulation.cluster.hosted import Hosted
 from simulation.cluster.loop import MS, SECOND
+from simulation.cluster.streams import Incoming, Outgoing, last_words
 
 if TYPE_CHECKING:
     from simulation.cluster.world import World
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 TICK = 250 * MS
 KEEPALIVE = 600 * MS
 REREAD = 1_500 * MS
+HEARTBEAT = 170 * MS
 
 
 class Node:
@@ -35,6 +38,8 @@ class Node:
         self.is_up = False
         self.paused_until = 0
         self.slow_disk_until = 0
+        # By which process, and what.
+        self._unheard: deque[tuple[str, tuple[Any, ...]]] = deque()
 
     def clock_us(self) -> int:
         return self._base_us + self.world.loop.now * self._ppm // 1_000_000
@@ -53,10 +58,18 @@ class Node:
         self.incarnation = f"{self.name}.{self.starts}"
         self.registered = Registered(self.disk.name, self.incarnation)
         self.live: dict[str, Registered] = {}
-        self.heard_us: dict[str, int] = {}
+        # By leader, and by follower.
+        self.outgoing: dict[str, Outgoing] = {}
+        self.incoming: dict[str, Incoming] = {}
+        # By partition: the leader that is followed, and the last fetch.
+        self.followed: dict[int, tuple[str, Fetch]] = {}
         self.state_revision = 0
         self.lease = 0
         self.session_until_us = 0
+        # The session counts only after the node has read the state in which it registered, as in `presence`: without a
+        # session for a while, it may have been replaced as a leader.
+        self._registered_at = 0
+        self._renewed_until_us = 0
         self.controller: str | None = None
         self.is_controller = False
         self._is_rereading = self._is_registering = False
@@ -67,6 +80,7 @@ class Node:
         self._every(TICK, self._ticked)
         self._every(KEEPALIVE, self._keep)
         self._every(REREAD, self.reread)
+        self._beat(self.incarnation)
 
     def crash(self) -> None:
         self.is_up = False
@@ -112,10 +126,76 @@ class Node:
     def receive(self, partition: int, message: Any, frames: Any) -> None:
         if self.is_up and not self.is_asleep(self.receive, partition, message, frames):
             hosted = self.hosted[partition]
-            if isinstance(message, Fetch):
-                hosted.fetched(message)
-            else:
+            if not isinstance(message, Fetch):
                 hosted.replied(message, frames)
+                return
+            stream = self._incoming(message.node, message.incarnation, frames[0])
+            if stream is not None:
+                stream.fetched(self.clock_us(), frames[1])
+                hosted.step(message)
+
+    def ask(self, leader: str, partition: int, fetch: Fetch) -> None:
+        self.followed[partition] = leader, fetch
+        if leader not in self.outgoing:
+            self.outgoing[leader] = Outgoing(self, leader)
+        stream = self.outgoing[leader]
+        self.send(leader, partition, fetch, (stream.number, stream.echo_us))
+
+    def withdraw(self, partition: int) -> None:
+        """Its replica follows another leader from now on, or none."""
+        leader, fetch = self.followed.pop(partition, ("", None))
+        if fetch is not None:
+            self.world.count("withdrawn")
+            self.outgoing[leader].send((partition, last_words(fetch)))
+
+    def _beat(self, incarnation: str) -> None:
+        """To all who ever led what is here."""
+        if self.is_up and self.incarnation == incarnation and not self.is_asleep(self._beat, incarnation):
+            self.world.loop.after(HEARTBEAT, self._beat, incarnation)
+            for stream in self.outgoing.values():
+                stream.send()
+
+    def heard(self, *said: Any) -> None:
+        """What arrives on a stream while the node is stopped waits in a socket, and keeps its order."""
+        self._unheard.append((self.incarnation, said))
+        self._hear()
+
+    def _hear(self) -> None:
+        if self.is_up and not self.is_asleep(self._hear):
+            while self._unheard:
+                incarnation, said = self._unheard.popleft()
+                if incarnation == self.incarnation:
+                    self._heard(*said)
+
+    def _heard(
+        self, name: str, incarnation: str, number: int, echo_us: int, withdrawn: tuple[int, Withdraw] | None
+    ) -> None:
+        stream = self._incoming(name, incarnation, number)
+        if stream is None:
+            return
+        stream.confirm(echo_us)
+        if withdrawn is not None:
+            partition, withdraw = withdrawn
+            self.hosted[partition].step(withdraw)
+        node = self.world.nodes[name]
+        self.world.network.send_in_order(
+            self.name, name, node.answered, self.name, incarnation, number, self.clock_us()
+        )
+
+    def answered(self, leader: str, incarnation: str, number: int, sent_us: int) -> None:
+        if self.is_up and not self.is_asleep(self.answered, leader, incarnation, number, sent_us):
+            stream = self.outgoing.get(leader)
+            if stream is not None and (incarnation, number) == (self.incarnation, stream.number):
+                stream.echo_us = sent_us
+
+    def _incoming(self, name: str, incarnation: str, number: int) -> Incoming | None:
+        """None if that stream was replaced by a later one."""
+        stream = self.incoming.get(name)
+        if stream is None or (stream.incarnation, stream.number) != (incarnation, number):
+            if stream is not None and _age(incarnation, number) < _age(stream.incarnation, stream.number):
+                return None
+            stream = self.incoming[name] = Incoming(incarnation, number, self.clock_us())
+        return stream
 
     # ---- etcd
 
@@ -152,6 +232,7 @@ class Node:
                     hosted.tick()
         for partition, (at, record) in records.items():
             self.hosted[partition].seen(at, record)
+        self._trust_session()
 
     def _register(self) -> None:
         if not self._is_registering:
@@ -159,10 +240,10 @@ class Node:
             self._sent_us = self.clock_us()
             self.call(self._has_registered, self.world.etcd.register, self.name, self.registered)
 
-    def _has_registered(self, lease: int | None) -> None:
+    def _has_registered(self, registered: tuple[int, int] | None) -> None:
         self._is_registering = False
-        if lease is not None:
-            self.lease = lease
+        if registered is not None:
+            self.lease, self._registered_at = registered
             self._renewed(self._sent_us)
 
     def _keep(self) -> None:
@@ -183,12 +264,17 @@ class Node:
             self._register()
 
     def _renewed(self, sent_us: int) -> None:
-        self.session_until_us = max(self.session_until_us, sent_us + self.world.timing.trust_us)
+        self._renewed_until_us = max(self._renewed_until_us, sent_us + self.world.timing.trust_us)
+        self._trust_session()
+
+    def _trust_session(self) -> None:
+        if self.state_revision >= self._registered_at:
+            self.session_until_us = self._renewed_until_us
 
     # ---- every now and then
 
     def tick_event(self) -> Tick:
-        return Tick(self.session_until_us, self.live, self.heard_us)
+        return Tick(self.session_until_us, self.live, {name: stream.contact for name, stream in self.incoming.items()})
 
     def _ticked(self) -> None:
         tick = self.tick_event()
@@ -215,3 +301,7 @@ class Node:
                     hosted.replica.revision,
                     elected,
                 )
+
+
+def _age(incarnation: str, number: int) -> tuple[int, int]:
+    return int(incarnation.split(".")[1]), number

@@ -116,8 +116,8 @@ class Serving:
     def _trim(self, start: int, at: int) -> None:
         rows = self._hosted.logs[1]
         needed = (i for i, (_, row) in enumerate(rows.entries, rows.base) if row and (i == at or row[2] >= start))
-        self._hosted.trim(1, next(needed))
-        self._hosted.trim(0, start)
+        self._hosted.expire(1, next(needed))
+        self._hosted.expire(0, start)
 
     def _expire(self) -> None:
         now = self._hosted.node.clock_us()

@@ -15,7 +15,7 @@ from simulation.cluster.world import UNCLEAN, World, lies
 
 SEEDS = 3_000
 # Those that once found a bug of the core, or of what is around it here.
-FOUND = (11964, 310121, 332771)
+FOUND = (9996, 11964, 12133, 23028, 310121, 332771)
 # How often things happen, at least, for each seed.
 OFTEN = {
     "crash": 1.0, "leader crash": 0.3, "crash of all": 0.8, "wipe": 0.2, "pause": 1.0, "network cut": 2.0,

@@ -52,7 +52,7 @@ class World:
         self.is_over = False
         self._unclean = seed >= UNCLEAN
         self._leases = 0
-        self.network = Network(self.loop, Random(random.getrandbits(64)))
+        self.network = Network(self.loop, Random(random.getrandbits(64)), Random(f"streams of {seed}"))
         self.etcd = Etcd(self.loop, self.network, Random(random.getrandbits(64)))
         self.checker = Checker(self, is_strict)
         self.nodes = {name: Node(self, name, Random(random.getrandbits(64))) for name in self.names}
@@ -150,7 +150,17 @@ class World:
                     return False
                 if len({log.entries[-1] for log in logs if log.entries}) > 1:
                     return False
+            if not self._has_trimmed(partition, record):
+                return False
         return True
+
+    def _has_trimmed(self, partition: int, record: PartitionRecord) -> bool:
+        """No replica keeps what retention does not need any more."""
+        role = self.nodes[record.leader or ""].hosted[partition].replica.role
+        if not isinstance(role, Leader):
+            return False
+        copies = [self.nodes[name].disk.partitions[partition] for name in record.replicas]
+        return all(copy[log].base >= role.starts[log] for copy in copies for log in (0, 1))
 
     def _summary(self) -> Counter[str]:
         counts = self.counts

@@ -11,6 +11,7 @@ The shop uses nothing but `penstock.connect`, as any program would.
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import tempfile
@@ -42,6 +43,8 @@ def demo(keep: Keep = False) -> None:
     from penstock.cli.demo.telling import NotSo, Telling
 
     telling = Telling()
+    # A handler of the shop fails on purpose, and the story says so.
+    logging.getLogger("penstock.consumer").addHandler(logging.NullHandler())
     try:
         with _exit_on_signals():
             _run(telling, keep)

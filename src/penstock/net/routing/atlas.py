@@ -7,7 +7,7 @@ or of the same one and later. So it does not matter which node was asked, or how
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.client.placement import FindPlacement, Placed, Placement, TopicPlacement
@@ -17,7 +17,7 @@ from penstock.net.routing.nodes import Nodes
 from penstock.net.routing.pace import Attempts
 
 
-class _Known(NamedTuple):
+class KnownTopic(NamedTuple):
     """`since` has the revision that told of each partition. `leaders` are those of any of them, and `is_led` if all
     have one."""
 
@@ -34,7 +34,7 @@ class Atlas:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._topics: dict[str, _Known] = {}
+        self._topics: dict[str, KnownTopic] = {}
         # As brokers have said when something was published: a node that says where may know of fewer.
         self._counts: dict[str, int] = {}
         self._flights: dict[tuple[str, ...], asyncio.Task[None]] = {}
@@ -73,6 +73,23 @@ class Atlas:
     def names(self) -> list[str]:
         return sorted(self._topics)
 
+    @property
+    def revision(self) -> int:
+        """Of the latest answer."""
+        return self._latest
+
+    def snapshot(self) -> Mapping[str, KnownTopic]:
+        return dict(self._topics)
+
+    def stable_leaders(self, topic: str, before: Mapping[str, KnownTopic]) -> Iterator[tuple[int, str]]:
+        """Partitions whose leader is the one that it was then, and who that is."""
+        was, now = before.get(topic), self._topics.get(topic)
+        if was is not None and now is not None and was.id == now.id:
+            for number, placed in now.partitions.items():
+                old = was.partitions.get(number)
+                if old is not None and placed.leader and (placed.leader, placed.epoch) == (old.leader, old.epoch):
+                    yield number, placed.leader
+
     def note(self, topic: str, partitions: int) -> None:
         """It has so many, says somebody who knows."""
         if partitions > self._counts.get(topic, 0):
@@ -92,15 +109,17 @@ class Atlas:
         if placed is None:
             count = len(self.numbers(topic))
             if not 0 <= number < count:
-                raise PartitionNotFound(f"{topic} has partitions 0 to {count - 1}, not {number!r}", topic=topic)
+                raise PartitionNotFound(
+                    f"{topic} has partitions 0 to {count - 1}, not {number!r}", topic=topic, partitions=count
+                )
             # There is one: nobody is known to lead it.
             return Placed(number, "", 0, (), ())
         return placed
 
-    def _of(self, topic: str) -> _Known:
+    def _of(self, topic: str) -> KnownTopic:
         known = self._topics.get(topic)
         if known is None:
-            raise TopicNotFound(f"there is no topic {topic}", topic=topic)
+            raise TopicNotFound.named(topic)
         return known
 
     # --- asking ------------------------------------------------------------------------------------------
@@ -109,8 +128,11 @@ class Atlas:
         """Asks where they are; without names, where all are. One question at a time serves all who ask the same."""
         await asyncio.shield(self._flight(topics))
 
-    async def refresh_patiently(self, attempts: Attempts, *topics: str) -> None:
-        """Until somebody answers."""
+    async def refresh_patiently(self, attempts: Attempts, *topics: str, anew: bool = False) -> None:
+        """Until somebody answers. With `anew`, the question is asked from now on: an earlier one that is under way may
+        bring what is older than what the caller has heard meanwhile."""
+        if anew and topics in self._flights:
+            await asyncio.wait([self._flights[topics]])
         while True:
             try:
                 await self.refresh(*topics)
@@ -169,7 +191,7 @@ class Atlas:
         latest = revision if known is None else max(revision, known.revision)
         leaders = {placed.leader for placed in partitions.values()}
         # Replaced as a whole: threads look into it.
-        self._topics[topic.name] = _Known(
+        self._topics[topic.name] = KnownTopic(
             topic.id, latest, partitions, since, frozenset(leaders - {""}), "" not in leaders
         )
 

@@ -11,7 +11,7 @@ import msgspec
 from penstock.client import requests as r
 from penstock.client.requests import Request
 from penstock.clock import TIME_MAX_US
-from penstock.errors import InvalidInput, NotFound, PartitionNotFound, PenstockError, Unsupported
+from penstock.errors import InvalidInput, NotFound, OffsetOutOfRange, PartitionNotFound, PenstockError, Unsupported
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.groups import Groups
 from penstock.net.routing.leading import Leading
@@ -19,7 +19,7 @@ from penstock.net.routing.merging import merged
 from penstock.net.routing.nodes import Nodes
 from penstock.net.routing.pace import Attempts, Pace
 from penstock.net.routing.scattering import Scattering
-from penstock.net.routing.table import GRAVES, ROUTES, Route, Way, partition_of, topic_of
+from penstock.net.routing.table import GRAVES, ROUTES, Route, Way, partition_of, partitions_of, restricted, topic_of
 from penstock.net.routing.topics import Topics
 
 R = TypeVar("R")
@@ -78,9 +78,9 @@ class Calls:
     async def _of_all(self, request: Request[Any]) -> Any:
         match request:
             case r.ListTopics():
-                return await self._topics.listed(partial=request.partial)
+                return await self._topics.listed(request)
             case r.ListGroups():
-                return await self._groups.listed(partial=request.partial)
+                return await self._groups.listed(request)
             case r.DescribeGroup():
                 return await self._groups.described(request.name, partial=request.partial)
             case r.ListParkedKeys():
@@ -97,7 +97,7 @@ class Calls:
             # Its id is none, which anybody will say.
             return await self._nodes.ask(request, is_repeatable=route.is_repeatable)
         topic = topic_of(request)
-        numbers = None if route.way is Way.GRAVES else getattr(request, "partitions", None)
+        numbers = None if route.way is Way.GRAVES else partitions_of(request)
         if isinstance(request, r.DescribeTopic):
             if numbers == ():
                 return await self._topics.known(topic)
@@ -107,8 +107,11 @@ class Calls:
             topic = await self._graves(topic)
             if topic not in self._atlas.names():
                 # There are no letters. Whoever is asked says whether the question makes sense.
-                return await self._nodes.ask(_of(request, ()), is_repeatable=route.is_repeatable)
-        make = partial(_of, request)
+                return await self._nodes.ask(restricted(request, ()), is_repeatable=route.is_repeatable)
+        if isinstance(request, r.Archived) and not request.offsets:
+            # No leader has anything to record, but any node checks the topic's id.
+            await self._nodes.ask(request, is_repeatable=route.is_repeatable)
+        make = partial(restricted, request)
         if isinstance(request, r.Redrive) and request.rate is not None:
             make = partial(_share, request, request.rate, len(self._atlas.numbers(topic)))
         parts = await self._scattering.ask(
@@ -117,7 +120,12 @@ class Calls:
             is_repeatable=route.is_repeatable,
             nothing=_zero if isinstance(request, r.ReleaseKey) else None,
             numbers=numbers,
+            # A leader that loses one of several partitions half-way refuses the whole request. Repeated for the others,
+            # a seek would undo what was acknowledged since, and a key would count as never parked.
+            apart=isinstance(request, r.Seek | r.ReleaseKey),
         )
+        if isinstance(request, r.Archived):
+            return await self._topics.changed(topic)
         reply = merged(request, parts)
         if isinstance(request, r.ReleaseKey) and not reply:
             raise NotFound(f"nothing of that is parked for group {request.group}", group=request.group)
@@ -144,7 +152,7 @@ class Calls:
     async def _replay(self, request: r.Replay) -> int:
         """What it is of is found out here: whoever makes the group does not lead all that it is of."""
         if (request.offsets is None) == (request.from_us is None and request.to_us is None):
-            raise InvalidInput("a replay is of a time or of offsets")
+            raise InvalidInput("a replay takes either from_time and to_time (one may be left out), or offsets")
         starts = await self.call(r.FindOffsets(request.topic, "earliest"))
         ends = await self.call(r.FindOffsets(request.topic, "latest"))
         if request.offsets is None:
@@ -176,14 +184,13 @@ def _checked(request: r.Replay, starts: list[int], ends: list[int]) -> dict[int,
     for number, (start, end) in enumerate(zip(starts, ends, strict=False)):
         first, last = request.offsets.get(number, (end, end))
         if not start <= first <= last <= end:
-            raise InvalidInput(f"partition {number} has offsets {start} to {end}, not {first} to {last}")
+            raise OffsetOutOfRange(
+                f"partition {number} has offsets {start} to {end}, not {first} to {last} (the last one is exclusive)",
+                start=start,
+                end=end,
+            )
         ranges[number] = (first, last)
     return ranges
-
-
-def _of(request: Request[Any], numbers: tuple[int, ...]) -> Request[Any]:
-    changed: Request[Any] = msgspec.structs.replace(request, partitions=numbers)
-    return changed
 
 
 def _share(request: r.Redrive, rate: float, total: int, numbers: tuple[int, ...]) -> Request[Any]:

@@ -32,14 +32,22 @@ class Coordinators:
         flight = self._flights.get(group)
         if flight is None:
             flight = self._flights[group] = asyncio.get_running_loop().create_task(self._ask(group))
-            flight.add_done_callback(lambda _: self._flights.pop(group, None))
+            flight.add_done_callback(lambda flight: self._landed(group, flight))
         return await asyncio.shield(flight)
+
+    def _landed(self, group: str, flight: asyncio.Task[Coordinator]) -> None:
+        self._flights.pop(group, None)
+        if not flight.cancelled():
+            # Its callers may all have given up waiting.
+            flight.exception()
 
     async def _ask(self, group: str) -> Coordinator:
         term = self._known[group].term if group in self._known else 0
-        found = await self._nodes.look(FindCoordinator(group), lambda one: one.term >= term)
+        # A node that does not reach etcd counts only if no other node answers: the coordinator that it names may tell
+        # its decisions to leaders that were.
+        found = await self._nodes.look(FindCoordinator(group), lambda one: one.term >= term and not one.is_cut_off)
         if found.term >= term:
-            self._known[group] = found
+            self._known[group] = Coordinator(found.node, found.term)
         known = self._known[group]
         if known.node and known.node not in self._nodes.ids:
             await self._refresh()

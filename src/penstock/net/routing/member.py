@@ -18,7 +18,14 @@ from typing import Any
 
 from penstock.client.answers import Release
 from penstock.client.transport import Delivery, Receipt
-from penstock.errors import ConnectionLost, GroupNotFound, LeadershipLost, MemberNotFound, PenstockError
+from penstock.errors import (
+    ConnectionLost,
+    GroupNotFound,
+    LeadershipLost,
+    MemberNotFound,
+    PenstockError,
+    QuotaExceeded,
+)
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.failures import is_behind, is_misplaced, is_unknown
 from penstock.net.routing.held import Held
@@ -70,10 +77,12 @@ class Member:
         self._since: dict[str, int] = {}
         self._giving_back: set[asyncio.Task[None]] = set()
         self._is_over = False
+        self.has_joined = False
 
     async def join(self, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         self._changes = self._nodes.changes
         await self._place.join(topics, settings)
+        self.has_joined = True
         if self._keeping is None and not self._is_over:
             self._keeping = self._loop.create_task(self._keep())
 
@@ -137,11 +146,7 @@ class Member:
                 task.add_done_callback(partial(self._came, node, poller))
 
     async def _asked(self, node: str, topics: Sequence[str], wanted: dict[str, int]) -> Sequence[Delivery]:
-        transport = self._nodes.of(node)
-        deliveries = await transport.poll(self._place.group, self._place.name, topics, **wanted)
-        # Its deadlines are by its own clock; those who get them go by that of another node.
-        ahead_us = transport.now_us() - self._nodes.home.now_us()
-        return [one._replace(deadline_us=one.deadline_us - ahead_us) for one in deliveries]
+        return await self._nodes.of(node).poll(self._place.group, self._place.name, topics, **wanted)
 
     def _came(self, node: str, poller: Poller, task: asyncio.Task[Sequence[Delivery]]) -> None:
         if task.cancelled():
@@ -162,6 +167,9 @@ class Member:
 
     def _failed(self, poller: Poller, error: PenstockError) -> None:
         poller.failed(error, self._loop.time())
+        if isinstance(error, QuotaExceeded):
+            # Where things are is known. To ask for that would use up more of the quota.
+            return
         if isinstance(error, MemberNotFound | GroupNotFound):
             self._rejoin()
         elif is_misplaced(error) or is_behind(error) or error.retriable:
@@ -264,7 +272,7 @@ class Member:
 
     def _hold(self, node: str, deliveries: Sequence[Delivery]) -> None:
         self._held.add(node, deliveries)
-        left_s = (min(one.deadline_us for one in deliveries) - self._nodes.home.now_us()) / 1_000_000
+        left_s = (min(one.deadline_us for one in deliveries) - self._nodes.home.monotonic_us()) / 1_000_000
         self._answers += 1
         self._since[node] = self._answers
         hold_s = min(_HELD_SHARE * left_s, _HELD_S_MAX)
@@ -295,8 +303,11 @@ class Member:
         return task
 
     async def leave(self) -> None:
-        await self.stop()
-        await self._place.leave()
+        try:
+            await self.stop()
+        finally:
+            # Also if the caller is cancelled: otherwise the connection would keep the member alive.
+            await self._place.leave()
 
     async def stop(self) -> None:
         """Asks for nothing any more, and gives back what is held."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from heapq import nsmallest
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,16 +40,77 @@ def _archive(request: r.FindArchive, parts: Sequence[Part[r.ArchiveInfo]]) -> r.
     return msgspec.structs.replace(parts[0][1], whole_from=tuple(whole_from))
 
 
-def _scheduled(request: r.ListScheduled, parts: Sequence[Part[list[r.Scheduled]]]) -> list[r.Scheduled]:
-    return nsmallest(request.limit, (one for _, some in parts for one in some), key=lambda one: one.deliver_at)
+def merged_page(
+    pages: Sequence[list[T] | r.Listed[T]],
+    limit: int,
+    key: Callable[[T], Any],
+    next_of: Callable[[T], str],
+    *,
+    is_paged: bool,
+) -> list[T] | r.Listed[T]:
+    """Of pages of the same listing, each of another node: what all of them have told by then, in order.
+
+    Behind the last item of a page that has a next one, its node may have others; so the page ends there.
+    """
+    ends = [key(page.items[-1]) for page in pages if isinstance(page, r.Listed) and page.next]
+    items = sorted((one for page in pages for one in items_of(page)), key=key)
+    if ends:
+        items = items[: bisect_right(items, min(ends), key=key)]
+    if not is_paged:
+        return items[:limit]
+    has_more = bool(ends) or len(items) > limit
+    items = items[:limit]
+    return r.Listed(items, next_of(items[-1]) if has_more else "")
 
 
-def _letters(request: r.ListDeadLetters, parts: Sequence[Part[list[r.DeadLetter]]]) -> list[r.DeadLetter]:
-    return sorted((letter for _, some in parts for letter in some), key=_place)[: request.limit]
+def page_of_names(
+    names: Sequence[str], request: r.ListTopics | r.ListGroups, nexts: Sequence[str]
+) -> tuple[list[str], str]:
+    """Of names in order that nodes told of, those of the page, and the `next` of the page.
+
+    `nexts` are those of the nodes' pages. Behind the first of them, its node has not told of anything yet.
+    """
+    # Names that are asked for are all meant.
+    after = (request.after or "") if request.names is None else ""
+    end = min((one for one in nexts if one), default=None)
+    left = [name for name in names if name > after and (end is None or name <= end)]
+    some = left[: request.limit]
+    return some, some[-1] if len(some) < len(left) else end or ""
 
 
-def _place(letter: r.DeadLetter) -> tuple[int, int]:
-    _, partition, offset = letter.id.split(":")
+def items_of(page: list[T] | r.Listed[T]) -> list[T]:
+    """A node that is older than pages answers with a list."""
+    return page.items if isinstance(page, r.Listed) else page
+
+
+def _scheduled(
+    request: r.ListScheduled, parts: Sequence[Part[list[r.Scheduled] | r.Listed[r.Scheduled]]]
+) -> list[r.Scheduled] | r.Listed[r.Scheduled]:
+    def due(one: r.Scheduled) -> tuple[int, int, int]:
+        return one.deliver_at, *_place(one.id)
+
+    def next_of(one: r.Scheduled) -> str:
+        return ":".join(map(str, due(one)))
+
+    pages = [page for _, page in parts]
+    return merged_page(pages, request.limit, due, next_of, is_paged=request.after is not None)
+
+
+def _letters(
+    request: r.ListDeadLetters, parts: Sequence[Part[list[r.DeadLetter] | r.Listed[r.DeadLetter]]]
+) -> list[r.DeadLetter] | r.Listed[r.DeadLetter]:
+    pages = [page for _, page in parts]
+    return merged_page(
+        pages,
+        request.limit,
+        lambda letter: _place(letter.id),
+        lambda letter: letter.id,
+        is_paged=request.after is not None,
+    )
+
+
+def _place(identity: str) -> tuple[int, int]:
+    _, partition, offset = identity.split(":")
     return int(partition), int(offset)
 
 

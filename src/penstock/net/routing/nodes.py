@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar, cast
 
-from penstock.client.placement import NodeInfo
+from penstock.client.placement import DescribeCluster, NodeInfo
 from penstock.client.requests import Request
 from penstock.client.transport import Stored, Transport
 from penstock.errors import ConnectionLost, EtcdUnavailable, PenstockError, StaleMetadata
@@ -28,7 +28,8 @@ class _Short(Protocol):
 
 
 class Nodes:
-    """Belongs to one event loop, except for `at_once`. `seeds` are those that were known before anybody was asked."""
+    """Belongs to one event loop, except for `at_once` and `is_reachable`. `seeds` are those that were known before
+    anybody was asked."""
 
     def __init__(self, seeds: Sequence[NodeInfo], make: Make, pace: Pace) -> None:
         self._seeds = tuple(seeds)
@@ -38,6 +39,8 @@ class Nodes:
         self._made: dict[str, Transport] = {}
         self._short: dict[str, AtOnce] = {}
         self._known: dict[str, NodeInfo] = {}
+        # By address: whether they can be connected to again.
+        self._trying: dict[str, asyncio.Task[None]] = {}
         self._revision = -1
         # How often others have been alive than before.
         self.changes = 0
@@ -51,6 +54,30 @@ class Nodes:
     @property
     def ids(self) -> list[str]:
         return list(self._known)
+
+    def is_reachable(self, identity: str) -> bool:
+        """Whether it is alive, and its connection was not lost. From any thread."""
+        node = self._known.get(identity)
+        if node is None:
+            return False
+        made = self._made.get(node.native)
+        return made is None or not made.is_lost
+
+    def reconnect_soon(self) -> None:
+        """Try those that are alive and were lost, without waiting."""
+        for identity, node in self._known.items():
+            if not self.is_reachable(identity) and node.native not in self._trying:
+                trying = asyncio.get_running_loop().create_task(self._try(node))
+                self._trying[node.native] = trying
+
+    async def _try(self, node: NodeInfo) -> None:
+        try:
+            await self.at(node).call(DescribeCluster())
+        except PenstockError:
+            # It stays lost.
+            pass
+        finally:
+            del self._trying[node.native]
 
     def learn(self, revision: int, nodes: Sequence[NodeInfo]) -> None:
         """Those that were alive as of then."""
@@ -154,6 +181,10 @@ class Nodes:
         raise last
 
     async def close(self) -> None:
+        trying = list(self._trying.values())
+        for task in trying:
+            task.cancel()
+        await asyncio.gather(*trying, return_exceptions=True)
         outcomes = await asyncio.gather(
             *[transport.close() for transport in self._made.values()], return_exceptions=True
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.client.placement import Coordinator
 from penstock.client.transport import Transport
-from penstock.errors import PenstockError, TopicNotFound
+from penstock.errors import GroupNotFound, PenstockError, TopicNotFound
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.coordinators import Coordinators
 from penstock.net.routing.failures import is_misplaced, is_unknown
@@ -102,6 +102,9 @@ class Place:
         leave = getattr(transport, "leave_a_session", transport.leave)
         try:
             await leave(self.group, self.name)
+        except GroupNotFound:
+            # The join was cancelled before it created the group, or the group has been deleted.
+            return True
         except PenstockError as error:
             if not (is_misplaced(error) or is_unknown(error)):
                 raise

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock.client.transport import Delivery
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, QuotaExceeded
 from penstock.net.routing.pace import Pace
 
 
@@ -39,5 +39,6 @@ class Poller:
         if self.error is None:
             self.failing_since = now
         self.task, self.error = None, error
-        self.retry_at = now + self._pause_s * (0.5 + self._pace.dice() / 2)
+        pause_s = self._pause_s * (0.5 + self._pace.dice() / 2)
+        self.retry_at = now + (max(pause_s, error.retry_after_s) if isinstance(error, QuotaExceeded) else pause_s)
         self._pause_s = min(2 * self._pause_s, self._pace.pause_s_max)

@@ -50,14 +50,17 @@ class Scattering:
         nothing: Callable[[PenstockError], R] | None = None,
         numbers: Collection[int] | None = None,
         partial: bool = False,
+        apart: bool = False,
     ) -> list[Part[R]]:
         """Of all partitions, or only of those. `nothing` is what an error stands for that says that there is nothing;
-        it may raise it. If `partial`, those that nobody leads, or that can't be served, are left out after a moment."""
+        it may raise it. If `partial`, those that nobody leads, or that can't be served, are left out after a moment.
+        If `apart`, each partition gets a request of its own: a retry then repeats none that was carried out."""
         attempts = Attempts(replace(self._pace, patience_s=self._pace.partial_s) if partial else self._pace)
         await self._atlas.refresh_patiently(attempts, topic)
         left = set(self._atlas.numbers(topic) if numbers is None else numbers)
         asking = _Asking(self._atlas, self._leading, self._room, topic, make, left, is_repeatable, nothing, partial)
-        last = await asking.round(asking.of_a_leader)
+        together = asking.one_by_one if apart else asking.of_a_leader
+        last = await asking.round(together)
         if partial and asking.has_failed_together:
             # However long it took: one that can't be served has kept others of its leader from being answered for.
             last = await asking.round(asking.one_by_one)
@@ -70,7 +73,7 @@ class Scattering:
                 if partial:
                     break
                 raise
-            last = await asking.round(asking.one_by_one if partial else asking.of_a_leader)
+            last = await asking.round(asking.one_by_one if partial else together)
         return asking.parts
 
 

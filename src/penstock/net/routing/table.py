@@ -9,9 +9,9 @@
     ALL         all nodes, each telling of what it leads; what is not whole by then is asked for topic by topic
     TURNED      turned into another request, which any node can answer
 
-Requests to several have `partitions`, and each node answers for exactly those or not at all: a leader that changes in
-between makes its part be asked again, of the new one, and is never merged wrongly. What nodes ask each other
-(`placement.OF_NODES`) is not routed: whoever asks knows whom.
+Requests to several have `partitions`, or `offsets` by partition, and each node answers for exactly those or not at all:
+a leader that changes in between makes its part be asked again, of the new one, and is never merged wrongly. What nodes
+ask each other (`placement.OF_NODES`) is not routed: whoever asks knows whom.
 
     request             way         merged
     ──────────────────  ──────────  ────────────────────────────────────────────────────────────────
@@ -21,7 +21,7 @@ between makes its part be asked again, of the new one, and is never merged wrong
     DescribeTopic       LEADERS     partitions by number; `scheduled` added up. Of none of them: ANY
     ListTopics          ALL         by name, each as DescribeTopic
     FindOffsets         LEADERS     by number
-    Archived            TOPIC
+    Archived            LEADERS     each leader records its own partitions; then the topic is described
     FindArchive         LEADERS     `whole_from` by number
     CreateGroup         GROUP
     ChangeGroup         GROUP
@@ -59,12 +59,15 @@ between makes its part be asked again, of the new one, and is never merged wrong
     ElectLeaders        ANY
     DrainNode           ANY
     UndrainNode         ANY
+    DiscardCopy         ANY
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 from typing import Any, NamedTuple
+
+import msgspec
 
 from penstock.client import cluster_requests as c
 from penstock.client import placement as p
@@ -109,7 +112,7 @@ ROUTES: dict[type[Request[Any]], Route] = {
     r.ListTopics: _looking(Way.ALL),
     r.FindOffsets: _looking(Way.LEADERS),
     # Said twice is the same as said once.
-    r.Archived: _looking(Way.TOPIC),
+    r.Archived: _looking(Way.LEADERS),
     r.FindArchive: _looking(Way.LEADERS),
     r.CreateGroup: _changing(Way.GROUP),
     r.ChangeGroup: _changing(Way.GROUP),
@@ -147,6 +150,7 @@ ROUTES: dict[type[Request[Any]], Route] = {
     c.ElectLeaders: _changing(Way.ANY),
     c.DrainNode: _changing(Way.ANY),
     c.UndrainNode: _changing(Way.ANY),
+    c.DiscardCopy: _changing(Way.ANY),
 }
 
 
@@ -159,6 +163,22 @@ def partition_of(request: Request[Any]) -> tuple[str, int] | None:
         return (topic, int(number)) if number.isascii() and number.isdigit() and len(number) < 20 else None
     named: int | None = getattr(request, "partition", None)
     return None if named is None else (topic_of(request), named)
+
+
+def partitions_of(request: Request[Any]) -> tuple[int, ...] | None:
+    """The partitions that a request to several leaders names. None means all partitions of the topic."""
+    if isinstance(request, r.Archived):
+        return tuple(request.offsets)
+    named: tuple[int, ...] | None = getattr(request, "partitions", None)
+    return named
+
+
+def restricted(request: Request[Any], numbers: tuple[int, ...]) -> Request[Any]:
+    """The same request, for these partitions only: what one leader receives."""
+    if isinstance(request, r.Archived):
+        return msgspec.structs.replace(request, offsets={number: request.offsets[number] for number in numbers})
+    changed: Request[Any] = msgspec.structs.replace(request, partitions=numbers)
+    return changed
 
 
 def topic_of(request: Request[Any]) -> str:

@@ -6,11 +6,11 @@ import asyncio
 
 import msgspec
 
-from penstock.client.requests import DescribeTopic, ListTopics, TopicInfo
+from penstock.client.requests import DescribeTopic, Listed, ListTopics, TopicInfo
 from penstock.errors import NotEnoughReplicas, NotLeader, PenstockError, TopicNotFound
 from penstock.net.routing.atlas import Atlas
 from penstock.net.routing.failures import is_misplaced, is_unknown
-from penstock.net.routing.merging import merged
+from penstock.net.routing.merging import items_of, merged, page_of_names
 from penstock.net.routing.nodes import Nodes
 from penstock.net.routing.pace import Attempts, Pace
 from penstock.net.routing.scattering import Scattering
@@ -61,14 +61,21 @@ class Topics:
                 continue
             return msgspec.structs.replace(info, count=max(count, info.count))
 
-    async def listed(self, *, partial: bool = False) -> list[TopicInfo]:
+    async def listed(self, request: ListTopics) -> list[TopicInfo] | Listed[TopicInfo]:
         """By name. Each node is asked once; topics that do not come out whole are then asked for by themselves."""
         await self._atlas.refresh_patiently(Attempts(self._pace))
         told: dict[str, list[TopicInfo]] = {}
-        for infos in await self._of_each_node():
-            for info in infos:
+        pages = await self._of_each_node(msgspec.structs.replace(request, partial=False))
+        for page in pages:
+            for info in items_of(page):
                 told.setdefault(info.name, []).append(info)
-        names = sorted({*told, *self._atlas.names()})
+        names = sorted({*told, *(self._atlas.names() if request.names is None else ())})
+        if request.after is None:
+            return await self._all(names, told, request.partial)
+        names, next_name = page_of_names(names, request, [page.next for page in pages if isinstance(page, Listed)])
+        return Listed(await self._all(names, told, request.partial), next_name)
+
+    async def _all(self, names: list[str], told: dict[str, list[TopicInfo]], partial: bool) -> list[TopicInfo]:
         found: dict[str, TopicInfo | None] = {name: self._whole(name, told.get(name, [])) for name in names}
         lacking = [name for name in names if found[name] is None]
         for at in range(0, len(lacking), _AT_ONCE):
@@ -83,10 +90,10 @@ class Topics:
         except TopicNotFound:
             return None
 
-    async def _of_each_node(self) -> list[list[TopicInfo]]:
+    async def _of_each_node(self, request: ListTopics) -> list[list[TopicInfo] | Listed[TopicInfo]]:
         """Of those that answer. Whoever leads what the others led tells of it when it is asked for by itself."""
-        asked = [self._nodes.of(node).call(ListTopics()) for node in self._nodes.ids]
-        replies = []
+        asked = [self._nodes.of(node).call(request) for node in self._nodes.ids]
+        replies: list[list[TopicInfo] | Listed[TopicInfo]] = []
         for outcome in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(outcome, PenstockError) and (is_misplaced(outcome) or is_unknown(outcome)):
                 continue

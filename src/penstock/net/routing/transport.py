@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from penstock.acks import ALL
 from penstock.client.answers import Ack, Answer, Extend
+from penstock.client.closing import CLOSE_S, all_done
 from penstock.client.placement import DescribeCluster, NodeInfo
 from penstock.client.requests import Request
 from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored, Transport
+from penstock.client.words import CLIENT_CLOSED
+from penstock.environment import random_id
 from penstock.errors import (
     ConnectionLost,
     LeadershipLost,
@@ -32,12 +37,12 @@ from penstock.net.routing.groups import Groups
 from penstock.net.routing.leading import Leading
 from penstock.net.routing.member import Member
 from penstock.net.routing.nodes import Make, Nodes
-from penstock.net.routing.pace import Pace
+from penstock.net.routing.pace import Attempts, Pace
 from penstock.net.routing.place import Place
 from penstock.net.routing.plain import Plain
 from penstock.net.routing.scattering import Scattering
-from penstock.net.routing.singles import Singles
 from penstock.net.routing.topics import Topics
+from penstock.net.singles import Singles
 from penstock.wire import words
 
 R = TypeVar("R")
@@ -46,15 +51,19 @@ R = TypeVar("R")
 class RoutedTransport:
     """Made with `RoutedTransport.to`. Belongs to the event loop it was made on."""
 
-    def __init__(self, seeds: Sequence[NodeInfo], make: Make, pace: Pace) -> None:
+    def __init__(
+        self, seeds: Sequence[NodeInfo], make: Make, pace: Pace, new_id: Callable[[], bytes] = random_id
+    ) -> None:
         self._nodes = Nodes(seeds, make, pace)
         self._atlas = Atlas(self._nodes)
         self._leading = Leading(self._nodes, self._atlas, pace)
         self._coordinators = Coordinators(self._nodes, pace, self._atlas.refresh)
         self._plain = Plain(self._atlas, self._leading)
-        self._singles = Singles(self)
+        self._singles = Singles(self, new_id)
         self._members: dict[tuple[str, str], Member] = {}
         self._pace = pace
+        self._loop = asyncio.get_running_loop()
+        self._look_at = 0.0
         scattering = Scattering(self._nodes, self._atlas, self._leading, pace)
         self._calls = Calls(
             self._nodes,
@@ -68,17 +77,27 @@ class RoutedTransport:
         self._is_closed = False
 
     @classmethod
-    async def to(cls, seeds: Sequence[NodeInfo], make: Make, pace: Pace | None = None) -> RoutedTransport:
+    async def to(
+        cls,
+        seeds: Sequence[NodeInfo],
+        make: Make,
+        pace: Pace | None = None,
+        new_id: Callable[[], bytes] = random_id,
+    ) -> RoutedTransport:
         """`seeds` need no more than an address; any one that answers will do. `make` makes a transport to a node, which
         connects when it is used, gives up at once if it can't, and is closed with this one.
 
         Unsupported if whoever answers is not a node of a cluster.
         """
-        transport = cls(seeds, make, pace or Pace())
+        transport = cls(seeds, make, pace or Pace(), new_id)
         try:
-            info = await transport._nodes.look(DescribeCluster(), lambda info: bool(info.nodes))
-            if not info.nodes:
-                raise Unsupported("a broker on its own is not a cluster: nothing is to be routed")
+            attempts = Attempts(transport._pace)
+            while not (info := await transport._nodes.look(DescribeCluster(), lambda info: bool(info.nodes))).nodes:
+                if not info.node:
+                    raise Unsupported("a broker on its own is not a cluster: nothing is to be routed")
+                # A node opens its native listener before it joins the cluster.
+                text = f"node {info.node} has not joined its cluster yet. Check the nodes: penstock cluster status"
+                await attempts.pause(ConnectionLost(text, was_sent=False))
         except BaseException:
             await transport.close()
             raise
@@ -89,8 +108,38 @@ class RoutedTransport:
     def limits(self) -> Limits:
         return self._nodes.home.limits
 
+    @property
+    def principal(self) -> str:
+        return self._nodes.home.principal
+
     def now_us(self) -> int:
         return self._nodes.home.now_us()
+
+    def monotonic_us(self) -> int:
+        return self._nodes.home.monotonic_us()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._nodes.home.is_lost
+
+    def is_led(self, topic: str, partition: int) -> bool:
+        """While a partition is not led, its leader is looked for now and then: no request to it may do so."""
+        leader = self._atlas.leader_of(topic, partition)
+        if leader is None or self._is_reachable(leader):
+            return True
+        now = self._loop.time()
+        if now >= self._look_at:
+            self._look_at = now + self._pace.suspect_s
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._look_for_leaders, topic)
+        return False
+
+    def _is_reachable(self, node: str) -> bool:
+        return self._nodes.is_reachable(node)
+
+    def _look_for_leaders(self, topic: str) -> None:
+        if not self._is_closed:
+            self._atlas.refresh_soon(topic, self._nodes.reconnect_soon)
 
     # --- publishing --------------------------------------------------------------------------------------
 
@@ -135,8 +184,14 @@ class RoutedTransport:
         if member is None:
             place = Place(group, consumer, atlas=self._atlas, coordinators=self._coordinators, pace=self._pace)
             member = Member(place, self._nodes, self._atlas, self._pace, self.answer)
-        await member.join(topics, settings)
-        self._members[group, consumer] = member
+            # Before the answer arrives: a caller that is cancelled meanwhile still has to leave.
+            self._members[group, consumer] = member
+        try:
+            await member.join(topics, settings)
+        except PenstockError as error:
+            if not (member.has_joined or error.retriable or error.in_doubt):
+                self._members.pop((group, consumer), None)
+            raise
 
     async def leave(self, group: str, consumer: str) -> None:
         member = self._members.pop((group, consumer), None)
@@ -157,7 +212,7 @@ class RoutedTransport:
         """What came for one that was cancelled is kept for the next, or given back soon."""
         self._check()
         member = self._members.get((group, consumer))
-        if member is None:
+        if member is None or not member.has_joined:
             raise MemberNotFound(f"{consumer} has not joined group {group} here", group=group)
         return await member.poll(topics, count=count, bytes_max=bytes_max, wait_us=wait_us, visibility_us=visibility_us)
 
@@ -236,8 +291,10 @@ class RoutedTransport:
             return
         try:
             await self._singles.close()
-            for member in list(self._members.values()):
-                await member.stop()
+            # What is held may be of leaders that do not answer: it comes back when its lease ends.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await all_done(*[member.stop() for member in list(self._members.values())])
         finally:
             self._is_closed = True
             await self._coordinators.close()
@@ -246,4 +303,4 @@ class RoutedTransport:
 
     def _check(self) -> None:
         if self._is_closed:
-            raise LogClosed("the client is closed")
+            raise LogClosed(CLIENT_CLOSED)

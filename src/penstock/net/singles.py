@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 
 from penstock.acks import ALL
+from penstock.client.closing import all_done
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.sender import Way
 from penstock.client.transport import Stored, Transport
@@ -15,13 +15,16 @@ from penstock.message import Message
 
 # Nothing is to wait for others, but what comes at the same time goes together.
 _AT_ONCE = ProducerOptions(linger="0s")
+# Topics come and go, and a client lives long: one that publishes to more of them at a time asks about some again.
+_PRODUCERS_MAX = 1_000
 
 
 class Singles:
     """Belongs to one event loop, except for `publish_at_once`."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, new_id: Callable[[], bytes]) -> None:
         self._transport = transport
+        self._new_id = new_id
         # By topic, and by how far they are to be stored, if that is not everywhere.
         self._producers: dict[str | tuple[str, str], Producer] = {}
 
@@ -37,9 +40,17 @@ class Singles:
                 # It may have more partitions by now, or have been deleted and made again: asked for anew.
                 self._producers.pop(name, None)
         options = _AT_ONCE._replace(acks=acks)
-        fresh = Producer(self._transport, topic, options, new_id=partial(secrets.token_bytes, 16))
+        fresh = Producer(self._transport, topic, options, new_id=self._new_id)
         await fresh.start()
+        if len(self._producers) >= _PRODUCERS_MAX:
+            self._forget_one()
         return await self._producers.setdefault(name, fresh).stored(message, partition)
+
+    def _forget_one(self) -> None:
+        """The oldest that has nothing under way: what comes next must not overtake that."""
+        idle = next((name for name, producer in self._producers.items() if producer.is_idle), None)
+        if idle is not None:
+            del self._producers[idle]
 
     def publish_at_once(
         self, topic: str, message: Message, partition: int | None, way: Way
@@ -58,5 +69,4 @@ class Singles:
             return None
 
     async def close(self) -> None:
-        for producer in list(self._producers.values()):
-            await producer.close()
+        await all_done(*[producer.close() for producer in list(self._producers.values())])
