@@ -7,9 +7,11 @@ BENCH_STAMP := $(VENV)/.bench-installed
 # Four at a time, whatever the machine: tests start brokers, browsers and Spark of their own, and many of them wait for
 # those. One file stays together, and the order is that of tests/conftest.py.
 IN_PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# Tests start hundreds of processes, and each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo examples test check format bench bench-report clean
+.PHONY: help setup run demo examples test test-fast simulate check format docs bench bench-report clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +26,7 @@ test-tools:
 	@command -v etcd >/dev/null || if tools/system-packages etcd=etcd-server; then \
 	  { systemctl disable --now etcd || service etcd stop; } >/dev/null 2>&1 || true; \
 	else echo "The tests with a real etcd will be skipped." >&2; fi
+	@tools/system-packages faketime || echo "The chaos tests will leave out clock steps." >&2
 	@tools/system-packages ip=iproute2 || echo "The chaos tests will leave out faults of the network." >&2
 
 .PHONY: bench-tools
@@ -57,6 +60,14 @@ examples: setup  ## all examples: queue, order, delays, dead letters, traces, a 
 test: setup test-tools  ## all tests
 	$(BIN)/pytest $(IN_PARALLEL)
 
+test-fast: setup  ## the tests of daily work: no Spark, browsers, simulations, faults, benchmarks
+	$(BIN)/pytest $(IN_PARALLEL) --fast
+
+SEEDS ?= 1000
+SECONDS ?= 20
+simulate: setup  ## SEEDS=1000 SECONDS=20: clusters in simulation, with faults; each failure with the command to replay it
+	$(BIN)/python -m tests.simulation.world 0 $(SEEDS) --seconds $(SECONDS) --jobs $$(nproc)
+
 check: setup test-tools  ## formatting, lint, types, layers, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -67,6 +78,9 @@ check: setup test-tools  ## formatting, lint, types, layers, tests
 format: setup  ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: setup  ## build the documentation as HTML in build/docs, and check its links
+	$(BIN)/python tools/docs.py
 
 bench: setup bench-tools  ## the benchmarks, each figure beside its physical limit, or beside other brokers
 	$(BIN)/python benchmarks/run.py

@@ -235,6 +235,9 @@ class HandClock:
     def now_us(self) -> int:
         return self.time_us
 
+    def monotonic_us(self) -> int:
+        return self.time_us
+
 
 def values(count: int) -> list[bytes]:
     """Each starts with its row number; the rest are hexadecimal numbers drawn at random, hard to compress."""

@@ -41,7 +41,7 @@ from penstock.broker.deliveries import Deliveries
 from penstock.broker.events import AnyEvent
 from penstock.broker.group import Group, Receipt
 from penstock.broker.settings import GroupSettings
-from penstock.clock import SystemClock
+from penstock.clock import Instant, SystemClock
 from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.storage.files import DiskFiles
@@ -124,9 +124,10 @@ def _give_one_back(group: Group, receipt: Receipt, given_back: set[int], answers
 class _Untraced(Deliveries):
     """Leases are kept in memory only."""
 
-    def _note(self, events: Sequence[AnyEvent], within_s: float = 0) -> None:
+    def _note(self, events: Sequence[AnyEvent], within_s: float = 0, *, now: Instant | None = None) -> None:
+        now = now or Instant.of(self._clock)
         for event in events:
-            self._apply(event, self._clock.now_us())
+            self._apply(event, now.wall_us, now)
 
 
 class Bench:

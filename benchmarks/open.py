@@ -82,6 +82,9 @@ class CountingFile:
     def write_at(self, position: int, data: Buffer) -> None:
         self._file.write_at(position, data)
 
+    def write_hint(self, position: int, data: Buffer) -> None:
+        self._file.write_hint(position, data)
+
     def size(self) -> int:
         return self._file.size()
 
@@ -90,6 +93,9 @@ class CountingFile:
 
     def sync(self) -> None:
         self._file.sync()
+
+    def drop_cache(self) -> None:
+        self._file.drop_cache()
 
     def close(self) -> None:
         self._file.close()

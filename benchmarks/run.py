@@ -38,6 +38,8 @@ SCRIPTS = (
     "latency",
     "doors",
     "neighbours",
+    "hostile",
+    "stalls",
     "scan_beside",
     "start",
     "scaling",

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import harness
 from harness import Run
@@ -38,6 +40,10 @@ class Running:
         return int(found[1]) * 1024
 
     @property
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
+
+    @property
     def cpu_s(self) -> float:
         return cpu_s(self._process.pid)
 
@@ -45,11 +51,12 @@ class Running:
 class Broker(Running):
     """Ready when this returns; `ready_s` is how long that took. `ports` are those of its doors."""
 
-    def __init__(self, path: Path, doors: tuple[str, ...]) -> None:
+    def __init__(self, path: Path, doors: tuple[str, ...], *arguments: str) -> None:
         where = {door: "127.0.0.1:0" if door in doors else "none" for door in DOORS}
         command: list[str | Path] = [PENSTOCK, "serve", "--data", path / "data"]
         for door, address in where.items():
             command += [f"--{door}", address]
+        command += arguments
         started = time.perf_counter()
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
@@ -59,6 +66,9 @@ class Broker(Running):
             if not told:
                 raise RuntimeError(f"the broker ended with {self._process.wait()} before it was ready")
         self.ready_s = time.perf_counter() - started
+        # A pipe that is full would stop the broker at its next log line.
+        self._reading = Thread(target=deque, args=(self._process.stderr, 0), daemon=True)
+        self._reading.start()
         self.ports = {door: int(port) for door, port in re.findall(r"(\w+)=127\.0\.0\.1:(\d+)", told)}
 
     @property
@@ -68,7 +78,7 @@ class Broker(Running):
     def stop(self) -> None:
         assert self._process.stderr is not None
         self._process.send_signal(signal.SIGTERM)
-        self._process.stderr.read()
+        self._reading.join()
         self._process.stderr.close()
         self._process.wait()
 
@@ -77,13 +87,14 @@ class Broker(Running):
         assert self._process.stderr is not None
         self._process.kill()
         self._process.wait()
+        self._reading.join()
         self._process.stderr.close()
 
 
 @contextmanager
-def broker(run: Run, doors: tuple[str, ...] = ("native",)) -> Iterator[Broker]:
+def broker(run: Run, doors: tuple[str, ...] = ("native",), *arguments: str) -> Iterator[Broker]:
     with run.folder() as path:
-        running = Broker(path, doors)
+        running = Broker(path, doors, *arguments)
         try:
             yield running
         finally:

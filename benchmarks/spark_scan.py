@@ -1,11 +1,16 @@
-"""How fast does Spark scan a topic, beside a source that has everything in memory?
+"""How fast does Spark scan a topic, beside a Python source that has everything in memory, and beside Parquet?
 
-Spark with two cores (`local[2]`), a broker process on the same machine; messages of 100 B in six partitions; a batch
-query that reads everything and throws it away (`format("noop")`). In the same rounds:
+Spark with two cores (`local[2]`), a broker process on the same machine; messages of 100 B, each with a value of its own
+and one of a thousand keys, in six partitions; a batch query that reads everything and throws it away
+(`format("noop")`). In the same rounds:
 
     all columns          format("penstock")
-    offset, timestamp    the same with these two as its schema: the broker does not send the others
+    key, value           the same with these two as its schema: the broker does not send the others
+    offset, timestamp    the same
     memory               a Python data source that yields record batches of the same columns and rows without a broker
+    Parquet              the same rows, which Spark's JVM reads itself
+
+What memory reaches of Parquet's rate is the bound for every source in Python (ADR 22).
 """
 
 from __future__ import annotations
@@ -17,7 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -72,7 +78,7 @@ class MemoryReader(DataSourceReader):
             "offset": list(range(1_000_000, 1_000_000 + ROWS)),
             "timestamp": [now_us + row for row in range(ROWS)],
             "append_time": [now_us] * ROWS,
-            "key": [None] * ROWS,
+            "key": keys(),
             "value": values(ROWS),
             "headers": [[]] * ROWS,
             "priority": [0] * ROWS,
@@ -104,25 +110,35 @@ def session(*, behind: bool = False) -> SparkSession:
     return spark
 
 
+def keys() -> list[bytes]:
+    return [b"user-%d" % (row % 1_000) for row in range(ROWS)]
+
+
 def fill(address: str, count: int) -> None:
-    table = pa.table({"value": values(ROWS)})
+    """Every value is different. Parquet would keep a thousand that repeat as a dictionary, and read next to nothing."""
+    ends = pa.array([value[8:] for value in values(ROWS)])
     with penstock.connect(address) as q:
         q.create_topic("bench", partitions=PARTITIONS)
         with q.producer("bench", batch_messages=ROWS, batch_bytes=4 * MIB) as producer:
             for number in range(count // ROWS):
+                rows = pa.array(range(number * ROWS, (number + 1) * ROWS)).cast(pa.string())
+                begins = pc.utf8_lpad(rows, 8, "0").cast(pa.binary())
+                table = pa.table({"value": pc.binary_join_element_wise(begins, ends, b""), "key": keys()})
                 producer.send_batch(table, partition=number % PARTITIONS)
 
 
-def scan(spark: SparkSession, address: str, schema: str | None) -> float:
+def scan(frame: DataFrame) -> float:
+    return harness.seconds(lambda: frame.write.format("noop").mode("overwrite").save())
+
+
+def topic(spark: SparkSession, address: str, schema: str | None = None) -> DataFrame:
     reading = spark.read.format("penstock").option("url", address).option("subscribe", "bench")
-    if schema is not None:
-        reading = reading.schema(schema)
-    return harness.seconds(lambda: reading.load().write.format("noop").mode("overwrite").save())
+    return (reading if schema is None else reading.schema(schema)).load()
 
 
-def memory(spark: SparkSession, batches: int) -> float:
+def memory(spark: SparkSession, batches: int, schema: str | None = None) -> DataFrame:
     reading = spark.read.format("memory_batches").option("batches", str(batches))
-    return harness.seconds(lambda: reading.load().write.format("noop").mode("overwrite").save())
+    return (reading if schema is None else reading.schema(schema)).load()
 
 
 def measure(run: Run) -> Iterator[Figure]:
@@ -139,20 +155,35 @@ def measure(run: Run) -> Iterator[Figure]:
 
 
 def figures(run: Run, spark: SparkSession, running: Broker, count: int) -> Iterator[Figure]:
-    taken = harness.interleave(
-        run.rounds,
-        {
-            "all": lambda: scan(spark, running.address, None),
-            "two": lambda: scan(spark, running.address, "offset BIGINT, timestamp TIMESTAMP"),
-            "memory": lambda: memory(spark, count // ROWS),
-        },
-    )
-    for name, told in (("all", "all columns"), ("two", "offset, timestamp"), ("memory", "from memory")):
-        yield info(f"scan, {told}", count / min(taken[name]) / 1_000, "thousand rows/s")
-    yield at_least("scan beside memory", harness.ratio(taken["memory"], taken["all"]), "times the rate", MEMORY_BAR)
-    yield at_least(
-        "offset, timestamp beside all columns", harness.ratio(taken["all"], taken["two"]), "times the rate", COLUMNS_BAR
-    )
+    address, batches, pair = running.address, count // ROWS, "key BINARY, value BINARY"
+    with run.folder() as folder:
+        parquet = str(folder / "parquet")
+        topic(spark, address).write.parquet(parquet)
+        taken = harness.interleave(
+            run.rounds,
+            {
+                "all columns": lambda: scan(topic(spark, address)),
+                "key, value": lambda: scan(topic(spark, address, pair)),
+                "offset, timestamp": lambda: scan(topic(spark, address, "offset BIGINT, timestamp TIMESTAMP")),
+                "from memory": lambda: scan(memory(spark, batches)),
+                "key, value from memory": lambda: scan(memory(spark, batches, pair)),
+                "Parquet": lambda: scan(spark.read.parquet(parquet)),
+                "key, value of Parquet": lambda: scan(spark.read.parquet(parquet).select("key", "value")),
+            },
+        )
+    for name, seconds in taken.items():
+        yield info(f"scan, {name}", count / min(seconds) / 1_000, "thousand rows/s")
+    beside_memory = harness.ratio(taken["from memory"], taken["all columns"])
+    yield at_least("scan beside memory", beside_memory, "times the rate", MEMORY_BAR)
+    few = harness.ratio(taken["all columns"], taken["offset, timestamp"])
+    yield at_least("offset, timestamp beside all columns", few, "times the rate", COLUMNS_BAR)
+    for ours, theirs in (
+        ("all columns", "Parquet"),
+        ("from memory", "Parquet"),
+        ("key, value", "key, value of Parquet"),
+        ("key, value from memory", "key, value of Parquet"),
+    ):
+        yield info(f"{ours} beside Parquet", harness.ratio(taken[theirs], taken[ours]), "times the rate")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ partitions, everything on disk before a task ends:
     with keys       each row goes to the partition of its key
     topic to topic  a stream of another topic's keys and values, in batches of a million; those behind the first count
     thrown away     rows without keys through a Python worker that keeps nothing of them
+    Parquet         the same rows, which Spark's JVM writes itself, without syncing them
 
-The last is what Spark itself takes to bring rows to Python; there is no bar for it.
+What is thrown away is what Spark itself takes to bring rows to Python: the bound for every sink in Python (ADR 22).
 """
 
 from __future__ import annotations
@@ -112,6 +113,11 @@ def to_nowhere(df: DataFrame, count: int) -> float:
     return harness.seconds(df.mapInArrow(drop, df.schema).write.format("noop").mode("overwrite").save) / count
 
 
+def to_parquet(run: Run, df: DataFrame, count: int) -> float:
+    with run.folder() as folder:
+        return harness.seconds(lambda: df.write.mode("overwrite").parquet(str(folder / "parquet"))) / count
+
+
 def measure(run: Run) -> Iterator[Figure]:
     count = run.pick(2_000_000, 200_000)
     spark = session(run)
@@ -125,6 +131,8 @@ def measure(run: Run) -> Iterator[Figure]:
                 "with keys": partial(to_topic, running, df, count),
                 "topic to topic": partial(through, running, run, spark, source, batch),
                 "thrown away": partial(to_nowhere, df.select("value"), count),
+                "Parquet without keys": partial(to_parquet, run, df.select("value"), count),
+                "Parquet with keys": partial(to_parquet, run, df, count),
             }
             taken = harness.interleave(run.rounds, contenders)
     finally:
@@ -133,6 +141,12 @@ def measure(run: Run) -> Iterator[Figure]:
         yield harness.at_least(name, 1e-3 / median(taken[name]), "k rows/s", BAR_K)
     yield harness.at_least("topic to topic", 1e-3 / median(taken["topic to topic"]), "k rows/s", STREAM_BAR_K)
     yield harness.info("thrown away", 1e-3 / median(taken["thrown away"]), "k rows/s")
+    for name, parquet in (
+        ("without keys", "Parquet without keys"),
+        ("with keys", "Parquet with keys"),
+        ("thrown away", "Parquet without keys"),
+    ):
+        yield harness.info(f"{name} beside Parquet", harness.ratio(taken[parquet], taken[name]), "times the rate")
 
 
 if __name__ == "__main__":

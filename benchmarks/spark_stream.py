@@ -27,7 +27,7 @@ from harness import Figure, Run, at_most, info
 from pacing import p99_until_stored
 from penstock.client.blocking import Client
 from serving import PARTITIONS, Broker, broker
-from spark_scan import ROWS, fill, memory, scan, session
+from spark_scan import ROWS, fill, memory, scan, session, topic
 
 ADDED_MS_BAR = 500
 DISTURBED_BAR = 2
@@ -40,8 +40,8 @@ RATE = 500
 def of_penstock(run: Run, spark: SparkSession, q: Client, address: str, batches: int) -> float:
     """Median milliseconds of a batch with one message, from its trigger to its commit."""
     source, target = (f"{name}-{uuid4().hex[:8]}" for name in ("few", "copied"))
-    for topic in (source, target):
-        q.create_topic(topic, partitions=PARTITIONS)
+    for name in (source, target):
+        q.create_topic(name, partitions=PARTITIONS)
     reading = spark.readStream.format("penstock").options(url=address, subscribe=source, startingOffsets="earliest")
     with run.folder() as checkpoint:
         writing = reading.load().select("key", "value").writeStream.format("penstock")
@@ -96,10 +96,17 @@ def p99_of_publish(q: Client, address: str, seconds: float, beside: Callable[[],
 def disturbed(run: Run, spark: SparkSession, q: Client, running: Broker) -> Iterator[Figure]:
     count, seconds = run.pick(3_000_000, 60_000), run.pick(15, 2)
     fill(running.address, count)
+
+    def of_topic() -> float:
+        return scan(topic(spark, running.address))
+
+    def of_memory() -> float:
+        return scan(memory(spark, count // ROWS))
+
     contenders: dict[str, Callable[[], float]] = {
         "alone": partial(p99_of_publish, q, running.address, seconds, None),
-        "scan": partial(p99_of_publish, q, running.address, seconds, partial(scan, spark, running.address, None)),
-        "memory": partial(p99_of_publish, q, running.address, seconds, partial(memory, spark, count // ROWS)),
+        "scan": partial(p99_of_publish, q, running.address, seconds, of_topic),
+        "memory": partial(p99_of_publish, q, running.address, seconds, of_memory),
     }
     taken = harness.interleave(run.rounds, contenders)
     ratio = harness.ratio(taken["scan"], taken["alone"])

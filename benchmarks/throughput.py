@@ -7,6 +7,11 @@ acknowledgement on disk before it is told:
     send_batch      ready Arrow tables of 10,000, none waited for before the next is sent, all of them at the end
     iterate         a blocking consumer, one message at a time, an `ack` for each, told together after 5 ms (ack_linger)
     batches         a blocking consumer, in columns, one acknowledgement for each batch, waited for
+    run             `consumer.run` with a function that only counts, on one thread
+    run_8           the same on 8 threads
+    run_key         the same on 8 threads in a group that is ordered by key, with 500 keys
+    run_async       the same with a coroutine function, 8 at a time
+    run_async_key   the same with a coroutine function and ordered by key
 
 Redis Streams, NATS JetStream, RabbitMQ's quorum queues and streams, and Kafka take their turns in the same rounds, each
 with its own Python client, and with a fresh server where that does not take seconds. There is a bar against Redis and
@@ -17,24 +22,30 @@ ack for many.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
+from typing import Any
 
 import pyarrow as pa
+import uvloop
 
 import harness
 import penstock
 from beside import RIVALS, Servers, present
 from harness import Figure, Run, info
 from peers import Peer
-from penstock.client.blocking import Client
+from penstock.client.blocking import Client, Received
+from penstock.client.received import Received as AsyncReceived
 from penstock.limits import MIB
 from serving import PARTITIONS, broker, values
 
 TABLE_ROWS = 10_000
 BARS = {"send": 600, "send_batch": 3_000, "iterate": 300, "batches": 2_000}
+RUN_BARS = {"run": 200, "run_8": 200, "run_key": 100, "run_async": 100, "run_async_key": 100}
+KEYS = 500
 # Which of theirs each of ours is compared with.
 BESIDE = {"send": "publish_s", "send_batch": "publish_s", "iterate": "ack_each_s", "batches": "ack_many_s"}
 WHAT = {"publish_s": "publish", "ack_each_s": "ack of each", "ack_many_s": "ack of many"}
@@ -92,13 +103,63 @@ def batches(q: Client, topic: str, count: int) -> float:
     return spent / count
 
 
+def run_handlers(q: Client, group: str, topic: str, count: int, concurrency: int, **settings: Any) -> float:
+    done = 0
+
+    def handle(message: Received) -> None:
+        nonlocal done
+        done += 1
+        if done == count:
+            consumer.close()
+
+    consumer = q.consumer(group, topic, prefetch=10_000, **settings)
+    started = time.perf_counter()
+    handled = consumer.run(handle, concurrency)
+    assert handled == (count, 0)
+    return (time.perf_counter() - started) / count
+
+
+def run_coroutines(address: str, group: str, topic: str, count: int, **settings: Any) -> float:
+    async def handled() -> float:
+        done = 0
+
+        async def handle(message: AsyncReceived) -> None:
+            nonlocal done
+            done += 1
+            if done == count:
+                closing.append(asyncio.ensure_future(consumer.close()))
+
+        closing: list[asyncio.Future[None]] = []
+        async with penstock.aio.connect(address) as q:
+            consumer = q.consumer(group, topic, prefetch=10_000, **settings)
+            started = time.perf_counter()
+            assert await consumer.run(handle, 8) == (count, 0)
+            return (time.perf_counter() - started) / count
+
+    return uvloop.run(handled())
+
+
+def running(q: Client, address: str, count: int) -> dict[str, float]:
+    by_key = {"ordering": "key"}
+    return {
+        "run": run_handlers(q, "run", "keyed", count, 1),
+        "run_8": run_handlers(q, "run_8", "keyed", count, 8),
+        "run_key": run_handlers(q, "run_key", "keyed", count, 8, **by_key),
+        "run_async": run_coroutines(address, "run_async", "keyed", count),
+        "run_async_key": run_coroutines(address, "run_async_key", "keyed", count, **by_key),
+    }
+
+
 def ours(run: Run, some: Sequence[bytes]) -> dict[str, float]:
     """Seconds for each message. A little of everything first: a broker that has just started is slower."""
     table = pa.table({"value": values(TABLE_ROWS)})
+    keyed = table.append_column("key", pa.array([b"%d" % (row % KEYS) for row in range(TABLE_ROWS)], pa.binary()))
+    count = len(some) // TABLE_ROWS * TABLE_ROWS
     few = some[:10_000]
-    with broker(run) as running, penstock.connect(running.address) as q:
-        for topic in ("warm", "columns", "bench"):
+    with broker(run) as process, penstock.connect(process.address) as q:
+        for topic in ("warm", "columns", "bench", "keyed"):
             q.create_topic(topic, partitions=PARTITIONS)
+        send_batch(q, "keyed", [keyed] * (count // TABLE_ROWS))
         send(q, "warm", few)
         send_batch(q, "columns", [table])
         iterate(q, "warm", len(few))
@@ -108,6 +169,7 @@ def ours(run: Run, some: Sequence[bytes]) -> dict[str, float]:
             "send_batch": send_batch(q, "columns", [table] * max(2 * len(some) // TABLE_ROWS, 1)),
             "iterate": iterate(q, "bench", len(some)),
             "batches": batches(q, "bench", len(some)),
+            **running(q, process.address, count),
         }
 
 
@@ -129,8 +191,8 @@ def measure(run: Run) -> Iterator[Figure]:
         for peer in peers:
             contenders[peer.name] = partial(turn_of, run, servers, peer, some)
         turns = harness.interleave(run.rounds, contenders)
-    taken = {name: [turn[name] for turn in turns["penstock"]] for name in BARS}
-    for name, bar in BARS.items():
+    taken = {name: [turn[name] for turn in turns["penstock"]] for name in BARS | RUN_BARS}
+    for name, bar in (BARS | RUN_BARS).items():
         yield harness.at_least(name, 1e-3 / median(taken[name]), "k messages/s", bar)
     for peer in peers:
         yield from compared(peer, turns[peer.name], taken)

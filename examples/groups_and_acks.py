@@ -6,7 +6,7 @@ It prints:
     parcel 2 is slow, the others are acknowledged: lag of billing is 1
     analytics gets all 4 from the start
     parcel 1 comes again: attempt 2
-    acknowledged twice: answered for already, or taken back: parcels:0:1
+    acknowledged twice: answered already, or taken back by the broker: parcels:0:1. Answer each delivery once
     lag now: billing 1, analytics 0
     acknowledged messages stay in the log: 4
 """

@@ -7,7 +7,7 @@ It prints:
     without a key, messages are spread over 6 partitions
     by hand: orders:5:…
     grown to 8 partitions
-    a topic that is not there: there is no topic order
+    a topic that is not there: topic "order" does not exist. Create it: penstock topic create order
 """
 
 import tempfile
