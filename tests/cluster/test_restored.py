@@ -16,7 +16,7 @@ from penstock.cluster.etcd.store import Put
 from penstock.cluster.hosted import Hosted
 from penstock.cluster.levels import TOMBSTONES
 from penstock.cluster.restored import Seen, read_seen
-from penstock.errors import InvalidInput, LogCorrupt, NotFound
+from penstock.errors import EtcdReplaced, InvalidInput, LogCorrupt, NotFound
 
 PARTITION = "ab" * 16
 
@@ -106,6 +106,52 @@ def test_epochs_of_a_restored_etcd_are_never_those_that_were_used_before() -> No
         lone.etcd.restore(backup)
         await lone.open()
         assert generation_of(record_of(lone).epoch) == 2
+        await lone.close()
+
+    run(main)
+
+
+def test_a_node_that_stopped_because_etcd_was_replaced_begins_a_generation_whatever_the_revision_is() -> None:
+    """A backup can be restored at a revision beyond all that a node has seen, and another node may start first."""
+
+    async def main() -> None:
+        lone = LoneNode()
+        await start(lone)
+        await host(lone)
+        backup = lone.etcd.backup()
+        key = lone.node.keys.partition(PARTITION)
+        hosted = await lead_on(lone)
+        lone.node.broke(EtcdReplaced("etcd was set back"))
+        later = replace(elsewhere(record_of(lone)), epoch=hosted.epoch + 1)
+        revision = lone.etcd.revision + 1000
+        await lone.close()
+        moved = backup.items[key]._replace(value=encode(later), revision=revision)
+        lone.etcd.restore(backup._replace(items={**backup.items, key: moved}, revision=revision))
+        await lone.open()
+        assert lone.node.restored.generation == 1
+        assert (lone.copies, list(lone.node.kept)) == ([PARTITION], [PARTITION])
+        # Once.
+        await restart(lone)
+        assert lone.node.restored.generation == 1
+        await lone.close()
+
+    run(main)
+
+
+def test_without_the_inventory_a_copy_of_a_later_epoch_than_its_record_is_kept() -> None:
+    async def main() -> None:
+        lone = LoneNode()
+        await start(lone)
+        await host(lone)
+        backup = lone.etcd.backup()
+        key = lone.node.keys.partition(PARTITION)
+        moved = backup.items[key]._replace(value=encode(elsewhere(record_of(lone))))
+        await lead_on(lone)
+        await lone.close()
+        lone._files.remove("copies")
+        lone.etcd.restore(backup._replace(items={**backup.items, key: moved}))
+        await lone.open()
+        assert (lone.copies, list(lone.node.kept)) == ([PARTITION], [PARTITION])
         await lone.close()
 
     run(main)

@@ -103,7 +103,7 @@ _STORED = [
     ("seen", restored.Seen),
 ]
 _IN_ETCD = [
-    ("cluster", node._Cluster),
+    ("cluster", levels.Cluster),
     ("claims/<node>", registration.Claim),
     ("brokers/<node>", registration.Broker),
     ("controller", controller.Chosen),

@@ -57,6 +57,8 @@ class Inventory:
         self._writing = Lock()
         # By the id of the partition; and what is to be written.
         self._copies, self._base, self._list_bytes = _read(files)
+        # False on a new disk, and if the file was lost.
+        self.was_found = self._list_bytes > 0
         self._pending: _Changes = {}
         self._changes: File | None = None
         self._changes_bytes = 0

@@ -1,6 +1,7 @@
 """The feature level of a cluster: what every node may rely on the others to know.
 
     <prefix>/level            the level that is finalized; missing: 1
+    <prefix>/cluster          the cluster's id and secret; from level 2 on under a name that level 1 does not know
     <prefix>/brokers/<node>   a live node: the highest level that its build supports
     <prefix>/nodes/<node>     a node that has joined before: the same, of the build that joined last
 
@@ -9,7 +10,8 @@ The levels:
     1   builds that know nothing of levels
     2   who deletes a topic leaves a tombstone, so a partition without a record and without a tombstone was forgotten
 
-A build whose level is lower than the finalized one does not join. The controller raises the level once all members
+A build whose level is lower than the finalized one does not join. Builds of level 1 do not look at the level, so the
+raise to 2 renames a field that they need to start. The controller raises the level once all members
 support it: the nodes that are alive, and those that have replicas. Until then a newer build does nothing that an older
 one would break. A level is never lowered.
 
@@ -41,11 +43,28 @@ class Finalized(msgspec.Struct, frozen=True):
     level: int = 1
 
 
+class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The cluster's id, and the secret by which its nodes know each other: in one of two fields, by the level."""
+
+    id: str
+    secret: str = ""
+    node_secret: str = ""
+
+    @property
+    def shared_secret(self) -> str:
+        return self.secret or self.node_secret
+
+    def closed_to_level_1(self) -> Cluster:
+        """Return the same cluster as builds of level 1 cannot decode it, which require `secret`."""
+        return Cluster(self.id, node_secret=self.shared_secret)
+
+
 class Levels:
     def __init__(self, store: Store, view: View, keys: Keys, members: Members, partitions: Partitions) -> None:
         self._store = store
         self._view = view
         self._key = keys.level
+        self._cluster_key = keys.cluster
         self._members = members
         self._partitions = partitions
         # Nodes whose builds are too old, as far as the log says so already.
@@ -83,7 +102,13 @@ class Levels:
         if level <= finalized or not supported:
             return
         guards, _ = self.joining()
-        outcome = await self._store.commit(guards, [Put(self._key, msgspec.json.encode(Finalized(level)))])
+        puts = [Put(self._key, msgspec.json.encode(Finalized(level)))]
+        cluster = self._view.get(self._cluster_key)
+        if cluster is not None:
+            closed = from_json(cluster.value, Cluster).closed_to_level_1()
+            guards[self._cluster_key] = cluster.revision
+            puts.append(Put(self._cluster_key, msgspec.json.encode(closed)))
+        outcome = await self._store.commit(guards, puts)
         if isinstance(outcome, Won):
             log.info("all nodes support feature level %d: the cluster is at it now", level)
 

@@ -39,7 +39,7 @@ from penstock.cluster.handing_over import hand_over, hand_over_these
 from penstock.cluster.hosted import Hosted, Logs
 from penstock.cluster.inventory import Inventory
 from penstock.cluster.keys import Keys, check_node
-from penstock.cluster.levels import LEVEL, TOMBSTONES, Levels
+from penstock.cluster.levels import LEVEL, TOMBSTONES, Cluster, Levels
 from penstock.cluster.members import Members
 from penstock.cluster.partitions import Partitions, Placed
 from penstock.cluster.placing import Placing
@@ -97,11 +97,6 @@ class KeptCopy(NamedTuple):
     starts: tuple[int, int]
     ends: tuple[int, int]
     why: str
-
-
-class _Cluster(msgspec.Struct, frozen=True):
-    id: str
-    secret: str
 
 
 async def _raised(error: EtcdError) -> None:
@@ -307,7 +302,7 @@ class Node:
             await self.restored.begin(max(self.restored.generation, *known) + 1)
 
     async def _note_seen(self) -> None:
-        seen = self.restored.now()
+        seen = self.restored.now(was_replaced=isinstance(self.failure, EtcdReplaced))
         if seen == self._seen:
             return
         try:
@@ -333,13 +328,13 @@ class Node:
 
     async def _found(self) -> None:
         """The cluster, or makes it: who comes first gives it its id and its secret."""
-        made = _Cluster(self._new_id().hex(), self._new_id().hex() + self._new_id().hex())
+        made = Cluster(self._new_id().hex(), self._new_id().hex() + self._new_id().hex())
         outcome = await self._store.commit(
             {self.keys.cluster: ABSENT}, [Put(self.keys.cluster, msgspec.json.encode(made))]
         )
         if isinstance(outcome, Lost):
-            made = from_json(outcome.items[self.keys.cluster].value, _Cluster)
-        self.id, self.secret = made.id, made.secret
+            made = from_json(outcome.items[self.keys.cluster].value, Cluster)
+        self.id, self.secret = made.id, made.shared_secret
 
     async def join(self, info: NodeInfo, *, has_tls: bool = False) -> None:
         """Others can reach it there, by TLS if its native door has that."""
@@ -460,8 +455,9 @@ class Node:
 
     async def _sweep_copy(self, identity: str) -> None:
         try:
-            # One that is not in the inventory is what a removal has left that was cut short.
-            if identity in self._inventory or not self._is_surely_elsewhere(identity):
+            # If the inventory was found and lacks the copy, an interrupted removal has left it.
+            is_left_over = self._inventory.was_found and identity not in self._inventory
+            if not is_left_over or not self._is_surely_elsewhere(identity):
                 copy = await self.on_a_thread(partial(self._look_at_copy, identity))
                 if not copy.why:
                     copy = copy._replace(why=self._why_kept(identity, copy.epoch))

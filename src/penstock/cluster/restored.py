@@ -3,16 +3,16 @@
     file "seen" in the data directory: magic "PNS", version 1 (4 bytes) · CRC-32C of the rest (4 bytes) · JSON
     <prefix>/restored          how often that was found so, the generation; missing: 0
 
-A node writes down the newest revision of etcd that it has seen. At a start with an older etcd it begins another
-generation: each partition loses its leader, and its epoch goes up by far more than there were elections since the
+A node writes down the newest revision of etcd that it has seen, and whether it stopped because etcd was replaced. At a
+start with an older etcd, or after such a stop, it begins another generation: each partition loses its leader, and its epoch goes up by far more than there were elections since the
 backup. So no epoch is ever used twice, and an epoch tells its generation (`record.generation_of`). From then on:
 
 - a copy of an earlier generation that its leader's log does not go on from is quarantined, and not cut off;
 - a copy of an earlier generation, or of a later epoch than the record, is not deleted because it was moved away;
 - a copy of a partition without a record is deleted only if there is a tombstone.
 
-Not noticed: an etcd that was set back and has come past all that this node has seen before the node starts, unless a
-copy here is of a later epoch than its record.
+Not noticed: an etcd that was set back while no node was running, and has come past all that this node has seen before
+the node starts, unless a copy here is of a later epoch than its record.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _AT_ONCE = 100
 class Seen(msgspec.Struct, frozen=True):
     revision: int = 0
     generation: int = 0
+    # The node stopped by `EtcdReplaced`. Etcd may be at a later revision now: a backup can be restored so.
+    was_replaced: bool = False
 
 
 class _Restored(msgspec.Struct, frozen=True):
@@ -76,8 +78,8 @@ class Restored:
         """What clients know that revision by. Later ones are larger, also of an etcd that was set back in between."""
         return (self.generation << HISTORY_SHIFT) + revision
 
-    def now(self) -> Seen:
-        return Seen(self._view.revision, self.generation)
+    def now(self, *, was_replaced: bool = False) -> Seen:
+        return Seen(self._view.revision, self.generation, was_replaced)
 
     async def check(self, seen: Seen) -> None:
         """Begin another generation if etcd is older than what this node has seen, and no other node has done so."""
@@ -90,8 +92,9 @@ class Restored:
             await self._view.refresh()
         if self._is_older(seen):
             log.error(
-                "etcd is at revision %d, and this node has seen revision %d: etcd was set back to a backup. Copies "
-                "with more than its records know are quarantined: see `penstock cluster status`",
+                "etcd was set back to a backup%s: it is at revision %d, and this node has seen revision %d. Copies with "
+                "more than its records know are quarantined: see `penstock cluster status`",
+                " while this node ran" if seen.was_replaced else "",
                 self._view.revision,
                 seen.revision,
             )
@@ -100,7 +103,7 @@ class Restored:
     def _is_older(self, seen: Seen) -> bool:
         """Return whether etcd is older than what this node has seen, and no generation was begun since."""
         if self.generation == seen.generation:
-            return self._view.revision < seen.revision
+            return seen.was_replaced or self._view.revision < seen.revision
         return self.generation < seen.generation
 
     async def begin(self, generation: int) -> None:

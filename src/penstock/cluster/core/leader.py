@@ -222,22 +222,30 @@ class Leader:
             out.append(Hold())
 
     def _trusted_until(self) -> int:
-        """By the session; or, should etcd be out of reach, because so many replicas still follow at this epoch that too
-        few are left for another leader to begin a later one.
+        """Until when no other leader can serve: by the session or, if etcd is out of reach, by the followers.
+
+        A clean successor is one of the voters, and a voter that leads has withdrawn its fetches here. So the followers
+        extend the right to serve only while all voters follow at this epoch; without all of them nothing is committed
+        anyway. A majority of the replicas would not do: after an election the operator may replace the replicas that
+        are still with this leader.
+
+        At least one follower is needed: the topic of a partition with one replica may have been deleted and created
+        again elsewhere.
 
         Both count from when this node sent the question, not from when the answer arrived: an answer may have waited in
-        a socket while this process was stopped. What is at stake are old reads and publishes with `acks=leader`, which
-        a new leader does not have: nothing is committed without the followers.
-
-        One follower at least: the record may be old, and those who have left this leader may have got others to join
-        them. So a partition with one replica is served by the session alone; its topic may have been deleted, and
-        created again elsewhere.
+        a socket while this process was stopped. What is at stake are stale reads and publishes with `acks=leader`,
+        which a new leader does not have.
         """
-        record, timing = self.ballot.record, self.site.timing
-        needed = max(len(record.hosting) - record.min_isr, 1)
-        confirmed = sorted((p.confirmed_us for p in self.followers.values() if p.ends is not None), reverse=True)
-        by_followers = confirmed[needed - 1] + timing.trust_us if len(confirmed) >= needed else 0
-        return max(self.site.tick.session_until_us, by_followers)
+        voters = {voter.node: voter.disk for voter in self.ballot.voters}
+        confirmed = {
+            node: progress.confirmed_us
+            for node, progress in self.followers.items()
+            if progress.ends is not None and voters.get(node, progress.disk) == progress.disk
+        }
+        if not confirmed or not confirmed.keys() >= voters.keys():
+            return self.site.tick.session_until_us
+        by_followers = min(confirmed[node] for node in voters) if voters else max(confirmed.values())
+        return max(self.site.tick.session_until_us, by_followers + self.site.timing.trust_us if by_followers else 0)
 
     # ---- fetches
 
