@@ -32,7 +32,7 @@ from penstock.client import answers, blocking, client, requests, settings
 from penstock.client import consumer as aio_consumer
 from penstock.client import producer as aio_producer
 from penstock.client import reader as aio_reader
-from penstock.cluster import controller, levels, node, registration, restored, throttle, tombstones, unclaimed
+from penstock.cluster import controller, levels, registration, restored, throttle, tombstones, unclaimed
 from penstock.cluster import words as replication
 from penstock.cluster.core.record import PartitionRecord
 from penstock.cluster.core.record import encode as encode_partition

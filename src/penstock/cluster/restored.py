@@ -4,8 +4,9 @@
     <prefix>/restored          how often that was found so, the generation; missing: 0
 
 A node writes down the newest revision of etcd that it has seen, and whether it stopped because etcd was replaced. At a
-start with an older etcd, or after such a stop, it begins another generation: each partition loses its leader, and its epoch goes up by far more than there were elections since the
-backup. So no epoch is ever used twice, and an epoch tells its generation (`record.generation_of`). From then on:
+start with an older etcd, or after such a stop, it begins another generation: each partition loses its leader, and its
+epoch goes up by far more than there were elections since the backup. So no epoch is ever used twice, and an epoch tells
+its generation (`record.generation_of`). From then on:
 
 - a copy of an earlier generation that its leader's log does not go on from is quarantined, and not cut off;
 - a copy of an earlier generation, or of a later epoch than the record, is not deleted because it was moved away;
@@ -92,8 +93,8 @@ class Restored:
             await self._view.refresh()
         if self._is_older(seen):
             log.error(
-                "etcd was set back to a backup%s: it is at revision %d, and this node has seen revision %d. Copies with "
-                "more than its records know are quarantined: see `penstock cluster status`",
+                "etcd was set back to a backup%s: it is at revision %d, and this node has seen revision %d. Copies "
+                "with more than its records know are quarantined: see `penstock cluster status`",
                 " while this node ran" if seen.was_replaced else "",
                 self._view.revision,
                 seen.revision,
