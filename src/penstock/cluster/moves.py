@@ -169,6 +169,7 @@ class Moves:
     def _check(self, wanted: dict[str, tuple[str, ...]]) -> None:
         for identity, target in wanted.items():
             election.reassign(self._records.record(identity), target, self._node.members.live)
+        self._node.placing.check_room_for(wanted)
 
     def _moves(self, wanted: dict[str, tuple[str, ...]]) -> list[Move]:
         """Those that are any."""

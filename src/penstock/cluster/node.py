@@ -131,8 +131,8 @@ class Node:
         self.view = View(store, self.keys.prefix, self._time)
         self.members = Members(self.view, self.keys)
         self.partitions = Partitions(self.view, self.keys)
-        self._placing = Placing(self.members, self.partitions)
-        self.catalog = ClusterCatalog(self.view, store, self.keys, self._placing.place, clock=clock, new_id=new_id)
+        self.placing = Placing(self.members, self.partitions)
+        self.catalog = ClusterCatalog(self.view, store, self.keys, self.placing.place, clock=clock, new_id=new_id)
         self.levels = Levels(store, self.view, self.keys, self.members, self.partitions)
         self.tombstones = Tombstones(store, self.view, self.keys, clock.now_us)
         self.restored = Restored(store, self.view, self.keys, self.partitions)
@@ -215,7 +215,7 @@ class Node:
         node = cls(name, store, files, clock, time=time or BootTime(), new_id=new_id, cluster=cluster, ttl_s=ttl_s)
         node._broke = broke
         node._unreachable = unreachable
-        node._placing.partitions_max = partitions_max
+        node.placing.partitions_max = partitions_max
         node._tls = tls or ssl.create_default_context()
         try:
             await node._open(open_queue)

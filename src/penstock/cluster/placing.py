@@ -134,6 +134,19 @@ class Placing:
                 check_room(load.replicas(node), self.partitions_max, node)
         return placed
 
+    def check_room_for(self, moved: Mapping[str, Sequence[str]]) -> None:
+        """Raise TooManyPartitions if these moves, by partition id, would give a node more replicas than it takes."""
+        if self.partitions_max is None:
+            return
+        load, gaining = Load(), set[str]()
+        for identity, placed in self._partitions.items():
+            before = placed.record.target or placed.record.replicas
+            after = moved.get(identity, before)
+            load.add(after)
+            gaining.update(set(after).difference(before))
+        for node in sorted(gaining):
+            check_room(load.replicas(node), self.partitions_max, node)
+
     def _nodes_for(self, topic: str) -> int:
         """Not fewer because one is down at the moment: whoever means that says so. Dead letters must go somewhere."""
         members = self._members

@@ -7,6 +7,7 @@ import pytest
 import penstock
 from cluster_nodes import LocalCluster
 from penstock.client.blocking import Client
+from penstock.client.cluster_requests import Reassign
 from penstock.errors import TooManyPartitions
 from penstock.server import server
 
@@ -58,3 +59,13 @@ def test_more_replicas_than_go_with_a_nodes_descriptors_are_refused(few: None, c
             q.create_topic("large", partitions=100)
         assert caught.value.details == {"partitions": 102, "partitions_max": 8 * DESCRIPTORS}
         assert [topic.name for topic in q.topics()] == ["t"]
+
+
+def test_a_move_that_a_nodes_descriptors_do_not_allow_is_refused_and_moves_nothing(
+    few: None, cluster: LocalCluster
+) -> None:
+    cluster.create("t", 60, replicas=1)
+    before = [each.replicas for each in cluster.report().partitions]
+    with pytest.raises(TooManyPartitions, match="node a would have 60 partitions"):
+        cluster.call(Reassign("t", None, ("a",)))
+    assert [each.replicas for each in cluster.report().partitions] == before
