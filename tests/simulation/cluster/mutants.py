@@ -270,6 +270,7 @@ def deletes_before_its_followers() -> list[Patch]:
 GO_ON_SERVING = (
     "counts_a_session_from_the_answer",
     "needs_no_follower_while_etcd_is_away",
+    "rests_on_some_of_the_voters",
     "trusts_itself_where_all_are_needed",
     "trusts_itself_with_the_only_replica",
     "keeps_the_fetches_of_followers_that_left",
@@ -305,6 +306,20 @@ def _trusting_itself(does_so: Callable[[PartitionRecord], bool]) -> list[Patch]:
 
     real = Leader._serve
     return [(Leader, "_serve", serve)]
+
+
+@mutant
+def rests_on_some_of_the_voters() -> list[Patch]:
+    """Too few other replicas are left for a quorum; but others may have joined those."""
+
+    def trusted_until(self: Leader) -> int:
+        record = self.ballot.record
+        needed = max(len(record.hosting) - record.min_isr, 1)
+        confirmed = sorted((p.confirmed_us for p in self.followers.values() if p.ends is not None), reverse=True)
+        by_followers = confirmed[needed - 1] + self.site.timing.trust_us if len(confirmed) >= needed else 0
+        return max(self.site.tick.session_until_us, by_followers)
+
+    return [(Leader, "_trusted_until", trusted_until)]
 
 
 @mutant

@@ -19,6 +19,8 @@ from simulation.cluster.mutants import GO_ON_SERVING, broken
 from simulation.cluster.world import World
 
 SEEDS = range(40)
+# Clusters of five nodes.
+LARGE = tuple(seed for seed in SEEDS if len(World(seed).names) == 5)
 
 
 def of(seed: int, replicas: int, min_isr: int) -> World:
@@ -101,6 +103,23 @@ def still_serves_after_they_were_not_connected(seed: int) -> bool:
     return any(serves_within(world, old, 5 * SECOND))
 
 
+def still_serves_with_some_of_its_followers(seed: int) -> bool:
+    """Cut off together with one of two followers; the other one leads, and an operator replaces the two."""
+    world = of(LARGE[seed % len(LARGE)], 3, 2)
+    old, heir, loyal, *others = world.names
+    world.network.blocked |= world.network.pairs({old, loyal}, {ETCD, heir, *others})
+    world.loop.run_until(world.loop.now + TTL + SECOND)
+    revision, record = world.etcd.records[0]
+    assert record.leader == heir
+    moved = election.reassign(record, [heir, *others], world.etcd.live)
+    assert moved is not None
+    world.etcd.swap(0, revision, moved)
+    world.loop.run_until(world.loop.now + 10 * SECOND, lambda: commits(world, heir))
+    assert commits(world, heir)
+    world.loop.run_until(world.loop.now + world.timing.trust_us)
+    return any(serves_within(world, old, 5 * SECOND))
+
+
 def still_serves_alone(seed: int) -> bool:
     """With the only replica, after etcd has let go of its session: its topic may be another one by now."""
     world = of(seed, 1, 1)
@@ -157,6 +176,11 @@ def test_it_stops_though_its_followers_left_while_they_could_not_tell_it(seed: i
     assert not still_serves_after_they_were_not_connected(seed)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_it_stops_though_some_of_its_followers_are_still_with_it(seed: int) -> None:
+    assert not still_serves_with_some_of_its_followers(seed)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_with_the_only_replica_stops_before_its_session_is_over(seed: int) -> None:
     assert not still_serves_alone(seed)
@@ -173,6 +197,7 @@ def test_a_broken_build_goes_on_serving(name: str) -> None:
         still_serves,
         still_serves_its_followers_nodes,
         still_serves_after_they_were_not_connected,
+        still_serves_with_some_of_its_followers,
         still_serves_alone,
         serves_when_it_goes_on,
     )
