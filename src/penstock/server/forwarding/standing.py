@@ -76,14 +76,16 @@ class Standing:
     ) -> None:
         """To join again with the same is a heartbeat, which costs nothing if there was one a moment ago."""
         known = self._joined.get((group, consumer))
-        if (
-            known is None
-            or known.topics != tuple(topics)
-            or known.settings != settings
-            or not self._is_current(group, known)
-            or (self._is_due(group, known) and not await self._is_alive(group, consumer, known))
-        ):
-            await self._anew(group, consumer, tuple(topics), dict(settings), owner)
+        if known is not None and (known.topics, known.settings) == (tuple(topics), settings):
+            if self._is_current(group, known) and not self._is_due(group, known):
+                return
+            with self._joins.begin(group, consumer) as join:
+                is_member = self._is_current(group, known) and await self._is_alive(group, consumer, known)
+                # It may have left while the coordinator was asked.
+                join.check()
+            if is_member:
+                return
+        await self._anew(group, consumer, tuple(topics), dict(settings), owner)
 
     async def again(self, group: str, consumer: str) -> bool:
         """Whether it could, because it had joined before."""
