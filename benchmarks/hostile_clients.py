@@ -9,6 +9,7 @@ Each kind keeps its connections: one that the broker closes is opened again, aft
     slow_head         HTTP: a header every second, without an end
     kept_alive        HTTP: /health once a second
     no_key            HTTP and gRPC: a call a second that has no key
+    browser           HTTP: what a page of another site has a browser send, each second
     watches           gRPC: a hundred Health/Watch streams
     unfinished        gRPC: ten Health/Check of 8 MB each that never end
 
@@ -18,6 +19,8 @@ With the key:
     partial_body      HTTP: a body of 6 MB of which the last byte is missing
     partial_message   gRPC: ten requests of 8 MB of which the last byte is missing
     listings          native: listings of topics and groups, 50 ahead of their answers, in rounds of a second
+                      HTTP: 20 ahead; gRPC: 100 calls at the same time
+    abandoned         native, HTTP, gRPC: a connection for each listing, closed before its answer, without a pause
     nested            native: a request of a million nested lists
 """
 
@@ -39,9 +42,12 @@ from penstock.wire.packets import Kind, packed
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
 ACK, END_HEADERS = 1, 4
+END_STREAM = 1
 FRAME_BYTES = 16_384
 MESSAGE_BYTES = 8_000_000
 AGAIN_S = 1.0
+ABANDONED_S = 0.02
+LIST_GROUPS = "/penstock.v1.Groups/ListGroups"
 
 
 class Target(NamedTuple):
@@ -171,6 +177,33 @@ async def _calls(port: int, path: str, count: int, size: int = 0, key: str | Non
     await connection.run()
 
 
+async def _rounds_of_calls(port: int, path: str, count: int, key: str) -> None:
+    """A round a second, until some are refused by HTTP/2 for being too many: then on another connection."""
+    connection = await http2(port)
+    running = asyncio.ensure_future(connection.run())
+    try:
+        for number in range(1 << 20):
+            connection.call(2 * number + 1, path, key=key)
+            if number % count == count - 1:
+                await asyncio.wait({running}, timeout=1.0)
+                if running.done():
+                    break
+    finally:
+        running.cancel()
+
+
+async def _abandon(port: int, first: bytes) -> None:
+    """The connection is closed once the request is likely to be carried out."""
+    while True:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(first)
+            await writer.drain()
+            await asyncio.sleep(ABANDONED_S)
+        finally:
+            writer.close()
+
+
 async def _calls_again_and_again(port: int) -> None:
     connection = await http2(port)
     running = asyncio.ensure_future(connection.run())
@@ -205,6 +238,34 @@ def _listings() -> bytes:
     return b"".join(end.request(Kind.CALL, one)[1] for one in some)
 
 
+def _listing(at: Target) -> bytes:
+    return _hello(at) + ClientEnd().request(Kind.CALL, ListGroups(after=""))[1]
+
+
+def _web_listing(at: Target) -> bytes:
+    return _request("GET /v1/groups", f"Authorization: Bearer {at.key}")
+
+
+def _grpc_listing(at: Target) -> bytes:
+    asked = headers(LIST_GROUPS, at.key)
+    return (
+        PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, asked) + frame(DATA, END_STREAM, 1, bytes(5))
+    )
+
+
+def _page() -> bytes:
+    """An image, a form, and the question that comes before anything else."""
+    foreign = ("Origin: https://shop.example", "Referer: https://shop.example/", "User-Agent: Mozilla/5.0")
+    foreign += ("Sec-Fetch-Site: cross-site", "Cookie: session=1")
+    body = ("Content-Type: text/plain", "Content-Length: 12")
+    return (
+        _request("GET /v1/groups/g/stream?topics=t", *foreign, "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image")
+        + _request("POST /v1/topics/t/publish", *foreign, *body)
+        + b'{"text":"x"}'
+        + _request("OPTIONS /v1/topics", *foreign, "Access-Control-Request-Method: POST")
+    )
+
+
 def _nested() -> bytes:
     many = msgspec.msgpack.encode([[]] * 1_000_000)
     bomb = b"\x84\xa4type\xabCreateTopic\xa4name\xa1t\xaapartitions\x01\xa8settings\x81\xa1x" + many
@@ -220,6 +281,7 @@ KINDS: dict[str, Callable[[Target], Awaitable[None]]] = {
     "kept_alive": lambda at: _repeat(at.http, b"", _request("GET /health")),
     "no_key http": lambda at: _repeat(at.http, b"", _request("GET /v1/topics")),
     "no_key grpc": lambda at: _calls_again_and_again(at.grpc),
+    "browser": lambda at: _repeat(at.http, b"", _page()),
     "watches": lambda at: _calls(at.grpc, "/grpc.health.v1.Health/Watch", 100),
     "unfinished": lambda at: _calls(at.grpc, "/grpc.health.v1.Health/Check", 10, MESSAGE_BYTES),
     "partial_packet": lambda at: _say(at.native, _partial_packet(at)),
@@ -227,10 +289,23 @@ KINDS: dict[str, Callable[[Target], Awaitable[None]]] = {
     "partial_message": lambda at: _calls(at.grpc, "/penstock.v1.Publisher/PublishBatch", 10, MESSAGE_BYTES, at.key),
     "partial_request": lambda at: _calls(at.grpc, "/penstock.v1.Topics/GetTopic", 10, MESSAGE_BYTES, at.key),
     "listings": lambda at: _repeat(at.native, _hello(at), _listings()),
+    "listings http": lambda at: _repeat(at.http, b"", 20 * _web_listing(at)),
+    "listings grpc": lambda at: _rounds_of_calls(at.grpc, LIST_GROUPS, 100, at.key),
+    "abandoned native": lambda at: _abandon(at.native, _listing(at)),
+    "abandoned http": lambda at: _abandon(at.http, _web_listing(at)),
+    "abandoned grpc": lambda at: _abandon(at.grpc, _grpc_listing(at)),
     "nested": lambda at: _repeat(at.native, _hello(at), _nested()),
 }
 # Each of them costs the processor of whoever sends it far more than a connection that waits.
-FEW = {"listings": 5, "nested": 2}
+FEW = {
+    "listings": 5,
+    "listings http": 5,
+    "listings grpc": 2,
+    "abandoned native": 2,
+    "abandoned http": 2,
+    "abandoned grpc": 2,
+    "nested": 2,
+}
 
 
 async def attack(at: Target, count: int, began: Callable[[], None] = lambda: None) -> None:

@@ -87,6 +87,38 @@ def test_a_redrive_lets_the_event_loop_go_on_after_each_page(dry_run: bool, monk
     run(work)
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_redrive_whose_caller_is_cancelled_goes_on_unless_it_is_a_dry_run(
+    dry_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, going_on, fates = asyncio.Event(), asyncio.Event(), 0
+    fate = DeadLetters._fate
+
+    async def held(*args: Any) -> str:
+        nonlocal fates
+        begun.set()
+        await going_on.wait()
+        fates += 1
+        return await fate(*args)
+
+    monkeypatch.setattr(DeadLetters, "_fate", held)
+
+    async def work(broker: Broker) -> None:
+        await rejecting(broker, 5)
+        await broker.settle()
+        caller = asyncio.create_task(broker.dead_letters.redrive("t", dry_run=dry_run))
+        await begun.wait()
+        caller.cancel()
+        with suppress(asyncio.CancelledError):
+            await caller
+        going_on.set()
+        # Behind the one that goes on, if it does.
+        await broker.dead_letters.discard("t")
+        assert fates == (0 if dry_run else 5)
+
+    run(work)
+
+
 def test_long_reads_are_done_by_the_reading_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     names: set[str] = set()
     read = Log.read

@@ -136,14 +136,14 @@ def test_one_principal_has_at_most_half_of_all_calls(tmp_path: Path, monkeypatch
         async with doors.channel() as channel:
             method = "/penstock.v1.Publisher/Publish"
             silent = [_unfinished(channel, method, metadata=metadata) for _ in range(3)]
-            await until(lambda: doors.grpc._reception._calls["somebody"] == 3)
+            await until(lambda: doors.grpc._reception._calls.counts["somebody"] == 3)
             assert await failure(stub_of(channel).ListTopics(pb.ListTopicsRequest(), metadata=metadata)) == (
                 StatusCode.RESOURCE_EXHAUSTED,
                 "overloaded",
             )
             for call in silent:
                 call.cancel()
-            await until(lambda: not doors.grpc._reception._calls)
+            await until(lambda: not doors.grpc._reception._calls.counts)
             await stub_of(channel).ListTopics(pb.ListTopicsRequest(), metadata=metadata)
 
     knock(tmp_path / "data", work, access=access)

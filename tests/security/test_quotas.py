@@ -18,6 +18,7 @@ from penstock.client.requests import CreateTopic, DescribeTopic
 from penstock.clock import SystemClock
 from penstock.errors import LimitReached, PenstockError, QuotaExceeded
 from penstock.frame import Frame, Producer
+from penstock.limits import Limits
 from penstock.message import Message
 from penstock.net.remote import RemoteTransport
 from penstock.server.access_file import add_key, set_quota
@@ -476,6 +477,45 @@ def test_a_principal_has_as_much_as_its_quota_however_it_is_created(
 
     knock(tmp_path / "data", work, access=access.file)
     knock(tmp_path / "data", again, access=access.file)
+
+
+@pytest.mark.parametrize("create", CREATING, ids=lambda create: create.__name__)
+def test_without_a_quota_a_principal_has_half_of_what_the_broker_allows(
+    tmp_path: Path, create: Callable[[Client, int], Awaitable[None]]
+) -> None:
+    kind, access = CREATING[create], Access(tmp_path)
+
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        async with doors.client(access.key) as q, doors.client(access.keys["other"]) as other:
+            for number in range(3):
+                await create(q, number)
+            with pytest.raises(LimitReached) as caught:
+                await create(q, 3)
+            assert caught.value.details == {"limit": kind, "maximum": 3}
+            await create(other, 4)
+            # A quota is no share.
+            access.set(**{kind: 4})
+            await refreshed(doors)
+            await create(q, 3)
+
+    limits = Limits(**{f"{kind}_max": 6})
+    knock(tmp_path / "data", work, access=access.file, limits=limits)
+
+
+def test_without_a_quota_a_principal_has_half_of_the_members_that_the_broker_allows(tmp_path: Path) -> None:
+    access = Access(tmp_path)
+
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        site = doors.gate.admit(access.key)
+        for number in range(2):
+            await site.join("g", f"c{number}", ["t"], {})
+        with pytest.raises(LimitReached):
+            await site.join("h", "c2", ["t"], {})
+        await doors.gate.admit(access.keys["other"]).join("h", "c3", ["t"], {})
+
+    knock(tmp_path / "data", work, access=access.file, limits=Limits(members_max=4))
 
 
 def test_a_group_that_is_there_can_be_joined_by_a_principal_that_may_create_none(tmp_path: Path) -> None:

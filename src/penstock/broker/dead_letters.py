@@ -379,7 +379,7 @@ class DeadLetters:
 
         In place where the message is still in the log: same id, same place in the order. Otherwise a copy is
         published to the topic, which all its groups get; so it is if the topic or the group was deleted and created
-        again since. Done to its end, also if whoever asked gives up waiting.
+        again since. Done to its end, also if the caller is cancelled; a dry run ends then.
         """
         is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and RATE_MIN <= rate <= RATE_MAX
         if rate is not None and not is_rate:
@@ -395,7 +395,7 @@ class DeadLetters:
                 return await self._redrive(source, where, dry_run, rate, redrives_max)
 
         # A copy whose letter is not settled would be made again once retention has deleted it.
-        return await to_its_end(alone())
+        return await (alone() if dry_run else to_its_end(alone()))
 
     async def _redrive(
         self, source: Topic, where: Where | None, dry_run: bool, rate: float | None, redrives_max: int

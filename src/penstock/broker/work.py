@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
+from contextvars import copy_context
 from typing import Any, TypeVar
 
+from penstock.broker.turns import BROKER, PRINCIPAL, Turn
 from penstock.errors import EtcdError, EtcdReplaced, Fatal, LogClosed, NotFound, PenstockError
 
 T = TypeVar("T")
@@ -34,8 +36,8 @@ class Work:
         self._readers = readers or executor
         # Whoever holds it changes the catalog.
         self.changing = asyncio.Lock()
-        # Held for one slice of a walk. Walks that wait for it take turns in the order in which they came.
-        self._walking = asyncio.Lock()
+        # Each is held for one slice.
+        self._walking, self._scanning = Turn(), Turn()
         self.tasks: set[asyncio.Task[None]] = set()
         # What a task in the background or a disk died of: the broker must not go on as if nothing had happened.
         self.failure: BaseException | None = None
@@ -56,19 +58,22 @@ class Work:
     async def scan(self, rows: Iterator[T | None]) -> list[T]:
         """Run an iterator to its end on the reading thread; return what it yields, without None.
 
-        Each slice of `SLICE_US` is a job of its own, so scans take turns. A row that does not match must be yielded as
-        None, or the slice does not end there. If the caller is cancelled, the scan ends with the current slice.
+        Each slice of `SLICE_US` is a job of its own. Scans take turns by principal, and other jobs of the thread wait
+        for one slice at the most. A row that does not match must be yielded as None, or the slice does not end there.
+        If the caller is cancelled, the scan ends with the current slice.
         """
         found: list[T] = []
-        while await self.on_a_reading_thread(lambda: _slice(rows, found, self._monotonic_us)):
-            pass
+        goes_on = True
+        while goes_on:
+            async with self._scanning:
+                goes_on = await self.on_a_reading_thread(lambda: _slice(rows, found, self._monotonic_us))
         return found
 
     async def walk(self, rows: Iterator[T | None], *, at_once: bool = False) -> list[T]:
         """Like `scan`, on the event loop: for state that only the loop may look at.
 
-        However many walks are under way, the event loop spends at most half its time on them: one slice, and no other
-        for as long as that took. `at_once`: the first slice does not wait for its turn.
+        Walks take turns by principal. However many are under way, the event loop spends at most half its time on them:
+        one slice, and no other for as long as that took. `at_once`: the first slice does not wait for its turn.
         """
         found: list[T] = []
         if at_once and not _slice(rows, found, self._monotonic_us):
@@ -96,7 +101,10 @@ class Work:
     # --- in the background -------------------------------------------------------------------------------
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self.loop.create_task(work)
+        """The broker's own work, also if a client's request leads to it."""
+        context = copy_context()
+        context.run(PRINCIPAL.set, BROKER)
+        task = self.loop.create_task(work, context=context)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
         return task

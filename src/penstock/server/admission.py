@@ -1,19 +1,23 @@
-"""What clients may occupy before the broker knows them, or before it has their request, at all listeners together.
+"""What clients may occupy at all listeners together.
 
     connections without a key     `strangers_max`: one more closes the oldest
     requests that still arrive    `PARTIAL_BYTES_MAX` for each principal: beyond it, only the oldest request is read,
                                   and senders that stall are closed
+    requests under way            of some kinds, a number for each principal: one more is refused
 
-Both belong to the broker's event loop. A limit that is reached is logged, at most every `LOG_INTERVAL_S` seconds.
+All belong to the broker's event loop. A limit that is reached is logged, at most every `LOG_INTERVAL_S` seconds.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Protocol
 
+from penstock.errors import Overloaded
 from penstock.limits import KIB, MIB, Limits
 
 log = logging.getLogger("penstock.admission")
@@ -25,6 +29,8 @@ PARTIAL_BYTES_MIN = 64 * KIB
 # What a sender must reach while others wait for the budget, measured over this time.
 PARTIAL_BYTES_PER_S_MIN = 64 * KIB
 PARTIAL_PATIENCE_S = 2.0
+# Requests that look at everything there is: each holds a page of up to 4 MiB.
+SLOW_MAX = 32
 
 
 class Evictable(Protocol):
@@ -76,6 +82,32 @@ class Strangers:
     def discard(self, connection: Evictable) -> None:
         """It is authenticated, or closed."""
         self._connections.pop(connection, None)
+
+
+class UnderWay:
+    """Requests of one kind, of each principal."""
+
+    def __init__(self, kind: str, count_max: int) -> None:
+        """`kind` completes the sentence that refuses a request."""
+        self._kind = kind
+        self._count_max = count_max
+        self.counts: Counter[str] = Counter()
+
+    @contextmanager
+    def one(self, principal: str) -> Iterator[None]:
+        """Overloaded if the principal has too many."""
+        if self.counts[principal] >= self._count_max:
+            raise Overloaded(
+                f"{principal} has {self._count_max} {self._kind} under way. Try again when some of them have ended",
+                under_way_max=self._count_max,
+            )
+        self.counts[principal] += 1
+        try:
+            yield
+        finally:
+            self.counts[principal] -= 1
+            if not self.counts[principal]:
+                del self.counts[principal]
 
 
 class PartialRequest:

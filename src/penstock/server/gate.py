@@ -12,13 +12,14 @@ from time import monotonic
 from weakref import WeakSet
 
 from penstock.errors import InvalidSetting, Unauthenticated
+from penstock.limits import Limits
 from penstock.server.access import Rules
 from penstock.server.access_file import Access, read
-from penstock.server.admission import PARTIAL_BYTES_MAX, PartialRequests, Strangers
+from penstock.server.admission import PARTIAL_BYTES_MAX, SLOW_MAX, PartialRequests, Strangers, UnderWay
 from penstock.server.audit import Audit, Peer
 from penstock.server.guard import Guarded
 from penstock.server.keys import Key, changes
-from penstock.server.quotas import Quotas
+from penstock.server.quotas import Quota, Quotas
 from penstock.server.site import Site
 
 log = logging.getLogger("penstock.access")
@@ -46,7 +47,8 @@ class Gate:
         # Shared by all listeners.
         self.strangers = Strangers(site.limits, now_s)
         quotas = [] if self._access is None else self._access.quotas
-        self.quotas = Quotas(quotas, site, _share(site.limits.connections_max, self.strangers.count_max))
+        self.quotas = Quotas(quotas, site, _share(site.limits, self.strangers.count_max))
+        self._slow = UnderWay("listings, traces, redrives or other slow requests", SLOW_MAX)
         self._stamp = self._changed()
         # Of clients with a key: those that stay are checked again when keys or rules change, or a key expires.
         self._admitted: WeakSet[Guarded] = WeakSet()
@@ -84,7 +86,7 @@ class Gate:
             self.audit.record_key_use("of the cluster", "node", peer)
             return Guarded(site, "node", _everything, is_node=True)
         if self._access is None:
-            return Guarded(site, "anybody", _everything, audit=self.audit, peer=peer)
+            return Guarded(site, "anybody", _everything, audit=self.audit, peer=peer, slow=self._slow)
         found = self._found(key, peer)
         guarded = Guarded(
             site,
@@ -95,6 +97,7 @@ class Gate:
             peer=peer,
             meter=self.quotas.meter(found.principal),
             is_single=is_single,
+            slow=self._slow,
         )
         self._admitted.add(guarded)
         return guarded
@@ -167,9 +170,20 @@ class Gate:
         return None if found is None else (found.st_mtime_ns, found.st_ino)
 
 
-def _share(connections_max: int, strangers_max: int) -> int:
-    """Connections of one principal. Strangers and a tenth for others have room beside them at each listener."""
-    return max(connections_max - connections_max // 10 - strangers_max, 1)
+def _share(limits: Limits, strangers_max: int) -> Quota:
+    """Of one principal without quotas of its own. Strangers and a tenth for others have room beside its connections at
+    each listener."""
+    return Quota(
+        connections=max(limits.connections_max - limits.connections_max // 10 - strangers_max, 1),
+        topics=_half(limits.topics_max),
+        groups=_half(limits.groups_max),
+        schedules=_half(limits.schedules_max),
+        members=_half(limits.members_max),
+    )
+
+
+def _half(total: int) -> int:
+    return max(total // 2, 1)
 
 
 _NO_RULES = Rules(None)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ import msgspec
 
 from penstock.acks import ALL
 from penstock.broker.polling import TOPICS_MAX
+from penstock.broker.turns import acting_for
+from penstock.broker.work import to_its_end
 from penstock.client import cluster_requests as c
 from penstock.client import placement as p
 from penstock.client import requests as r
@@ -30,6 +32,7 @@ from penstock.local.paging import check_limit, check_unpaged
 from penstock.local.transport import LocalTransport
 from penstock.message import Message
 from penstock.server.access import Kind, Operation, Right, Rules
+from penstock.server.admission import UnderWay
 from penstock.server.audit import Audit, Peer, action_of, is_dry, object_of
 from penstock.server.quotas import GROUPS, SCHEDULES, TOPICS, Allowance, Meter, size_of
 from penstock.server.site import Site
@@ -131,7 +134,34 @@ _CREATES: Mapping[type[Request[Any]], str] = {
     r.Replay: GROUPS,
     r.CreateSchedule: SCHEDULES,
 }
+# Requests that look at everything there is, or read a log from end to end.
+SLOW = frozenset(
+    {
+        r.ListTopics,
+        r.ListGroups,
+        r.ListParkedKeys,
+        r.ListScheduled,
+        r.ListSchedules,
+        r.ListDeadLetters,
+        r.Redrive,
+        r.Discard,
+        r.Replay,
+        r.GetTrace,
+        r.AskWhy,
+        r.GetStateAt,
+        r.FindDeliveries,
+        r.ReadDeliveries,
+    }
+)
 _BY_NAME = {kind.__name__: needs for kind, needs in NEEDS.items()}
+
+
+def only_reads(request: Request[Any]) -> bool:
+    """Whether the request changes nothing, and may be cancelled at any time."""
+    needs = NEEDS.get(type(request))
+    if needs is None:
+        return False
+    return is_dry(request) or all(right.operation in (_READ, _DESCRIBE) for right in needs(request))
 
 
 class Guarded:
@@ -149,9 +179,11 @@ class Guarded:
         peer: Peer = None,
         meter: Meter | None = None,
         is_single: bool = False,
+        slow: UnderWay | None = None,
     ) -> None:
         """`is_node`: another node of the same cluster. `peer` is the client's address, `meter` counts what its
-        principal uses. For `is_single` see `Allowance`."""
+        principal uses, `slow` its slow requests. For `is_single` see `Allowance`."""
+        self._slow = slow
         self._audit = audit
         self._peer = peer
         self._meter = meter
@@ -317,7 +349,7 @@ class Guarded:
     async def _creating(self, kind: str | None) -> AsyncIterator[None]:
         """LimitReached if the principal has as many as it may. One at a time, so that requests that come together
         count each other."""
-        if kind is None or self._meter is None or getattr(self._meter.quota, kind) is None:
+        if kind is None or self._meter is None or self._meter.most(kind) is None:
             yield
             return
         async with self._meter.creating:
@@ -430,15 +462,23 @@ class Guarded:
         self._check(*needs(head))
 
     async def call(self, request: Request[R]) -> R:
-        if self.is_node:
-            return await self._site.call(request)
+        """A request that changes something is carried out to its end, also if the caller is cancelled."""
+        with acting_for(self.principal):
+            if self.is_node:
+                return await self._site.call(request)
+            calling = self._recorded(request)
+            return await (calling if only_reads(request) else to_its_end(calling))
+
+    async def _recorded(self, request: Request[R]) -> R:
         needs = NEEDS.get(type(request))
         rights = () if needs is None else needs(request)
         outcome = "ok"
         try:
             if needs is None:
                 raise Forbidden(f"{type(request).__name__} is not for clients")
-            return await self._called(request, rights)
+            self._rules().check(self.principal, rights)
+            with self.slow() if type(request) in SLOW else nullcontext():
+                return await self._called(request)
         except PenstockError as error:
             outcome = error.code
             raise
@@ -451,8 +491,13 @@ class Guarded:
                 more = {"dry_run": True} if is_dry(request) else {}
                 self._record(action_of(request), object_of(request), outcome, **more)
 
-    async def _called(self, request: Request[R], rights: Sequence[Right]) -> R:
-        self._rules().check(self.principal, rights)
+    @contextmanager
+    def slow(self) -> Iterator[None]:
+        """For a request that looks at everything there is. Overloaded if the principal has too many under way."""
+        with self._slow.one(self.principal) if self._slow else nullcontext(), acting_for(self.principal):
+            yield
+
+    async def _called(self, request: Request[R]) -> R:
         if type(request) in _CREATES:
             request = msgspec.structs.replace(request, owner=self._owner)
         if self._quota is not None:

@@ -113,11 +113,11 @@ class _Bucket:
 class Meter:
     """What one principal has used."""
 
-    def __init__(self, principal: str, quota: Quota, clock: Clock, connections_max: int | None = None) -> None:
-        """`connections_max` bounds connections if the quota does not."""
+    def __init__(self, principal: str, quota: Quota, clock: Clock, default: Quota = NONE) -> None:
+        """`default` has bounds of counts that the quota does not have."""
         self.principal = principal
         self._clock = clock
-        self._connections_max = connections_max
+        self._default = default
         self._buckets: dict[str, _Bucket] = {}
         # Connections, and of those of gRPC how many calls are under way on each.
         self._connections: Counter[object] = Counter()
@@ -143,6 +143,11 @@ class Meter:
             else:
                 self._buckets[name] = _Bucket(rate, self._clock.monotonic_us())
 
+    def most(self, name: str) -> int | None:
+        """The bound of a count, if there is one."""
+        own: int | None = getattr(self.quota, name)
+        return getattr(self._default, name) if own is None else own
+
     @property
     def connections(self) -> int:
         return len(self._connections)
@@ -167,12 +172,10 @@ class Meter:
             bucket.charge(amount)
             self.used[name] += amount
 
-    def exceeded(self, name: str, wait_s: float, most: int | None = None) -> QuotaExceeded:
-        """`most` if the quota does not say it."""
+    def exceeded(self, name: str, wait_s: float) -> QuotaExceeded:
         self.throttled[name] += 1
-        most = getattr(self.quota, name) if most is None else most
         return QuotaExceeded(
-            f"{self.principal} has used up its quota {name} of {most}. Try again in {wait_s:g} s",
+            f"{self.principal} has used up its quota {name} of {self.most(name)}. Try again in {wait_s:g} s",
             principal=self.principal,
             quota=name,
             retry_after=wait_s,
@@ -180,9 +183,9 @@ class Meter:
 
     def connect(self, connection: object) -> None:
         """QuotaExceeded if the principal has too many. The same one may be counted several times: it is one."""
-        most = self._connections_max if self.quota.connections is None else self.quota.connections
+        most = self.most(CONNECTIONS)
         if most is not None and connection not in self._connections and len(self._connections) >= most:
-            raise self.exceeded(CONNECTIONS, _CONNECTION_S, most)
+            raise self.exceeded(CONNECTIONS, _CONNECTION_S)
         self._connections[connection] += 1
 
     def disconnect(self, connection: object) -> None:
@@ -191,8 +194,8 @@ class Meter:
             del self._connections[connection]
 
     def check_count(self, name: str, count: int) -> None:
-        """LimitReached if the principal has as many as its quota of that name allows."""
-        most = getattr(self.quota, name)
+        """LimitReached if the principal has as many as its quota of that name, or the default, allows."""
+        most = self.most(name)
         if most is not None and count >= most:
             self.throttled[name] += 1
             raise LimitReached(
@@ -212,9 +215,10 @@ class Meter:
 
     def join(self, group: str, consumer: str, is_member: Callable[[str, str], bool]) -> None:
         """Count a consumer, before it joins. `is_member`: whether one that was counted may still be there."""
-        if self.quota.members is None or (group, consumer) in self._members:
+        most = self.most(MEMBERS)
+        if most is None or (group, consumer) in self._members:
             return
-        if len(self._members) >= self.quota.members:
+        if len(self._members) >= most:
             self._members = {member for member in self._members if is_member(*member)}
             self.check_count(MEMBERS, len(self._members))
         self._members.add((group, consumer))
@@ -322,9 +326,9 @@ def size_of(deliveries: Sequence[Delivery]) -> int:
 class Quotas:
     """Belongs to one event loop."""
 
-    def __init__(self, rules: Sequence[QuotaRule], clock: Clock, connections_max: int | None = None) -> None:
-        """`connections_max` is for principals without a quota of connections."""
-        self._connections_max = connections_max
+    def __init__(self, rules: Sequence[QuotaRule], clock: Clock, default: Quota = NONE) -> None:
+        """`default` has bounds of counts for principals without a quota of them."""
+        self._default = default
         self._rules = rules
         self._clock = clock
         self._meters: dict[str, Meter] = {}
@@ -346,7 +350,7 @@ class Quotas:
         found = self._meters.get(principal)
         if found is None:
             quota = quota_of(self._rules, principal)
-            found = self._meters[principal] = Meter(principal, quota, self._clock, self._connections_max)
+            found = self._meters[principal] = Meter(principal, quota, self._clock, self._default)
         return found
 
     def measure(self, broker: Broker) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.client import requests as r
 from penstock.client.requests import Request
 from penstock.client.transport import ACK_LEASES_MAX, Delivery, Receipt
 from penstock.clock import Instant
@@ -21,7 +20,7 @@ from penstock.errors import Fatal, Forbidden, InternalError, PenstockError, Prot
 from penstock.frame import Frame
 from penstock.limits import KIB, MIB, STORED_LIMITS
 from penstock.server.admission import PARTIAL_BYTES_MIN, PartialRequest
-from penstock.server.guard import Guarded
+from penstock.server.guard import SLOW, Guarded, only_reads
 from penstock.server.listening import close
 from penstock.server.members import Members
 from penstock.server.parcels import given
@@ -49,25 +48,6 @@ _WAITING = (Kind.JOIN, Kind.POLL, Kind.SUBSCRIBE, Kind.REPLICATE)
 # Replies to reads and calls that are made at a time, of each connection: a peer that asks far ahead and takes nothing
 # must not have the broker hold all of them.
 _READS_MAX, _CALLS_MAX = 4, 16
-# Requests that look at everything there is, or read a log from end to end: of each connection one at a time.
-SLOW = frozenset(
-    {
-        r.ListTopics,
-        r.ListGroups,
-        r.ListParkedKeys,
-        r.ListScheduled,
-        r.ListSchedules,
-        r.ListDeadLetters,
-        r.Redrive,
-        r.Discard,
-        r.Replay,
-        r.GetTrace,
-        r.AskWhy,
-        r.GetStateAt,
-        r.FindDeliveries,
-        r.ReadDeliveries,
-    }
-)
 # Of what a client calls itself, in the log.
 _CLIENT_LENGTH = 100
 # Of requests, whatever they are: names and settings.
@@ -93,6 +73,8 @@ class Session(asyncio.Protocol):
         self._under_way: dict[int, asyncio.Future[Any]] = {}
         # Those of them that may wait for long.
         self._waiting: dict[int, asyncio.Task[None]] = {}
+        # Calls that only read: they end as those do, but a broker that stops answers them.
+        self._reading: set[int] = set()
         self._subscriptions: dict[int, Subscription] = {}
         self._in_flight = 0
         self._is_paused = False
@@ -222,9 +204,9 @@ class Session(asyncio.Protocol):
                 self._close()
             case Kind.CANCEL:
                 cancelled = words.decoded(packet.header, words.Cancel).correlation
-                if cancelled in self._waiting and cancelled not in self._subscriptions:
+                if cancelled in self._under_way and cancelled not in self._subscriptions:
                     # Not before it has begun: it would end without a word.
-                    self._door.loop.call_soon(self._waiting[cancelled].cancel)
+                    self._door.loop.call_soon(self._cancel, cancelled, self._under_way[cancelled])
             case Kind.CREDIT:
                 credit = words.decoded(packet.header, words.Credit)
                 if packet.correlation in self._subscriptions:
@@ -336,6 +318,7 @@ class Session(asyncio.Protocol):
     def _done(self, packet: Packet, size: int, began: float, outcome: str) -> None:
         self._under_way.pop(packet.correlation, None)
         self._waiting.pop(packet.correlation, None)
+        self._reading.discard(packet.correlation)
         self._in_flight -= size
         self._door.counts.request("native", _NAMES[packet.kind], outcome, self._door.now_s() - began)
         self._throttle()
@@ -529,8 +512,11 @@ class Session(asyncio.Protocol):
 
     async def _call(self, packet: Packet) -> _Outcome:
         request: Request[Any] = words.request_of(packet.header)
+        if only_reads(request):
+            self._reading.add(packet.correlation)
         if self._site.is_node:
             return await self._site.call(request), ()
+        # Of each connection one slow request at a time.
         async with self._slot if type(request) in SLOW else self._calls:
             await self.writable.wait()
             return await self._site.call(request), ()
@@ -582,8 +568,13 @@ class Session(asyncio.Protocol):
             self._site.disconnect(self)
 
     def _cancel_waiting(self) -> None:
-        for task in self._waiting.values():
-            task.cancel()
+        for correlation, one in self._under_way.items():
+            self._cancel(correlation, one)
+
+    def _cancel(self, correlation: int, one: asyncio.Future[Any]) -> None:
+        """Unless the request has ended, or changes something."""
+        if self._under_way.get(correlation) is one and (correlation in self._waiting or correlation in self._reading):
+            one.cancel()
 
     async def drained(self) -> None:
         """What was asked for is answered, but for what waits for messages or for other nodes.

@@ -8,10 +8,10 @@ principal after principal, so that others wait for a slice and not for all of it
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from penstock.broker.turns import RoundRobin
 from penstock.errors import Overloaded
 
 SLICE_S = 0.001
@@ -45,35 +45,28 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # Of each principal; the first one is next.
-        self._queues: dict[str, deque[Work]] = {}
+        self._waiting = RoundRobin[Work]()
 
     @property
     def are_taken(self) -> bool:
         """Others wait for theirs."""
-        return bool(self._queues)
+        return bool(self._waiting)
 
     def add(self, principal: str, work: Work) -> None:
         """Overloaded if too many connections of the principal wait."""
-        if not self._queues:
-            self._loop.call_soon(self._turn)
-        queue = self._queues.setdefault(principal, deque())
-        if len(queue) >= WAITING_MAX:
+        if self._waiting.count(principal) >= WAITING_MAX:
             raise Overloaded(f"{WAITING_MAX} connections of {principal} have sent more than the broker carries out")
-        queue.append(work)
+        if not self._waiting:
+            self._loop.call_soon(self._turn)
+        self._waiting.add(principal, work)
 
     def _turn(self) -> None:
-        # It goes behind the others.
-        principal = next(iter(self._queues))
-        queue = self._queues.pop(principal)
-        work = queue.popleft()
+        principal, work = self._waiting.take()
         try:
             if work():
-                queue.append(work)
+                self._waiting.add(principal, work)
         finally:
-            if queue:
-                self._queues[principal] = queue
-            if self._queues:
+            if self._waiting:
                 self._loop.call_soon(self._turn)
 
 

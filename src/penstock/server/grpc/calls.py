@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote
@@ -17,8 +16,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.client.pages import page_of
 from penstock.client.requests import PAGE_MAX, Listed, Request
-from penstock.errors import Fatal, InternalError, Overloaded, PenstockError
+from penstock.errors import Fatal, InternalError, PenstockError
 from penstock.server.access import Operation
+from penstock.server.admission import UnderWay
 from penstock.server.gate import Gate
 from penstock.server.grpc import failures
 from penstock.server.grpc import penstock_pb2 as pb
@@ -66,7 +66,7 @@ class Reception:
         self._broke = broke
         # Called with the peer of each call that is admitted.
         self.admitted: Callable[[str], None] = lambda peer: None
-        self._calls: Counter[str] = Counter()
+        self._calls = UnderWay("calls", CALLS_MAX // 2) if gate.has_keys else None
 
     def handlers(self, described: ServiceDescriptor, methods: Methods) -> grpc.GenericRpcHandler:
         """For all methods that the proto has of it."""
@@ -129,7 +129,7 @@ class Reception:
             # gRPC does not tell when a connection ends: it counts while calls are under way on it.
             site.connect(peer)
             try:
-                with self._call_of(site.principal):
+                with self._calls.one(site.principal) if self._calls else nullcontext():
                     return await act(Call(self._desk, site, context))
             finally:
                 site.disconnect(peer)
@@ -150,19 +150,6 @@ class Reception:
             self._broke(failure)
         code = failures.code_of(type(failure))
         return await context.abort(code, failures.sentence_of(failure), tuple(failures.metadata_of(failure)))
-
-    @contextmanager
-    def _call_of(self, principal: str) -> Iterator[None]:
-        calls_max = CALLS_MAX // 2
-        if self._gate.has_keys and self._calls[principal] >= calls_max:
-            raise Overloaded(f"{principal} has {calls_max} calls under way", calls_max=calls_max)
-        self._calls[principal] += 1
-        try:
-            yield
-        finally:
-            self._calls[principal] -= 1
-            if not self._calls[principal]:
-                del self._calls[principal]
 
 
 class _Paged(Protocol):

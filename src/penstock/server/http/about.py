@@ -33,7 +33,8 @@ async def ready(desk: Desk, asked: Asked[None, Any]) -> shapes.Status:
 async def cluster(desk: Desk, asked: Asked[None, Any]) -> shapes.Cluster:
     """Of what there is, as much as one may know of."""
     info = await asked.site.call(DescribeCluster())
-    groups, placed = await asked.site.visible(ListGroups()), await _placed(desk, asked, info)
+    with asked.site.slow():
+        groups, placed = await asked.site.visible(ListGroups()), await _placed(desk, asked, info)
     return shapes.Cluster(
         mode="cluster" if info.nodes else "single",
         node=info.node or NAME,
@@ -78,7 +79,9 @@ def _nodes(desk: Desk, info: ClusterInfo, placed: list[shapes.PlacedPartition]) 
 
 async def placement(desk: Desk, asked: Asked[None, shapes.PlacementQuery]) -> shapes.Placement:
     query = asked.query
-    found = await _placed(desk, asked, await asked.site.call(DescribeCluster()), query.topic)
+    info = await asked.site.call(DescribeCluster())
+    with asked.site.slow():
+        found = await _placed(desk, asked, info, query.topic)
     if query.topic is not None and not found:
         raise TopicNotFound.named(query.topic)
     if query.under_replicated:

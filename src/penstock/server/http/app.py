@@ -6,9 +6,10 @@ it is, is told as `{code, message, details}`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import cache
 from ipaddress import ip_address
 from itertools import chain
@@ -131,7 +132,7 @@ class App:
         began, outcome = monotonic(), "ok"
         try:
             reply: Reply = await asking
-        except Gone:
+        except (Gone, asyncio.CancelledError):
             outcome = "cancelled"
         except Exception as error:
             told = self._told(error)
@@ -208,7 +209,8 @@ class _Endpoint:
             data = await body_of(receive, length, route.body_max(limits))
             items_max = None if issubclass(route.body, shapes.Content) else max(ITEMS_MAX, limits.batch_messages_max)
             body = await decoded(data or b"{}", self._decoders[route.method], limits.json_nesting_max, items_max)
-        found = await route.act(self._desk, Asked(site, scope["path_params"], query, body, receive))
+        with scope["state"]["reading"]() if route.only_reads else nullcontext():
+            found = await route.act(self._desk, Asked(site, scope["path_params"], query, body, receive))
         if route.is_stream:
             return Reply(route.status, found)
         return Reply(route.status, b"" if found is None else _encode(found))
@@ -259,8 +261,9 @@ class _Metrics:
         broker = self._app.desk.site.broker
         # Lists: on the thread, nothing is looked up any more.
         doors = [family._replace(samples=list(family.samples)) for family in of_doors(self._app.counts)]
-        of_topics = await of_broker(broker)
-        text = await broker.on_a_reading_thread(lambda: rendered(chain(doors, of_topics)).encode())
+        with scope["state"]["reading"](), site.slow():
+            of_topics = await of_broker(broker)
+            text = await broker.on_a_reading_thread(lambda: rendered(chain(doors, of_topics)).encode())
         return Reply(200, text, _PLAIN)
 
 

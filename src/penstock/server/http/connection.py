@@ -14,7 +14,9 @@ key that somebody has, or would have been let in without.
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -26,6 +28,7 @@ from penstock.limits import KIB, MIB, Limits
 from penstock.server.admission import PARTIAL_BYTES_MIN, PartialRequest
 from penstock.server.gate import Gate
 from penstock.server.guard import Guarded
+from penstock.server.http.asking import Gone
 from penstock.server.http.failures import Error, HeadTooLarge, NotHttp, TooSlow, body_of, status_of
 from penstock.server.listening import close
 
@@ -85,7 +88,7 @@ class _Reading(FlowControl):
 class Connection(HttpToolsProtocol):
     def __init__(self, config: Config, server_state: ServerState, limits: Limits, gate: Gate) -> None:
         # What requests find in their scope.
-        super().__init__(config, server_state, {"known": self._is_known})
+        super().__init__(config, server_state, {"known": self._is_known, "reading": self._reading_for})
         self._limits = limits
         self._strangers = gate.strangers
         self._gate = gate
@@ -99,6 +102,8 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = self._body_bytes = 0
         self._stuck_since: float | None = None
         self._closing_since: float | None = None
+        # Of the request that is being carried out, if it only reads.
+        self._task: asyncio.Task[Any] | None = None
         # Principals among whose connections this one is.
         self._counted: list[Guarded] = []
 
@@ -116,8 +121,21 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         self._strangers.discard(self)
         self._forget_partial()
+        if self._task is not None:
+            self._task.cancel()
         for site in self._counted:
             site.disconnect(self)
+
+    @contextmanager
+    def _reading_for(self) -> Iterator[None]:
+        """For a request that only reads: it is cancelled when the client goes."""
+        if self.transport.is_closing():
+            raise Gone
+        self._task = asyncio.current_task()
+        try:
+            yield
+        finally:
+            self._task = None
 
     def _is_known(self, site: Guarded) -> None:
         # One whose key counts already is not counted again with each request.

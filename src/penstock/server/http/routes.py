@@ -53,3 +53,7 @@ class Route(NamedTuple):
     is_stream: bool = False
     is_open: bool = False
     needs: Operation = Operation.ADMIN
+
+    @property
+    def only_reads(self) -> bool:
+        return self.method == "GET" and not self.is_stream
