@@ -12,7 +12,7 @@ import pytest
 from penstock.batch import Batch
 from penstock.broker.dead_letters import DeadLetters
 from penstock.broker.settings import GroupSettings
-from penstock.client.requests import Listed, ListDeadLetters, ListScheduled, Where
+from penstock.client.requests import ListDeadLetters, Listed, ListScheduled, Where
 from penstock.errors import InvalidInput, LimitReached
 from penstock.limits import MIB
 from penstock.local.paging import BYTES_MAX, UNPAGED_MAX

@@ -123,7 +123,7 @@ class NativeDoor:
         stuck_s_max = self.site.limits.stuck_us / 1e6
         while True:
             await asyncio.sleep(_ROUND_S)
-            self.gate.check_partial()
+            self.gate.check_memory()
             now = self.loop.time()
             for session in list(self._sessions):
                 if not session.is_open:

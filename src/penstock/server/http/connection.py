@@ -28,6 +28,7 @@ from penstock.server.gate import Gate
 from penstock.server.guard import Guarded
 from penstock.server.http.failures import Error, HeadTooLarge, NotHttp, TooSlow, body_of, status_of
 from penstock.server.listening import close
+from penstock.server.reply_budget import ReplyAccount, Reservation
 
 HEAD_BYTES_MAX = 32 * KIB
 # Each of them may be a few bytes, and takes far more in memory. As in Apache.
@@ -101,6 +102,9 @@ class Connection(HttpToolsProtocol):
         self._closing_since: float | None = None
         # Principals among whose connections this one is.
         self._counted: list[Guarded] = []
+        # Of each of them: bytes of replies. Requests are carried out one after the other.
+        self._replies: dict[str, ReplyAccount] = {}
+        self._reserved: dict[str, Reservation] = {}
 
     # --- what uvicorn tells ------------------------------------------------------------------------------
 
@@ -118,17 +122,32 @@ class Connection(HttpToolsProtocol):
         self._forget_partial()
         for site in self._counted:
             site.disconnect(self)
+        for replies in self._replies.values():
+            replies.close()
 
     def _is_known(self, site: Guarded) -> None:
         # One whose key counts already is not counted again with each request.
         if all(site.principal != other.principal for other in self._counted):
             site.connect(self)
             self._counted.append(site)
+            replies = self._replies[site.principal] = ReplyAccount(
+                self._gate.replies_of(site), self, self._limits.in_flight_bytes_max, self._unsent
+            )
+            self._reserved[site.principal] = replies.reservation()
+        site.memory = self._reserved[site.principal]
         self._strangers.discard(self)
         if self._partial is not None and self._partial.principal != site.principal:
             # The body began to arrive before the key was checked.
             self._forget_partial()
             self._count_partial()
+
+    def _unsent(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def on_response_complete(self) -> None:
+        for reserved in self._reserved.values():
+            reserved.release()
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self.loop.time()
@@ -191,6 +210,8 @@ class Connection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stuck_since = None
+        for replies in self._replies.values():
+            replies.refresh()
 
     # --- what is too much --------------------------------------------------------------------------------
 
