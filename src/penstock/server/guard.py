@@ -284,7 +284,7 @@ class Guarded:
             return frame
         if self._meter is not None:
             self._meter.produce(producer.id)
-        return identified(frame, producer._replace(id=bound_id(producer.id, self.principal)))
+        return identified(frame, producer._replace(id=bound_id(producer.id, self.principal)), self.principal)
 
     def check_publishing(self, topic: str) -> None:
         if not self._is_known(topic):
