@@ -228,6 +228,11 @@ class Guarded:
         """On everything there is."""
         self._check(Right(operation, Kind.BROKER, ""))
 
+    @property
+    def has_rights(self) -> bool:
+        """A key without any right is no better than none."""
+        return self.is_node or self._rules().may_anything(self.principal)
+
     def check_anything(self, operation: Operation) -> None:
         """Before the request is read. Forbidden if there is nothing that the principal may do this to."""
         if not self._rules().may(self.principal, operation):

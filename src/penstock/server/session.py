@@ -248,7 +248,7 @@ class Session(asyncio.Protocol):
         self._is_counted = True
         replies = self._door.gate.replies_of(self._site)
         self._replies = ReplyAccount(replies, self, self._limits.in_flight_bytes_max, self._unsent)
-        self._site.revoked, self._site.changed = self._revoked, self._check_members
+        self._site.revoked, self._site.changed = self._revoked, self._check_rights
         self.client = f"{hello.client[:_CLIENT_LENGTH]} as {self._site.principal}"
         if self._site.is_node:
             # It passes on what the cluster has stored, under whatever limits that was.
@@ -257,7 +257,7 @@ class Session(asyncio.Protocol):
             self._reads = asyncio.Semaphore(REQUESTS_MAX)
         if self._handshake is not None:
             self._handshake.cancel()
-        self._door.greeted(self)
+        self._door.greeted(self, has_rights=self._site.has_rights)
         door = self._door
         now_us = self._site.now_us()
         principal = self._site.principal if self._site.binds_producers else ""
@@ -276,8 +276,9 @@ class Session(asyncio.Protocol):
         self._door.left(self)
         self.end(error.code, error.message)
 
-    def _check_members(self) -> None:
+    def _check_rights(self) -> None:
         """Those that may not consume any more leave, also if they ask for nothing."""
+        self._door.greeted(self, has_rights=self._site.has_rights)
         self.members.check(self._site.check_consuming)
 
     # --- requests ----------------------------------------------------------------------------------------

@@ -163,7 +163,8 @@ class Reception:
             if (needs := _NEEDS.get(kind)) is not None:
                 site.check_anything(needs)
             # A key without the right is no better than none: its connection may be closed for another.
-            self.admitted(context.peer())
+            if site.has_rights:
+                self.admitted(context.peer())
             # gRPC does not tell when a connection ends: it counts while calls are under way on it.
             site.connect(peer)
             try:

@@ -8,7 +8,7 @@
     answers that are not read    60 s
 
 Sizes are looked at as they come, times every second. A connection is a stranger's until one of its requests came with a
-key that somebody has, or would have been let in without.
+key that has any right, or would have been let in without.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Connection(HttpToolsProtocol):
         self._limits = limits
         self._strangers = gate.strangers
         self._gate = gate
-        # A large body of which a part has come.
+        # A request of which a part has come.
         self._partial: PartialRequest | None = None
         # What is expected: the head of a request, its body, or nothing in particular.
         self._in_head = True
@@ -134,8 +134,9 @@ class Connection(HttpToolsProtocol):
                 self._gate.replies_of(site), self, self._limits.in_flight_bytes_max, self._unsent
             )
             self._reserved[site.principal] = replies.reservation()
+            if site.has_rights:
+                self._strangers.discard(self)
         site.memory = self._reserved[site.principal]
-        self._strangers.discard(self)
         if self._partial is not None and self._partial.principal != site.principal:
             # The body began to arrive before the key was checked.
             self._forget_partial()
@@ -156,10 +157,12 @@ class Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self.refuse(HeadTooLarge(f"the head of a request has at most {HEAD_BYTES_MAX} bytes"))
+            elif self._head_bytes > PARTIAL_BYTES_MIN:
+                self._count_partial()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._since, self._head_bytes = True, self._heard_at, 0
+        self._in_head, self._since, self._head_bytes, self._body_bytes = True, self._heard_at, 0, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= HEADERS_MAX:
@@ -193,7 +196,7 @@ class Connection(HttpToolsProtocol):
         if self._partial is None:
             principal = self._counted[-1].principal if self._counted else ""
             self._partial = self._gate.partial_of(principal).begin(self, self._reading.hold, self._reading.go_on)
-        self._partial.grow(self._body_bytes)
+        self._partial.grow(self._head_bytes + self._body_bytes)
 
     def _forget_partial(self) -> None:
         if self._partial is not None:
