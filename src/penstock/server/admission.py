@@ -72,7 +72,7 @@ class Strangers:
         while len(self._connections) > self.count_max:
             oldest = next(iter(self._connections))
             del self._connections[oldest]
-            reason = f"{self.count_max} connections have shown no key with any right: the oldest is closed for a new one"
+            reason = f"{self.count_max} connections have no key with any right: the oldest is closed for a new one"
             self._log.reached(f"strangers_max: {reason}")
             oldest.evict(reason)
 
