@@ -151,6 +151,8 @@ class Frame:
     """One frame over a read-only buffer. Fields are read from the bytes when asked for."""
 
     __slots__ = ("data",)
+    # The principal that publishes it, if the broker has keys: see `identified`. Not stored.
+    owner = ""
 
     def __init__(self, data: memoryview) -> None:
         """Trusts `data`: for frames of our own log. For bytes from outside there is `accept`."""
@@ -408,15 +410,21 @@ def rewrite(frame: Frame, batch: Batch, span: int, append_time: int, seed: int) 
     return Frame(memoryview(head + payload(built)))
 
 
-def identified(frame: Frame, producer: Producer) -> Frame:
-    """The same by that producer: for one that is not stored yet."""
+class _OwnedFrame(Frame):
+    __slots__ = ("owner",)
+
+
+def identified(frame: Frame, producer: Producer, owner: str = "") -> Frame:
+    """The same by that producer of that principal: for one that is not stored yet."""
     _check_producer(producer)
     data = bytearray(frame.data)
     fields = frame._stable()[:-3]
     _STABLE.pack_into(data, _STAMP_END, *fields, producer.id, producer.sequence, producer.epoch)
     view = memoryview(data)
     _U32.pack_into(data, 32, crc32c(view[_STAMP_END:]))
-    return Frame(view.toreadonly())
+    found = _OwnedFrame(view.toreadonly())
+    found.owner = owner
+    return found
 
 
 def hole(span: int, now_us: int) -> Frame:

@@ -50,7 +50,8 @@ class Limits:
     commit_us: int = 10 * _SECOND_US
     # How long the broker stays awake for the next message of somebody who publishes one after another.
     awake_us: int = 300
-    # Of requests that are not answered yet: beyond it a connection is not read from; but see `grpc/intake.py`.
+    # Of requests that are not answered yet: beyond it a connection is not read from; but see `grpc/intake.py`. And of
+    # its replies that are prepared or not sent: see `reply_budget.py`.
     in_flight_bytes_max: int = 16 * MIB
     # Messages of a partition that a group may hold: the most that its own bound may be, which is 20,000 by default.
     unacked_max: int = 1_000_000

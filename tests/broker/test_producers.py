@@ -2,19 +2,27 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.producers import BATCHES_REMEMBERED, Producers
-from penstock.errors import ProducerFenced, SequenceGap, SequenceTooOld
+from penstock.broker.producers import BATCHES_REMEMBERED, IDLE_S, Producers, ProducerShares
+from penstock.errors import Overloaded, ProducerFenced, SequenceGap, SequenceTooOld
 from penstock.frame import Producer
 
 
 def send(
-    producers: Producers[str], sequence: int, count: int = 1, *, epoch: int = 0, id: int = 7, checksum: int = 1
+    producers: Producers[str],
+    sequence: int,
+    count: int = 1,
+    *,
+    epoch: int = 0,
+    id: int = 7,
+    checksum: int = 1,
+    owner: str = "",
 ) -> str | None:
     producer = Producer(id, epoch, sequence)
     found = producers.find(producer, count, checksum)
     where = None if found is None else found[0] + (f"+{found[1]}" if found[1] else "")
     if where is None:
-        producers.add(producer, count, f"{epoch}:{sequence}", checksum)
+        producers.admit(producer, owner)
+        producers.add(producer, count, f"{epoch}:{sequence}", checksum, owner)
     return where
 
 
@@ -86,8 +94,54 @@ def test_a_batch_that_was_not_stored_can_be_sent_again() -> None:
 
 
 def test_the_producer_not_heard_of_for_longest_is_forgotten_first() -> None:
-    producers: Producers[str] = Producers(producers_max=2)
+    producers: Producers[str] = Producers(ProducerShares(2))
     for id in (1, 2, 3):
         send(producers, 0, id=id)
     assert len(producers) == 2
     assert send(producers, 5, id=1) is None, "it starts where it says"
+
+
+def test_a_principal_with_too_many_producers_forgets_its_own_oldest_and_no_other() -> None:
+    shares = ProducerShares(total_max=10, share_max=3)
+    orders, bills = Producers[str](shares), Producers[str](shares)
+    send(orders, 0, id=1, owner="victim")
+    for id in range(2, 12):
+        send(orders, 0, id=id, owner="flood")
+        send(bills, 0, id=id, owner="flood")
+    assert (len(orders), len(bills), shares.total) == (2, 2, 4)
+    assert send(orders, 0, id=1, owner="victim") == "0:0", "recognised"
+    assert send(bills, 0, id=11, owner="flood") == "0:0"
+
+
+def test_a_new_producer_is_refused_rather_than_one_of_another_principal_forgotten() -> None:
+    now = [0.0]
+    shares = ProducerShares(total_max=4, share_max=2, now=lambda: now[0])
+    producers = Producers[str](shares)
+    for id in (1, 2, 3, 4):
+        send(producers, 0, id=id, owner=f"team {id % 2}")
+    with pytest.raises(Overloaded) as refused:
+        send(producers, 0, id=5, owner="late")
+    assert refused.value.retriable
+    assert len(producers) == shares.total == 4
+    assert send(producers, 1, id=1, owner="team 1") is None, "one that is known goes on"
+    send(producers, 0, id=6, owner="team 0")
+    assert shares.total == 4
+    now[0] += IDLE_S
+    assert send(producers, 0, id=5, owner="late") is None
+    assert shares.total == 4
+
+
+def test_producers_found_in_the_log_count_in_total_and_then_for_who_publishes() -> None:
+    shares = ProducerShares(total_max=6, share_max=2)
+    found = Producers[str]()
+    for id in range(1, 6):
+        found.recall(Producer(id, 0, 0), 1, "0:0", 1)
+    found.join(shares)
+    assert shares.total == 5
+    for id in (1, 2, 3):
+        assert send(found, 1, id=id, owner="team") is None
+    assert (shares.total, len(found)) == (4, 4), "beyond its share"
+    found.recall(Producer(5, 0, 5), 1, "0:5", 1)
+    assert shares.total == 4
+    found.leave()
+    assert (shares.total, len(found)) == (0, 0)

@@ -536,8 +536,7 @@ def test_a_peer_that_asks_far_ahead_and_reads_nothing_is_not_kept_all_the_replie
                 pages += packet.kind is Kind.REPLY
                 if pages == len(asked):
                     break
-            # What may wait to be sent, and a page for each that is being read.
-            assert max(unsent) < (4 + 4 * 9) * MIB
+            assert max(unsent) <= 16 * MIB
 
     knock(tmp_path, work)
 
@@ -848,3 +847,57 @@ def test_messages_that_are_not_read_are_bounded_at_the_grpc_door(tmp_path: Path)
         assert await doors.site.publish("t", Message(b"x"), None)
 
     knock(tmp_path, work)
+
+
+def _access_of(path: Path, rules: list[dict[str, Any]], *principals: str) -> tuple[Path, list[str]]:
+    keys = dict(make(name) for name in principals)
+    shown = [{"id": one.id, "principal": one.principal, "hash": one.hash} for one in keys.values()]
+    file = path / "access.yaml"
+    file.write_text(yaml.safe_dump({"keys": shown, "rules": rules}), encoding="utf-8")
+    return file, list(keys)
+
+
+def _held(doors: Doors) -> int:
+    return sum(session._end.held for session in doors.native.sessions)
+
+
+def test_many_small_partial_requests_of_one_key_hold_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    rules = [{"principals": ["hostile", "client"], "operations": ["publish", "describe"], "topics": ["t"]}]
+    file, (hostile, client) = _access_of(tmp_path, rules, "hostile", "client")
+
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        doors.gate.partial_bytes_max = 256 * KIB
+        end = ClientEnd()
+        publish = words.PublishFrame("t", 0, "all")
+        part = end.hello("hostile", hostile) + end.request(Kind.PUBLISH, publish, MIB)[1] + bytes(50 * KIB)
+        async with AsyncExitStack() as stack:
+            await _enter(stack, 60, doors.native_port, part)
+            await _enter(stack, 20, doors.http_port, _partial_body(hostile, 50 * KIB))
+            await until(lambda: _held(doors) > 512 * KIB)
+            async with doors.client(client) as other:
+                for _ in range(20):
+                    await other.publish("t", b"others get on")
+            assert _partial_size(doors, "hostile") <= 1024 * KIB + 60 * KIB
+            await until(lambda: _held(doors) <= 1024 * KIB + 60 * KIB)
+
+    knock(tmp_path / "data", work, access=file)
+
+
+def test_connections_of_keys_without_any_right_make_way_for_others(tmp_path: Path) -> None:
+    rules = [{"principals": ["client"], "operations": ["publish", "describe"], "topics": ["t"]}]
+    file, (useless, client) = _access_of(tmp_path, rules, "useless", "client")
+
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic("t", 1)
+        get = f"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {useless}\r\n\r\n".encode()
+        async with doors.client(client) as kept, AsyncExitStack() as stack:
+            await _enter(stack, 15, doors.native_port, ClientEnd().hello("useless", useless))
+            await _enter(stack, 15, doors.http_port, get)
+            await kept.publish("t", b"x")
+            await until(lambda: len(doors.native.sessions) + len(doors.http.connections) <= 8 + 1)
+            assert len(doors.gate.strangers) == 8
+            async with doors.client(client) as other:
+                await other.publish("t", b"x")
+
+    knock(tmp_path / "data", work, access=file, limits=Limits(strangers_max=8, connections_max=20))

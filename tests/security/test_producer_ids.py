@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.batch import Batch
+from penstock.broker.producers import ProducerShares
 from penstock.client.identified import Identity
 from penstock.errors import SequenceTooOld
 from penstock.frame import Frame, Producer
@@ -80,5 +81,24 @@ def test_work_under_an_identity_finds_what_it_has_stored_with_a_key_too(tmp_path
                     await writer.finish()
                     assert [place.messages for place in await writer.places(0)] == [2]
             assert [message.value async for message in client.reader("t")] == [b"a", b"b"]
+
+    knock(tmp_path / "data", work, access=file)
+
+
+def test_a_flood_of_producers_makes_no_retry_of_another_principal_be_stored_twice(tmp_path: Path) -> None:
+    file, (victim_key, flood_key) = access_of(tmp_path, "victim", "flood")
+
+    async def work(doors: Doors) -> None:
+        shares = doors.site.broker.directories._producers = ProducerShares(total_max=20, share_max=10)
+        async with doors.client(victim_key) as victim, doors.client(flood_key) as flood:
+            await victim.create_topic("t", 2)
+            sent = frame_of(Producer(1, 0, 0), b"victim")
+            stored = await victim._transport.publish_frame("t", 0, sent)
+            for id in range(1, 30):
+                for partition in (0, 1):
+                    await flood._transport.publish_frame("t", partition, frame_of(Producer(id, 0, 0), b"flood"))
+                    assert shares.total <= 11
+            again = await victim._transport.publish_frame("t", 0, sent)
+            assert again.offset == stored.offset
 
     knock(tmp_path / "data", work, access=file)

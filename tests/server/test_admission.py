@@ -8,6 +8,7 @@ import pytest
 
 from penstock.limits import MIB, Limits
 from penstock.server.admission import (
+    HELD_FACTOR,
     LOG_INTERVAL_S,
     PARTIAL_PATIENCE_S,
     LimitLog,
@@ -92,7 +93,7 @@ def test_a_connection_that_ends_lets_the_oldest_of_the_others_go_on() -> None:
     requests = PartialRequests(bytes_max=MIB)
     (_, oldest), (middle, second), (new, third) = _begun(requests, 3)
     for request in (oldest, second, third):
-        requests.grow(request, 2 * MIB)
+        requests.grow(request, MIB)
     requests.end(oldest)
     requests.end(oldest)
     assert (middle.is_read, new.is_read) == (True, False), "still beyond the budget"
@@ -131,3 +132,15 @@ def test_a_sender_that_was_paused_is_not_taken_for_one_that_stalls() -> None:
     requests.check()
     assert paused.is_read
     assert not paused.evicted
+
+
+def test_beyond_a_multiple_of_the_budget_senders_are_closed() -> None:
+    requests = PartialRequests(bytes_max=MIB)
+    begun = _begun(requests, 100)
+    for _, request in begun:
+        requests.grow(request, MIB // 8)
+    assert requests.size <= HELD_FACTOR * MIB + MIB // 8
+    assert [bool(client.evicted) for client, _ in begun] == [False] * 32 + [True] * 68
+    for _, request in begun:
+        requests.end(request)
+    assert requests.size == 0

@@ -27,7 +27,7 @@ from penstock.broker.groups import Groups
 from penstock.broker.history import History
 from penstock.broker.ids import MessageId
 from penstock.broker.membership import Consumers
-from penstock.broker.polling import Polled, Polling
+from penstock.broker.polling import Polled, Polling, ReplyMemory
 from penstock.broker.replays import Replays
 from penstock.broker.room import Room
 from penstock.broker.schedules import Schedules
@@ -408,6 +408,7 @@ class Broker:
         bytes_max: int = MIB,
         wait_us: int = 0,
         visibility_us: int | None = None,
+        memory: ReplyMemory | None = None,
     ) -> list[Polled]:
         """Messages for a member of the group, as soon as there are some; nothing if there are none for `wait_us`."""
         return await self._polling.poll(
@@ -418,6 +419,7 @@ class Broker:
             bytes_max=bytes_max,
             wait_us=wait_us,
             visibility_us=visibility_us,
+            memory=memory,
         )
 
     # --- what happened -----------------------------------------------------------------------------------

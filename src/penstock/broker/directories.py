@@ -8,6 +8,7 @@ from penstock.broker.bell import Bell
 from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.partition import Partition, open_logs
+from penstock.broker.producers import ProducerShares
 from penstock.broker.recollection import Recollection
 from penstock.broker.settings import TopicSettings
 from penstock.broker.work import Work
@@ -41,6 +42,7 @@ class Directories:
         self._new_id = new_id
         self._log_settings = log_settings
         self._cache = SegmentCache()
+        self._producers = ProducerShares(now=lambda: clock.monotonic_us() / 1e6)
 
     def open(self, identities: Iterable[str], bell: Bell, settings: TopicSettings) -> list[Partition]:
         """All of them, or none."""
@@ -66,6 +68,7 @@ class Directories:
             bell=bell,
             frames=self._frames,
             failed=self._work.could_not_write,
+            producers=self._producers,
             sync_within_us=settings.sync_within_us,
             settings=self._log_settings,
         )
@@ -103,6 +106,7 @@ class Directories:
             failed=self._work.could_not_write,
             wrote=wrote,
             recollection=recollection,
+            producers=self._producers,
         )
 
     def remove(self, identity: str) -> None:

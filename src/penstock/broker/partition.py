@@ -27,6 +27,7 @@ from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.journal import Journal
 from penstock.broker.offsets import Ints, below, bitmap_of
+from penstock.broker.producers import ProducerShares
 from penstock.broker.reading import Reading
 from penstock.broker.recollection import SPECIAL, Committing, Recollection, Where
 from penstock.broker.settings import DAY_US, TopicSettings
@@ -73,10 +74,11 @@ class Partition:
         failed: Callable[[PenstockError], None],
         wrote: Callable[[int], None] | None = None,
         recollection: Recollection | None = None,
+        producers: ProducerShares | None = None,
     ) -> None:
         """`failed` is told on the loop of each message that could not be written, also if nobody waits for it. `wrote`
         of each log of which more is on disk, if that is not enough: see `Journal`. `recollection` is that of a replica
-        which has followed so far."""
+        which has followed so far. `producers` bounds what the broker remembers of them."""
         recollection = recollection or Recollection(messages)
         recollection.take(clock.now_us())
         self.messages = messages
@@ -95,6 +97,8 @@ class Partition:
             wrote=None if wrote is None else partial(wrote, MESSAGES),
         )
         self._producers = recollection.producers
+        if producers is not None:
+            self._producers.join(producers)
         self.commits = Commits()
         # Of a replicated one. At the unclean epochs an operator had a leader elected that did not have everything.
         self.epoch = 0
@@ -137,6 +141,7 @@ class Partition:
         bell: Bell,
         frames: FrameCache,
         failed: Callable[[PenstockError], None],
+        producers: ProducerShares,
         sync_within_us: int | None = None,
         settings: LogSettings | None = None,
     ) -> Partition:
@@ -153,6 +158,7 @@ class Partition:
                 bell=bell,
                 frames=frames,
                 failed=failed,
+                producers=producers,
             )
             messages.sync_within(sync_within_us)
             return partition
@@ -200,9 +206,10 @@ class Partition:
             return self._journal.commit_alone(frame)
         if self._producers.find(producer, facts.span, frame.body_crc) is not None:
             return None
+        self._producers.admit(producer, frame.owner)
         committed = self._journal.commit_alone(frame)
         if committed is not None:
-            self._producers.add(producer, facts.span, committed, frame.body_crc)
+            self._producers.add(producer, facts.span, committed, frame.body_crc, frame.owner)
         return committed
 
     def has_stored(self, frame: Frame) -> bool:
@@ -217,8 +224,9 @@ class Partition:
             placed = self._place_of(where, known.behind)
             # An answer means that what was stored first is on disk, also if it is an error.
             return self._refused(placed, producer) if known.differs else placed
+        self._producers.admit(producer, frame.owner)
         committing = self._commit(frame)
-        self._producers.add(producer, frame.count, committing, frame.body_crc)
+        self._producers.add(producer, frame.count, committing, frame.body_crc, frame.owner)
         committing.add_done_callback(partial(self._settle, producer))
         return self._as_far(committing, acks)
 
@@ -453,6 +461,7 @@ class Partition:
     def resign(self) -> None:
         """Another node may lead it now. The logs stay open, and belong to whoever opened them."""
         self._journal.resign()
+        self._producers.leave()
         self.groups.resign()
         self.reading.close()
         self.bell.ring()
@@ -462,6 +471,7 @@ class Partition:
         await self._journal.stop()
 
     def close(self) -> None:
+        self._producers.leave()
         try:
             self.messages.close()
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from penstock.broker.catalog import Catalog, GroupRecord
@@ -39,6 +39,18 @@ class Polled(NamedTuple):
     topic: str
     handed: Handed
     state: Delivery
+
+
+class ReplyMemory(Protocol):
+    """Memory for the reply to one poll. A poll that waits for messages does not hold any."""
+
+    async def reserve(self, size: int) -> None:
+        """Wait for so many bytes, in place of those that were reserved before."""
+
+    def charge(self, size: int) -> None:
+        """Count bytes that were not reserved."""
+
+    def release(self) -> None: ...
 
 
 class Polling:
@@ -126,7 +138,9 @@ class Polling:
         bytes_max: int,
         wait_us: int,
         visibility_us: int | None,
+        memory: ReplyMemory | None = None,
     ) -> list[Polled]:
+        """The bytes of messages stay reserved in `memory`. The caller releases them, also after an error."""
         if not is_int(wait_us) or not 0 <= wait_us <= WAIT_US_MAX:
             raise InvalidInput(f"wait is 0 to {WAIT_US_MAX} microseconds, not {wait_us!r}")
         names = self.names(topics)
@@ -138,12 +152,16 @@ class Polling:
             is_over = not wait_us or self._clock.monotonic_us() >= deadline_us
             partitions = sum(topic.count for topic in self._found(names))
             await self._turn(group, partitions)
+            if memory is not None:
+                await memory.reserve(bytes_max)
             asked = self._found(names)
             rung = sum(topic.bell.rings for topic in asked)
             self._check_led(group, consumer, asked)
             polled = await self._lease(group, consumer, names, count, bytes_max, visibility_us)
             if polled:
                 return polled
+            if memory is not None:
+                memory.release()
             self._looked(partitions)
             if is_over:
                 return []

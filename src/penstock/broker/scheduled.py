@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
+
+from pyroaring import BitMap64
 
 from penstock.broker.ids import MessageId
 from penstock.broker.partition import Partition
+from penstock.broker.reading import Stored
 from penstock.broker.topic import Topic
 from penstock.clock import TIME_MAX_US, Clock
 from penstock.errors import InvalidInput
@@ -26,7 +29,39 @@ def scheduled(topic: Topic, limit: int | None = None) -> Iterator[Scheduled]:
     for number, partition in topic.numbered:
         pending = partition.groups.delays.pending
         for stored in partition.reading.messages(pending.copy() if limit is None else pending[:limit]):
-            yield _one(topic, number, partition, stored.offset, stored.message)
+            yield _one(topic, number, partition, stored)
+
+
+class Due(NamedTuple):
+    """Where one of them is: messages are read for a page only. `size` is that of the message."""
+
+    deliver_at: int
+    partition: int
+    offset: int
+    size: int
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self[:3]
+
+
+def due(topic: Topic, numbers: Collection[int]) -> Iterator[Due]:
+    """All of these partitions, as `scheduled` has them."""
+    for number, partition in topic.numbered:
+        if number in numbers:
+            for stored in partition.reading.messages(partition.groups.delays.pending.copy()):
+                yield Due(_due(partition, stored), number, stored.offset, stored.message.size)
+
+
+def read(topic: Topic, found: Sequence[Due]) -> Iterator[Scheduled]:
+    """The messages of these, partition by partition, without those that are gone."""
+    by_partition: dict[int, BitMap64] = {}
+    for one in found:
+        by_partition.setdefault(one.partition, BitMap64()).add(one.offset)
+    for number, offsets in by_partition.items():
+        partition = topic.partition(number)
+        for stored in partition.reading.messages(offsets):
+            yield _one(topic, number, partition, stored)
 
 
 def get(topic: Topic, identity: MessageId) -> Scheduled:
@@ -34,7 +69,7 @@ def get(topic: Topic, identity: MessageId) -> Scheduled:
     partition = topic.partition(identity.partition)
     partition.groups.check_scheduled(identity.offset)
     stored = partition.reading.message(identity.offset)
-    return _one(topic, identity.partition, partition, stored.offset, stored.message)
+    return _one(topic, identity.partition, partition, stored)
 
 
 async def cancel(topic: Topic, identity: MessageId) -> None:
@@ -56,6 +91,9 @@ def count(topic: Topic) -> int:
     return sum(len(partition.groups.delays.pending) for partition in topic.partitions)
 
 
-def _one(topic: Topic, number: int, partition: Partition, offset: int, message: Message) -> Scheduled:
-    due = partition.groups.delays.moved.get(offset, message.deliver_at)
-    return Scheduled(MessageId(topic.name, number, offset), due, message)
+def _one(topic: Topic, number: int, partition: Partition, stored: Stored) -> Scheduled:
+    return Scheduled(MessageId(topic.name, number, stored.offset), _due(partition, stored), stored.message)
+
+
+def _due(partition: Partition, stored: Stored) -> int:
+    return partition.groups.delays.moved.get(stored.offset, stored.message.deliver_at)

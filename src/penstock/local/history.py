@@ -53,6 +53,7 @@ from penstock.local.paging import (
     ROWS_MAX,
     UNPAGED_BYTES_MAX,
     check_limit,
+    check_unpaged,
     check_unpaged_bytes,
     named_page,
     page_of,
@@ -60,6 +61,7 @@ from penstock.local.paging import (
     place_text,
     smallest,
     time_in,
+    unpaged_limit,
 )
 from penstock.local.wanted import wanted
 
@@ -93,24 +95,23 @@ async def list_scheduled(site: Site, request: ListScheduled) -> list[Scheduled] 
     topic = site.broker.topic(request.topic)
     numbers = [number for number, _ in wanted(topic, request.partitions)]
     is_paged = request.after is not None
-    limit = check_limit(request.limit) if is_paged else request.limit
+    limit = check_limit(request.limit) if is_paged else unpaged_limit(request.limit)
     after = time_in(request.after) if request.after else None
-    rows = (
-        one if one.id.partition in numbers and (after is None or _due(one) > after) else None
-        for one in scheduled.scheduled(topic)
-    )
-    (nearest,) = await site.broker.scan(smallest(rows, limit, _due))
+    rows = (one if after is None or one.place > after else None for one in scheduled.due(topic, numbers))
+    (nearest,) = await site.broker.scan(smallest(rows, limit, lambda one: one.place))
     # One that was lost meanwhile may have been passed over.
     wanted(topic, request.partitions)
     if is_paged:
-        page = page_of(nearest, limit, lambda one: place_text(*_due(one)), lambda one: one.message.size)
-        return Listed([_scheduled(one) for one in page.items], page.next)
-    check_unpaged_bytes("scheduled messages", sum(one.message.size for one in nearest))
-    return [_scheduled(one) for one in nearest]
-
-
-def _due(one: scheduled.Scheduled) -> tuple[int, int, int]:
-    return one.deliver_at, one.id.partition, one.id.offset
+        page = page_of(nearest, limit, lambda one: place_text(*one.place), lambda one: one.size)
+    else:
+        check_unpaged("scheduled messages", len(nearest))
+        check_unpaged_bytes("scheduled messages", sum(one.size for one in nearest))
+        page = Listed(nearest)
+    found = {one.id: one for one in await site.broker.scan(scheduled.read(topic, page.items))}
+    # As it was when it was looked for: its place among the others.
+    places = ((MessageId(topic.name, one.partition, one.offset), one.deliver_at) for one in page.items)
+    items = [Scheduled(str(id), due_us, found[id].message) for id, due_us in places if id in found]
+    return Listed(items, page.next) if is_paged else items
 
 
 @handles(GetScheduled)
@@ -118,7 +119,8 @@ async def get_scheduled(site: Site, request: GetScheduled) -> Scheduled:
     identity = MessageId.parse(request.id)
     with _by_id(identity):
         topic = site.broker.topic(identity.topic)
-        return _scheduled(await site.broker.on_a_reading_thread(lambda: scheduled.get(topic, identity)))
+        one = await site.broker.on_a_reading_thread(lambda: scheduled.get(topic, identity))
+    return Scheduled(str(one.id), one.deliver_at, one.message)
 
 
 @handles(CancelScheduled, awaits_replicas=True)
@@ -154,6 +156,8 @@ async def create_schedule(site: Site, request: CreateSchedule) -> Schedule:
 @handles(ListSchedules)
 async def list_schedules(site: Site, request: ListSchedules) -> list[Schedule] | Listed[Schedule]:
     records = {record.name: record for record in site.broker.schedules.list()}
+    if request.after is None:
+        check_unpaged_bytes("schedules", sum(record.message.size for record in records.values()))
     return await named_page(
         site,
         "schedules",
@@ -170,10 +174,6 @@ async def delete_schedule(site: Site, request: DeleteSchedule) -> None:
     await site.broker.schedules.delete(request.name)
 
 
-def _scheduled(one: scheduled.Scheduled) -> Scheduled:
-    return Scheduled(str(one.id), one.deliver_at, one.message)
-
-
 def _schedule(record: ScheduleRecord) -> Schedule:
     return convert(record, Schedule, from_attributes=True)
 
@@ -184,7 +184,7 @@ def _schedule(record: ScheduleRecord) -> Schedule:
 @handles(ListDeadLetters)
 async def list_dead_letters(site: Site, request: ListDeadLetters) -> list[DeadLetter] | Listed[DeadLetter]:
     is_paged = request.after is not None
-    limit = check_limit(request.limit) if is_paged else request.limit
+    limit = check_limit(request.limit) if is_paged else unpaged_limit(request.limit)
     after = place_in(request.after)[1:] if request.after else None
     if not request.after:
         # Later pages go on where the first one was.
@@ -201,6 +201,7 @@ async def list_dead_letters(site: Site, request: ListDeadLetters) -> list[DeadLe
     _check_graves(site, request)
     if is_paged:
         return page_of(found, limit, lambda letter: letter.id, _letter_size)
+    check_unpaged("dead letters", len(found))
     check_unpaged_bytes("dead letters", sum(map(_letter_size, found)))
     return found
 

@@ -29,6 +29,13 @@ def check_limit(limit: int) -> int:
     return limit
 
 
+def unpaged_limit(limit: int) -> int:
+    """Of a client that knows no pages: one more than it may get, for `check_unpaged` to notice."""
+    if limit < 0:
+        raise InvalidInput(f"limit is a number of items, not {limit}", argument="limit")
+    return min(limit, UNPAGED_MAX + 1)
+
+
 def names_in(given: tuple[str, ...] | None, known: Collection[str]) -> list[str]:
     """Those that a request names, or all that there are, in order."""
     if given is None:
@@ -91,7 +98,8 @@ async def named_page(
 
 
 def smallest(rows: Iterator[T | None], limit: int, key: Callable[[T], Any]) -> Iterator[list[T] | None]:
-    """For a scan or a walk: the first `limit` of the rows by their keys, in one list behind a None for each row."""
+    """For a scan or a walk: the first `limit` of the rows by their keys, in one list behind a None for each row. More
+    are held for a while: rows have no messages."""
     found: list[T] = []
     for row in rows:
         if row is not None:

@@ -16,6 +16,7 @@ from penstock.broker import group as groups
 from penstock.broker.broker import Broker, Polled
 from penstock.broker.joins import Join
 from penstock.broker.names import check_name, check_publishable
+from penstock.broker.polling import ReplyMemory
 from penstock.broker.projection import check_columns, read_columns
 from penstock.broker.settings import partitions_with
 from penstock.broker.timers import Timers
@@ -228,6 +229,7 @@ class LocalTransport:
         bytes_max: int,
         wait_us: int,
         visibility_us: int | None = None,
+        memory: ReplyMemory | None = None,
     ) -> Sequence[Delivery]:
         """Not a task of its own: between the lease and the caller there is no point at which it could be cancelled."""
         self.check()
@@ -240,6 +242,7 @@ class LocalTransport:
             bytes_max=bytes_max,
             wait_us=wait_us,
             visibility_us=visibility_us,
+            memory=memory,
         )
         return [self._delivery(group, some) for some in polled]
 

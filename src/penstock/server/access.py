@@ -105,6 +105,12 @@ class Rules:
         of_operation = [rule for rule in self._rules if rule.allows and operation in rule.operations]
         return any(pattern.fits(principal) for rule in of_operation for pattern in rule.principals)
 
+    def may_anything(self, principal: str) -> bool:
+        """Whether any rule allows the principal anything."""
+        if self._rules is None:
+            return True
+        return any(pattern.fits(principal) for rule in self._rules if rule.allows for pattern in rule.principals)
+
     def check(self, principal: str, rights: Iterable[Right]) -> None:
         for right in rights:
             if not self.allow(principal, right):

@@ -1,8 +1,9 @@
 """What clients may occupy at all listeners together.
 
-    connections without a key     `strangers_max`: one more closes the oldest
+    connections without rights    `strangers_max`: one more closes the oldest. Their client has shown no key, or one
+                                  that no rule allows anything
     requests that still arrive    `PARTIAL_BYTES_MAX` for each principal: beyond it, only the oldest request is read,
-                                  and senders that stall are closed
+                                  and senders that stall are closed; beyond `HELD_FACTOR` times that, every other one
     requests under way            of some kinds, a number for each principal: one more is refused
 
 All belong to the broker's event loop. A limit that is reached is logged, at most every `LOG_INTERVAL_S` seconds.
@@ -24,8 +25,10 @@ log = logging.getLogger("penstock.admission")
 
 LOG_INTERVAL_S = 10.0
 PARTIAL_BYTES_MAX = 16 * MIB
-# Smaller ones are not counted: a listener with thousands of clients always has some.
-PARTIAL_BYTES_MIN = 64 * KIB
+# Smaller ones are not counted: all connections that a principal may have hold less than 40 MiB of them.
+PARTIAL_BYTES_MIN = 4 * KIB
+# A sender is paused after one read from its socket, which brings up to 256 KiB.
+HELD_FACTOR = 4
 # What a sender must reach while others wait for the budget, measured over this time.
 PARTIAL_BYTES_PER_S_MIN = 64 * KIB
 PARTIAL_PATIENCE_S = 2.0
@@ -55,13 +58,13 @@ class LimitLog:
 
 
 class Strangers:
-    """Connections of all listeners whose client has shown no key yet. Any client can open them.
+    """Connections of all listeners whose client has shown no key that has any right. Any client can open them.
 
     Invariant: they are in the order in which they were accepted, and at most `count_max` after `add`.
     """
 
     def __init__(self, limits: Limits, now: Callable[[], float] = monotonic) -> None:
-        # At least half of each listener's connections are left to clients with a key.
+        # At least half of each listener's connections are left to clients with rights.
         self.count_max = min(limits.strangers_max, max(limits.connections_max // 2, 1))
         self._connections: dict[Evictable, None] = {}
         self._log = LimitLog(now)
@@ -75,12 +78,12 @@ class Strangers:
         while len(self._connections) > self.count_max:
             oldest = next(iter(self._connections))
             del self._connections[oldest]
-            reason = f"{self.count_max} connections have not authenticated: the oldest is closed for a new one"
+            reason = f"{self.count_max} connections have no key with any right: the oldest is closed for a new one"
             self._log.reached(f"strangers_max: {reason}")
             oldest.evict(reason)
 
     def discard(self, connection: Evictable) -> None:
-        """It is authenticated, or closed."""
+        """Its client has rights, or it is closed."""
         self._connections.pop(connection, None)
 
 
@@ -148,6 +151,7 @@ class PartialRequests:
     """Requests of one principal that have not arrived completely, in the order in which they began.
 
     Invariant: while the budget is exceeded, every request that grows is paused, except the oldest, so one always ends.
+    All of them together hold no more than `HELD_FACTOR` times the budget, and the oldest.
     """
 
     def __init__(
@@ -174,7 +178,12 @@ class PartialRequests:
         request.size = size
         if self.size <= self._bytes_max:
             self._resume_one()
-        elif request is not next(iter(self._requests)) and not request.is_paused:
+        elif request is next(iter(self._requests)):
+            return
+        elif self.size > HELD_FACTOR * self._bytes_max:
+            self.end(request)
+            request.connection.evict("requests that have arrived in part hold too much memory already. Try again later")
+        elif not request.is_paused:
             self._log.reached(f"{self.size >> 20} MiB of requests have arrived in part: senders are paused")
             request.is_paused = True
             request.pause()

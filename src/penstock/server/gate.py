@@ -20,6 +20,7 @@ from penstock.server.audit import Audit, Peer
 from penstock.server.guard import Guarded
 from penstock.server.keys import Key, changes
 from penstock.server.quotas import Quota, Quotas
+from penstock.server.reply_budget import NODE_BYTES_MAX, REPLY_BYTES_MAX, ReplyBudget
 from penstock.server.site import Site
 
 log = logging.getLogger("penstock.access")
@@ -55,6 +56,8 @@ class Gate:
         self._check_at_us = self._next_expiry_us()
         self._partial: dict[str, PartialRequests] = {}
         self.partial_bytes_max = PARTIAL_BYTES_MAX
+        self._replies: dict[str, ReplyBudget] = {}
+        self.reply_bytes_max = REPLY_BYTES_MAX
 
     @property
     def has_keys(self) -> bool:
@@ -68,13 +71,22 @@ class Gate:
         """Each principal has a budget of its own: a client that fills it does not hold up those of others."""
         return self._partial.setdefault(principal, PartialRequests(principal, self.partial_bytes_max, self._now_s))
 
-    def check_partial(self) -> None:
+    def replies_of(self, site: Guarded) -> ReplyBudget:
+        """The budget of its principal. Nodes of the cluster are few, and ask on behalf of many clients."""
+        bytes_max = NODE_BYTES_MAX if site.is_node else self.reply_bytes_max
+        return self._replies.setdefault(site.principal, ReplyBudget(bytes_max, self._now_s))
+
+    def check_memory(self) -> None:
         """To be called every second or so."""
         for requests in list(self._partial.values()):
             requests.check()
             if requests.is_idle:
                 # Of a principal that may never come again.
                 del self._partial[requests.principal]
+        for principal, replies in list(self._replies.items()):
+            replies.check()
+            if replies.is_idle:
+                del self._replies[principal]
 
     def admit(
         self, key: str | None, site: Site | None = None, *, peer: Peer = None, is_single: bool = False

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.acks import ALL
-from penstock.broker.polling import TOPICS_MAX
+from penstock.broker.polling import TOPICS_MAX, ReplyMemory
 from penstock.broker.turns import acting_for
 from penstock.broker.work import to_its_end
 from penstock.client import cluster_requests as c
@@ -35,6 +35,7 @@ from penstock.server.access import Kind, Operation, Right, Rules
 from penstock.server.admission import UnderWay
 from penstock.server.audit import Audit, Peer, action_of, is_dry, object_of
 from penstock.server.quotas import GROUPS, SCHEDULES, TOPICS, Allowance, Meter, size_of
+from penstock.server.reply_budget import Reservation, reply_bytes
 from penstock.server.site import Site
 from penstock.storage.commit import Committed
 from penstock.wire.words import Head
@@ -195,6 +196,8 @@ class Guarded:
         self._here = site if isinstance(site, LocalTransport) else None
         self.principal = principal
         self.is_node = is_node
+        # Of a client with one request: for the replies to it. Its connection releases what is reserved.
+        self.memory: Reservation | None = None
         self._rules = rules
         # By which rules the others are allowed.
         self._asked: Rules | None = None
@@ -257,6 +260,11 @@ class Guarded:
         """On everything there is."""
         self._check(Right(operation, Kind.BROKER, ""))
 
+    @property
+    def has_rights(self) -> bool:
+        """A key without any right is no better than none."""
+        return self.is_node or self._rules().may_anything(self.principal)
+
     def check_anything(self, operation: Operation) -> None:
         """Before the request is read. Forbidden if there is nothing that the principal may do this to."""
         if not self._rules().may(self.principal, operation):
@@ -313,7 +321,7 @@ class Guarded:
             return frame
         if self._meter is not None:
             self._meter.produce(producer.id)
-        return identified(frame, producer._replace(id=bound_id(producer.id, self.principal)))
+        return identified(frame, producer._replace(id=bound_id(producer.id, self.principal)), self.principal)
 
     def check_publishing(self, topic: str) -> None:
         if not self._is_known(topic):
@@ -374,10 +382,12 @@ class Guarded:
         bytes_max: int,
         wait_us: int,
         visibility_us: int | None = None,
+        memory: ReplyMemory | None = None,
     ) -> Sequence[Delivery]:
         check = partial(self.check_consuming, group, topics)
         check()
         poll = partial(self._polled, group, consumer, topics, count=count, visibility_us=visibility_us)
+        poll = partial(poll, memory=memory or self.memory)
         if not wait_us:
             return await poll(bytes_max=bytes_max, wait_us=0)
         try:
@@ -441,6 +451,8 @@ class Guarded:
         epoch: int = 0,
     ) -> Page:
         self._check(_topic(_READ, topic))
+        if self.memory is not None:
+            await self.memory.reserve(max(bytes_max, self.limits.frame_bytes_max))
         quota = self._quota
         if quota is None:
             return await self._site.read(topic, partition, offset, until, bytes_max, columns, epoch)
@@ -511,6 +523,8 @@ class Guarded:
         kind = _CREATES.get(type(request))
         if isinstance(request, r.CreateGroup) and self._site.broker.has_group(request.name):
             kind = None
+        if self.memory is not None and (size := reply_bytes(request)):
+            await self.memory.reserve(size)
         async with self._creating(kind):
             reply = await self._site.call(request)
         if isinstance(reply, p.Placement) and not self._rules().allow_all:

@@ -88,8 +88,11 @@ class NativeDoor:
         self.gate.strangers.add(session)
         return None
 
-    def greeted(self, session: Session) -> None:
-        self.gate.strangers.discard(session)
+    def greeted(self, session: Session, *, has_rights: bool) -> None:
+        if has_rights:
+            self.gate.strangers.discard(session)
+        else:
+            self.gate.strangers.add(session)
 
     def publishes_alone(self, session: Session) -> bool:
         """It says that it publishes, and hears whether it has been the only one to do so lately.
@@ -123,7 +126,7 @@ class NativeDoor:
         stuck_s_max = self.site.limits.stuck_us / 1e6
         while True:
             await asyncio.sleep(_ROUND_S)
-            self.gate.check_partial()
+            self.gate.check_memory()
             now = self.loop.time()
             for session in list(self._sessions):
                 if not session.is_open:

@@ -24,6 +24,7 @@ from penstock.server.guard import SLOW, Guarded, only_reads
 from penstock.server.listening import close
 from penstock.server.members import Members
 from penstock.server.parcels import given
+from penstock.server.reply_budget import UNSENT_BYTES_MAX, ReplyAccount, Reservation, reply_bytes
 from penstock.server.subscription import Subscription
 from penstock.server.turns import Slice
 from penstock.storage.commit import Committed
@@ -39,14 +40,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.native")
 
 REQUESTS_MAX = 1_000
-# What waits to be sent: above it nothing is leased for this peer.
-_UNSENT_BYTES_MAX = 4 * MIB
 POLL_BYTES_MAX = 8 * MIB
 # They end when messages come, when others have answered, or never. A CANCEL ends them, and so does the end of the
 # connection; a broker that stops does not wait for them.
 _WAITING = (Kind.JOIN, Kind.POLL, Kind.SUBSCRIBE, Kind.REPLICATE)
-# Replies to reads and calls that are made at a time, of each connection: a peer that asks far ahead and takes nothing
-# must not have the broker hold all of them.
+# Reads and calls that are carried out at a time, of each connection.
 _READS_MAX, _CALLS_MAX = 4, 16
 # Of what a client calls itself, in the log.
 _CLIENT_LENGTH = 100
@@ -92,6 +90,9 @@ class Session(asyncio.Protocol):
         self.client = ""
         # Held by the one of its slow requests that is being carried out: others of this connection wait for it.
         self._slot = asyncio.Lock()
+        # Bytes of replies. Of requests under way, those that have some reserved.
+        self._replies: ReplyAccount
+        self._reserved: dict[int, Reservation] = {}
         self._reads, self._calls = asyncio.Semaphore(_READS_MAX), asyncio.Semaphore(_CALLS_MAX)
         # To a node of a cluster that copies partitions through this connection.
         self._feed: Feed | None = None
@@ -114,7 +115,7 @@ class Session(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's are none of asyncio's classes.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         refusal = self._door.admitted(self)
         if refusal is not None:
             self.end("overloaded", refusal)
@@ -227,7 +228,9 @@ class Session(asyncio.Protocol):
         self._site = self._door.gate.admit(hello.key, peer=self._peer())
         self._site.connect(self)
         self._is_counted = True
-        self._site.revoked, self._site.changed = self._revoked, self._check_members
+        replies = self._door.gate.replies_of(self._site)
+        self._replies = ReplyAccount(replies, self, self._limits.in_flight_bytes_max, self._unsent)
+        self._site.revoked, self._site.changed = self._revoked, self._check_rights
         self.client = f"{hello.client[:_CLIENT_LENGTH]} as {self._site.principal}"
         if self._site.is_node:
             # It passes on what the cluster has stored, under whatever limits that was.
@@ -236,7 +239,7 @@ class Session(asyncio.Protocol):
             self._reads = asyncio.Semaphore(REQUESTS_MAX)
         if self._handshake is not None:
             self._handshake.cancel()
-        self._door.greeted(self)
+        self._door.greeted(self, has_rights=self._site.has_rights)
         door = self._door
         now_us = self._site.now_us()
         principal = self._site.principal if self._site.binds_producers else ""
@@ -255,8 +258,9 @@ class Session(asyncio.Protocol):
         self._door.left(self)
         self.end(error.code, error.message)
 
-    def _check_members(self) -> None:
+    def _check_rights(self) -> None:
         """Those that may not consume any more leave, also if they ask for nothing."""
+        self._door.greeted(self, has_rights=self._site.has_rights)
         self.members.check(self._site.check_consuming)
 
     # --- requests ----------------------------------------------------------------------------------------
@@ -319,9 +323,19 @@ class Session(asyncio.Protocol):
         self._under_way.pop(packet.correlation, None)
         self._waiting.pop(packet.correlation, None)
         self._reading.discard(packet.correlation)
+        if (reserved := self._reserved.pop(packet.correlation, None)) is not None:
+            reserved.release()
         self._in_flight -= size
         self._door.counts.request("native", _NAMES[packet.kind], outcome, self._door.now_s() - began)
         self._throttle()
+
+    def _reservation(self, packet: Packet) -> Reservation:
+        """For the reply to this request. Released when the reply is sent."""
+        reserved = self._reserved[packet.correlation] = self._replies.reservation()
+        return reserved
+
+    def _unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _throttle(self) -> None:
         """Reading stops while too much is under way, or the peer does not take what it is sent."""
@@ -409,7 +423,6 @@ class Session(asyncio.Protocol):
 
     async def _poll(self, packet: Packet) -> _Outcome:
         word, asked_us = words.decoded(packet.header, words.Poll), self._site.monotonic_us()
-        await self.writable.wait()
         return self._delivered(
             await self._site.poll(
                 word.group,
@@ -419,18 +432,18 @@ class Session(asyncio.Protocol):
                 bytes_max=min(word.bytes_max, POLL_BYTES_MAX),
                 wait_us=word.wait_us,
                 visibility_us=word.visibility_us,
+                memory=self._reservation(packet),
             ),
             asked_us,
         )
 
     async def _subscribe(self, packet: Packet) -> _Outcome:
         word, asked_us = words.decoded(packet.header, words.Subscribe), self._site.monotonic_us()
-        subscription = Subscription(word.messages, word.bytes)
+        subscription, memory = Subscription(word.messages, word.bytes), self._reservation(packet)
         self._subscriptions[packet.correlation] = subscription
         try:
             while True:
                 count, bytes_max = await subscription.credit()
-                await self.writable.wait()
                 deliveries = await self._site.poll(
                     word.group,
                     word.consumer,
@@ -438,12 +451,14 @@ class Session(asyncio.Protocol):
                     count=count,
                     bytes_max=min(bytes_max, POLL_BYTES_MAX),
                     wait_us=self._door.silence_us,
+                    memory=memory,
                 )
                 if deliveries:
                     delivered, payload = self._delivered(deliveries, asked_us)
                     size = sum(map(len, payload))
                     subscription.spend(sum(len(one.receipt.offsets) for one in deliveries), size)
                     self._send(self._end.deliver(packet.correlation, delivered, size), payload)
+                    memory.release()
         finally:
             self._subscriptions.pop(packet.correlation, None)
 
@@ -502,9 +517,8 @@ class Session(asyncio.Protocol):
         word = words.decoded(packet.header, words.Read)
         bytes_max = min(max(word.bytes_max, 1), POLL_BYTES_MAX)
         async with self._reads:
-            await self.writable.wait()
-            if not self.is_open:
-                return None, ()
+            # A page has one frame at least.
+            await self._reservation(packet).reserve(max(bytes_max, self._limits.frame_bytes_max))
             page = await self._site.read(
                 word.topic, word.partition, word.offset, word.until, bytes_max, word.columns, word.epoch
             )
@@ -518,7 +532,10 @@ class Session(asyncio.Protocol):
             return await self._site.call(request), ()
         # Of each connection one slow request at a time.
         async with self._slot if type(request) in SLOW else self._calls:
-            await self.writable.wait()
+            if size := reply_bytes(request):
+                await self._reservation(packet).reserve(size)
+            else:
+                await self.writable.wait()
             return await self._site.call(request), ()
 
     # --- flow and end ------------------------------------------------------------------------------------
@@ -531,6 +548,8 @@ class Session(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.writable.set()
         self.stuck_since = None
+        if self._is_counted:
+            self._replies.refresh()
         self._throttle()
 
     def end(self, code: str, message: str) -> None:
@@ -565,6 +584,7 @@ class Session(asyncio.Protocol):
             self._feed.close()
         self._door.gone(self)
         if self._is_counted:
+            self._replies.close()
             self._site.disconnect(self)
 
     def _cancel_waiting(self) -> None:

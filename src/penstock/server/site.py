@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from pyroaring import BitMap64
 
 from penstock.broker.broker import Broker
+from penstock.broker.polling import ReplyMemory
 from penstock.client.requests import ListGroups, ListTopics
 from penstock.client.transport import Delivery, Lease, Transport
 
@@ -55,7 +56,9 @@ class Site(Transport, Protocol):
         bytes_max: int,
         wait_us: int,
         visibility_us: int | None = None,
-    ) -> Sequence[Delivery]: ...
+        memory: ReplyMemory | None = None,
+    ) -> Sequence[Delivery]:
+        """`memory`: see `Polling.poll`."""
 
     async def left(self, group: str, leases: Sequence[Lease]) -> list[BitMap64]:
         """Of each what is not answered for and not over."""

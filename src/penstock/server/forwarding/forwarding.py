@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 from penstock.acks import ALL
 from penstock.broker.broker import Broker
 from penstock.broker.catalog import GroupRecord
-from penstock.broker.polling import WAIT_US_MAX
+from penstock.broker.polling import WAIT_US_MAX, ReplyMemory
 from penstock.client.placement import Coordinator, DescribeCluster, FindLeft, FindPlacement, NodeInfo
 from penstock.client.requests import ListGroups, ListTopics, Request
 from penstock.client.transport import Delivery, Lease, Page, Stored, Transport
@@ -226,17 +226,18 @@ class Forwarding(RoutedTransport):
         bytes_max: int,
         wait_us: int,
         visibility_us: int | None = None,
+        memory: ReplyMemory | None = None,
     ) -> Sequence[Delivery]:
         if not 0 <= wait_us <= WAIT_US_MAX:
             raise InvalidInput(f"wait is 0 to {WAIT_US_MAX} microseconds, not {wait_us!r}")
         wanted = Wanted(group, consumer, topics, count, bytes_max, visibility_us)
         try:
-            return await self._polls.poll(wanted, wait_us)
+            return await self._polls.poll(wanted, wait_us, memory)
         except (MemberNotFound, GroupNotFound):
             # It was deleted, and maybe made anew, since it joined.
             if not await self._standing.again(group, consumer):
                 raise
-            return await self._polls.poll(wanted, wait_us)
+            return await self._polls.poll(wanted, wait_us, memory)
 
     async def left(self, group: str, leases: Sequence[Lease]) -> list[BitMap64]:
         by_partition: dict[tuple[str, int], list[int]] = {}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from penstock.broker.polling import ReplyMemory
 from penstock.client.answers import Release
 from penstock.client.transport import Delivery, Receipt
 from penstock.errors import ConnectionLost, NotLeader, PenstockError
@@ -67,13 +68,20 @@ class Polls:
         self._turn = 0
         self._behind: set[asyncio.Task[None]] = set()
 
-    async def poll(self, wanted: Wanted, wait_us: int) -> list[Delivery]:
-        """If no leader has answered at all, the error of one."""
+    async def poll(self, wanted: Wanted, wait_us: int, memory: ReplyMemory | None = None) -> list[Delivery]:
+        """If no leader has answered at all, the error of one. What other nodes lease while this one waits is counted in
+        `memory` when it arrives."""
         now = self._loop.time()
         until, give_up = now + wait_us / 1e6, now + max(wait_us / 1e6, self._patience_s)
+        if memory is not None:
+            await memory.reserve(wanted.bytes_max)
         taken, failure = await self._taken(wanted)
+        if not taken and memory is not None:
+            memory.release()
         if not taken and (wait_us or failure is not None):
             taken, failure = await self._awaited(wanted, until, give_up, failure)
+            if memory is not None:
+                memory.charge(sum(len(frame.data) for one in taken for frame in one.frames))
         if not taken and failure is not None:
             raise failure
         return taken

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import nullcontext
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote
@@ -26,6 +27,7 @@ from penstock.server.grpc.desk import Desk
 from penstock.server.grpc.intake import LARGE_REQUESTS, OTHER_REQUESTS, sized
 from penstock.server.guard import Guarded
 from penstock.server.metrics import Counts
+from penstock.server.reply_budget import ReplyAccount
 
 log = logging.getLogger("penstock.grpc")
 
@@ -39,6 +41,15 @@ class Call(NamedTuple):
     desk: Desk
     site: Guarded
     context: Context
+
+    async def write(self, reply: Any) -> None:
+        """Returns when the client takes it. TooSlow if it does not take it in time."""
+        patience_s = self.site.limits.stuck_us / 1e6
+        try:
+            async with asyncio.timeout(patience_s):
+                await self.context.write(reply)
+        except TimeoutError:
+            raise failures.TooSlow(f"the client has not taken a reply within {patience_s:g} s") from None
 
 
 # One request and one reply; one request and many replies; or a stream of both, which reads and writes by itself.
@@ -58,6 +69,16 @@ _NEEDS = {
 }
 
 
+# Of services with one reply: those whose reply may have megabytes.
+_LARGE_REPLIES = ("Poll",)
+
+
+class _Unevictable:
+    """A connection of gRPC: `Call.write` ends a call whose client takes nothing."""
+
+    def evict(self, reason: str) -> None: ...
+
+
 class Reception:
     def __init__(self, desk: Desk, gate: Gate, counts: Counts, broke: Callable[[PenstockError], None]) -> None:
         self._desk = desk
@@ -67,6 +88,9 @@ class Reception:
         # Called with the peer of each call that is admitted.
         self.admitted: Callable[[str], None] = lambda peer: None
         self._calls = UnderWay("calls", CALLS_MAX // 2) if gate.has_keys else None
+        # Of connections with calls, by peer and principal, and how many calls.
+        self._replies: dict[tuple[str, str], ReplyAccount] = {}
+        self._replying: Counter[tuple[str, str]] = Counter()
 
     def handlers(self, described: ServiceDescriptor, methods: Methods) -> grpc.GenericRpcHandler:
         """For all methods that the proto has of it."""
@@ -80,6 +104,8 @@ class Reception:
         coding: Any = {"request_deserializer": sized(asked), "response_serializer": answered.SerializeToString}
         if method.client_streaming:
             return grpc.stream_stream_rpc_method_handler(self._streaming(method.name, act), **coding)
+        if method.name in _LARGE_REPLIES:
+            return grpc.stream_stream_rpc_method_handler(self._written(method.name, act), **coding)
         if method.server_streaming:
             return grpc.stream_stream_rpc_method_handler(self._listing(method.name, act), **coding)
         return grpc.stream_unary_rpc_method_handler(self._unary(method.name, act), **coding)
@@ -96,11 +122,24 @@ class Reception:
 
         return answer
 
+    def _written(self, kind: str, act: Unary) -> Any:
+        """For one reply that counts until the client takes it."""
+
+        async def tell(call: Call) -> None:
+            async with call.desk.intake.request(call.context, call.site.principal, LARGE_REQUESTS) as request:
+                reply = await act(call, request)
+            await call.write(reply)
+
+        async def answer(requests: Any, context: Context) -> None:
+            await self._carried_out(kind, context, tell)
+
+        return answer
+
     def _listing(self, kind: str, act: Listing) -> Any:
         async def tell(call: Call) -> None:
             async with call.desk.intake.request(call.context, call.site.principal, OTHER_REQUESTS) as request:
                 async for reply in act(call, request):
-                    await call.context.write(reply)
+                    await call.write(reply)
 
         async def answer(requests: Any, context: Context) -> None:
             await self._carried_out(kind, context, tell)
@@ -125,11 +164,13 @@ class Reception:
             if (needs := _NEEDS.get(kind)) is not None:
                 site.check_anything(needs)
             # A key without the right is no better than none: its connection may be closed for another.
-            self.admitted(context.peer())
+            if site.has_rights:
+                self.admitted(context.peer())
             # gRPC does not tell when a connection ends: it counts while calls are under way on it.
             site.connect(peer)
             try:
-                with self._calls.one(site.principal) if self._calls else nullcontext():
+                calls = self._calls.one(site.principal) if self._calls else nullcontext()
+                with calls, self._memory_of(context.peer(), site):
                     return await act(Call(self._desk, site, context))
             finally:
                 site.disconnect(peer)
@@ -150,6 +191,24 @@ class Reception:
             self._broke(failure)
         code = failures.code_of(type(failure))
         return await context.abort(code, failures.sentence_of(failure), tuple(failures.metadata_of(failure)))
+
+    @contextmanager
+    def _memory_of(self, peer: str, site: Guarded) -> Iterator[None]:
+        """The account of its connection, as long as it has calls."""
+        whose = peer, site.principal
+        if whose not in self._replies:
+            in_flight_max = self._desk.site.limits.in_flight_bytes_max
+            self._replies[whose] = ReplyAccount(self._gate.replies_of(site), _Unevictable(), in_flight_max)
+        self._replying[whose] += 1
+        site.memory = self._replies[whose].reservation()
+        try:
+            yield
+        finally:
+            site.memory.release()
+            self._replying[whose] -= 1
+            if not self._replying[whose]:
+                del self._replying[whose]
+                self._replies.pop(whose).close()
 
 
 class _Paged(Protocol):

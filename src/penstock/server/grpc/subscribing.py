@@ -175,6 +175,8 @@ class _Stream:
             if messages:
                 self._subscription.spend(len(messages), 0)
                 await self._write(pb.SubscribeReply(delivered=pb.PollReply(messages=messages)))
+            if self._call.site.memory is not None:
+                self._call.site.memory.release()
 
     async def _answer(self, reply: pb.AnswerReply) -> None:
         await self._write(pb.SubscribeReply(answered=reply))
@@ -182,7 +184,7 @@ class _Stream:
     async def _write(self, reply: Any) -> None:
         """One after the other; returns when the client takes it."""
         async with self._writing:
-            await self._call.context.write(reply)
+            await self._call.write(reply)
 
     # --- the end -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@
     answers that are not read    60 s
 
 Sizes are looked at as they come, times every second. A connection is a stranger's until one of its requests came with a
-key that somebody has, or would have been let in without.
+key that has any right, or would have been let in without.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from penstock.server.guard import Guarded
 from penstock.server.http.asking import Gone
 from penstock.server.http.failures import Error, HeadTooLarge, NotHttp, TooSlow, body_of, status_of
 from penstock.server.listening import close
+from penstock.server.reply_budget import ReplyAccount, Reservation
 
 HEAD_BYTES_MAX = 32 * KIB
 # Each of them may be a few bytes, and takes far more in memory. As in Apache.
@@ -92,7 +93,7 @@ class Connection(HttpToolsProtocol):
         self._limits = limits
         self._strangers = gate.strangers
         self._gate = gate
-        # A large body of which a part has come.
+        # A request of which a part has come.
         self._partial: PartialRequest | None = None
         # What is expected: the head of a request, its body, or nothing in particular.
         self._in_head = True
@@ -106,6 +107,9 @@ class Connection(HttpToolsProtocol):
         self._task: asyncio.Task[Any] | None = None
         # Principals among whose connections this one is.
         self._counted: list[Guarded] = []
+        # Of each of them: bytes of replies. Requests are carried out one after the other.
+        self._replies: dict[str, ReplyAccount] = {}
+        self._reserved: dict[str, Reservation] = {}
 
     # --- what uvicorn tells ------------------------------------------------------------------------------
 
@@ -125,6 +129,8 @@ class Connection(HttpToolsProtocol):
             self._task.cancel()
         for site in self._counted:
             site.disconnect(self)
+        for replies in self._replies.values():
+            replies.close()
 
     @contextmanager
     def _reading_for(self) -> Iterator[None]:
@@ -142,11 +148,25 @@ class Connection(HttpToolsProtocol):
         if all(site.principal != other.principal for other in self._counted):
             site.connect(self)
             self._counted.append(site)
-        self._strangers.discard(self)
+            replies = self._replies[site.principal] = ReplyAccount(
+                self._gate.replies_of(site), self, self._limits.in_flight_bytes_max, self._unsent
+            )
+            self._reserved[site.principal] = replies.reservation()
+            if site.has_rights:
+                self._strangers.discard(self)
+        site.memory = self._reserved[site.principal]
         if self._partial is not None and self._partial.principal != site.principal:
             # The body began to arrive before the key was checked.
             self._forget_partial()
             self._count_partial()
+
+    def _unsent(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def on_response_complete(self) -> None:
+        for reserved in self._reserved.values():
+            reserved.release()
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self.loop.time()
@@ -155,10 +175,12 @@ class Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self.refuse(HeadTooLarge(f"the head of a request has at most {HEAD_BYTES_MAX} bytes"))
+            elif self._head_bytes > PARTIAL_BYTES_MIN:
+                self._count_partial()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._since, self._head_bytes = True, self._heard_at, 0
+        self._in_head, self._since, self._head_bytes, self._body_bytes = True, self._heard_at, 0, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= HEADERS_MAX:
@@ -192,7 +214,7 @@ class Connection(HttpToolsProtocol):
         if self._partial is None:
             principal = self._counted[-1].principal if self._counted else ""
             self._partial = self._gate.partial_of(principal).begin(self, self._reading.hold, self._reading.go_on)
-        self._partial.grow(self._body_bytes)
+        self._partial.grow(self._head_bytes + self._body_bytes)
 
     def _forget_partial(self) -> None:
         if self._partial is not None:
@@ -209,6 +231,8 @@ class Connection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stuck_since = None
+        for replies in self._replies.values():
+            replies.refresh()
 
     # --- what is too much --------------------------------------------------------------------------------
 

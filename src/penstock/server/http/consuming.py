@@ -148,6 +148,8 @@ async def _events(desk: Desk, asked: Asked[None, shapes.StreamQuery], topics: li
                 lease = Lease(*receipt[:3])
                 held[lease] = held.get(lease, 0) + len(receipt.offsets)
             yield b"".join(map(_event, await _told(desk, group, polled, query.as_))) or b": still here\n\n"
+            if asked.site.memory is not None:
+                asked.site.memory.release()
 
 
 async def _room(bell: asyncio.Event) -> list[Delivery]:

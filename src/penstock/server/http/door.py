@@ -86,7 +86,7 @@ class HttpDoor:
             self._note_date()
             self._counts.connections["http"] = len(self.connections)
             self._desk.waiting.members.keep_alive()
-            self._gate.check_partial()
+            self._gate.check_memory()
             now = self._loop.time()
             for connection in list(self.connections):
                 connection.check(now)
