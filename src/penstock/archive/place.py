@@ -2,6 +2,8 @@
 
 What is there can be read wherever it is. It is written to in a directory of this machine only: a commit must appear as
 a whole under a name that nobody else took, and a hard link does that; object stores have no such thing in pyarrow.
+Whatever the umask, a directory that is created here is open to its user alone. Other programs are meant to read an
+archive: if its directory was created with another mode, files and directories in it are as open as that.
 Errors of the system are translated here, and nowhere else.
 """
 
@@ -11,6 +13,7 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, NamedTuple
@@ -115,7 +118,9 @@ class Place:
         """A new file. It is on disk after `sync`."""
         with self.translated(path):
             self._make_directories(os.path.dirname(self.full(path)))
-            return open(self.full(path), "xb")
+            file = os.fdopen(os.open(self.full(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+            os.fchmod(file.fileno(), self._mode & 0o666)
+            return file
 
     def sync(self, path: str, file: IO[bytes]) -> None:
         with self.translated(path):
@@ -154,8 +159,15 @@ class Place:
         above = os.path.dirname(directory)
         self._make_directories(above)
         with suppress(FileExistsError):
-            os.mkdir(directory)
+            os.mkdir(directory, 0o700)
+            if directory.startswith(self.full("")):
+                os.chmod(directory, self._mode)
         self._sync_directory(above)
+
+    @property
+    def _mode(self) -> int:
+        """That of the archive's directory: whoever creates it decides who reads what is in it. Ours is 0700."""
+        return stat.S_IMODE(os.stat(self._root).st_mode) | 0o700
 
     def _sync_directory(self, directory: str) -> None:
         descriptor = os.open(directory, os.O_RDONLY)
