@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from penstock.cli.output import note
@@ -45,7 +46,7 @@ def is_key(param: Any) -> bool:
 
 
 def _values(option: str, arguments: Sequence[str]) -> Iterator[str]:
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         if argument == "--":
             return
         if argument == option:
