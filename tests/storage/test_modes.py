@@ -74,7 +74,6 @@ def test_an_archive_is_as_open_as_the_directory_that_was_created_for_it(tmp_path
     place = tmp_path / "archive"
     place.mkdir()
     place.chmod(0o750)
-    os.umask(0o077)
     write_archive(place)
-    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in place.rglob("*")}
-    assert modes == {True: 0o750, False: 0o640}
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in place.rglob("*")}
+    assert modes == {(True, 0o750), (False, 0o640)}
