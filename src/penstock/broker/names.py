@@ -13,8 +13,6 @@ from penstock.limits import NAME_LENGTH_MAX
 
 # What a topic's dead letters are in is called like the topic, with this behind it.
 DEAD_LETTERS = ".dlq"
-# Names that start like this are the broker's own.
-RESERVED = "__"
 # The topic of the audit log (`server/audit.py`), which the broker creates.
 AUDIT = "__audit"
 _PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]*", re.ASCII)
@@ -51,6 +49,6 @@ def check_name(kind: str, name: object) -> str:
         raise InvalidName(
             f"a {kind} name is made of a-z A-Z 0-9 . _ - and does not start with a dot: {name[:50]!r}", kind=kind
         )
-    if name.startswith(RESERVED) and not (kind == "topic" and name == AUDIT):
+    if name.startswith("__") and not (kind == "topic" and name == AUDIT):
         raise InvalidName(f"{kind} names that start with __ are the broker's own: {name[:50]!r}", kind=kind)
     return name

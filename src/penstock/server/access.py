@@ -3,8 +3,8 @@
 Without any rules, everybody who was let in may do everything. With rules, nothing is allowed but what a rule allows,
 and a rule that denies wins over all that allow.
 
-Topics whose names start with `__` (`__audit`) are the broker's own: no client may publish to them, only a rule that
-names them allows anything else, and `*` does not include them. Without rules, clients may not change or delete them.
+The topic `__audit` is the broker's own: no client may publish to it, and only a rule that names it allows anything
+else. `*` does not include it. Without rules, clients may not create, change or delete it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from penstock.broker.names import RESERVED
+from penstock.broker.names import AUDIT
 from penstock.errors import Forbidden
 
 
@@ -68,7 +68,7 @@ class Rule(NamedTuple):
         return any(pattern.fits(principal) for pattern in self.principals)
 
     def is_about(self, right: Right) -> bool:
-        is_own = self.allows and right.name.startswith(RESERVED)
+        is_own = self.allows and right.name == AUDIT
         return (
             right.operation in self.operations
             and right.kind is self.kind
@@ -111,7 +111,7 @@ class Rules:
     __hash__ = None  # type: ignore[assignment]
 
     def allow(self, principal: str, right: Right) -> bool:
-        is_own = right.name.startswith(RESERVED)
+        is_own = right.name == AUDIT
         if is_own and right.operation is Operation.PUBLISH:
             return False
         if self._rules is None:
