@@ -3,9 +3,10 @@ from __future__ import annotations
 from itertools import count
 from random import Random
 
+import msgspec
 import pytest
 
-from penstock.broker.catalog import Catalog
+from penstock.broker.catalog import _MAGIC, NAME, Catalog, _read
 from penstock.broker.names import check_name
 from penstock.broker.settings import TopicSettings, make_settings
 from penstock.errors import (
@@ -17,6 +18,7 @@ from penstock.errors import (
     TopicNotFound,
     UnknownFormat,
 )
+from penstock.storage.checked import write_checked
 from penstock.storage.files import Files
 from penstock.testing import Fault, FaultyFiles, ManualClock, MemoryDisk, MemoryFiles, Operation
 
@@ -199,3 +201,23 @@ def test_a_power_loss_leaves_the_topics_of_before_or_after_each_change() -> None
             # One more than was told, if it was being made or unmade.
             assert set(known) <= found
             assert len(found) <= len(known) + 1
+
+
+def test_a_catalog_of_an_older_version_gets_a_secret_that_stays_though_the_disk_is_full_at_first() -> None:
+    disk = MemoryDisk()
+    open_catalog(MemoryFiles(disk)).create_topic("t", 1)
+    contents = _read(MemoryFiles(disk))
+    assert contents is not None
+    write_checked(MemoryFiles(disk), NAME, _MAGIC, msgspec.json.encode(msgspec.structs.replace(contents, secret="")))
+    is_full = True
+
+    def before(operation: Operation) -> Fault | None:
+        return Fault(DiskFull("no space left")) if is_full and operation.kind == "write" else None
+
+    catalog = open_catalog(FaultyFiles(MemoryFiles(disk), before))
+    assert catalog.secret
+    is_full = False
+    catalog.create_topic("u", 1)
+    again = open_catalog(MemoryFiles(disk))
+    assert again.secret == catalog.secret
+    assert [topic.name for topic in again.topics] == ["t", "u"]

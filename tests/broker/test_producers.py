@@ -37,7 +37,11 @@ def test_other_messages_under_a_sequence_number_that_is_taken_are_no_duplicate()
     producers: Producers[str] = Producers()
     send(producers, 0, 10)
     found = [producers.find(Producer(7, 0, 0), 10, checksum) for checksum in (1, 2)]
-    assert found == [("0:0", 0, False), ("0:0", 0, True)]
+    assert found == [("0:0", 0, True), ("0:0", 0, False)]
+    # A part has a checksum of its own, and after a rewrite none is known: the log has to say.
+    assert producers.find(Producer(7, 0, 2), 3, 1) == ("0:0", 2, False)
+    producers.recall(Producer(8, 0, 0), 10, "rewritten", None)
+    assert producers.find(Producer(8, 0, 0), 10, 1) == ("rewritten", 0, False)
 
 
 def test_sequences_count_messages() -> None:
@@ -49,7 +53,7 @@ def test_sequences_count_messages() -> None:
     assert caught.value.details["due"] == 15
 
 
-def test_a_part_of_what_was_stored_is_found_and_what_reaches_beyond_it_is_refused() -> None:
+def test_the_place_of_a_part_is_found_and_what_reaches_beyond_the_end_is_refused() -> None:
     producers: Producers[str] = Producers()
     send(producers, 0, 10)
     assert [send(producers, 0, 5), send(producers, 7, 3)] == ["0:0", "0:0+7"]

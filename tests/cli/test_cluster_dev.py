@@ -43,7 +43,7 @@ def dev(directory: Path, nodes: int) -> Iterator[Dev]:
     command = [PENSTOCK, "cluster", "dev", "--nodes", nodes, "--dir", directory]
     command += ["--port", 0, "--http-port", 0, "--grpc-port", 0]
     process = subprocess.Popen(
-        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, umask=0
     )
     try:
         yield Dev(process)
@@ -62,6 +62,8 @@ def test_a_cluster_is_started_and_ended_and_its_data_stays(tmp_path: Path, run: 
             sent = q.publish("orders", "kept").id
         assert run.ok("cluster", "status", "--server", started.address, "-o", "json").json["nodes"] == ["a", "b"]
         assert (tmp_path / "dev" / "a.log").stat().st_size > 0
+        for path in [tmp_path / "dev", *(tmp_path / "dev").rglob("*")]:
+            assert not path.stat().st_mode & 0o077, path
         for pid in re.findall(r"^node .* pid (\d+) ", started.said, re.M):
             assert b"--node-id" in Path(f"/proc/{pid}/cmdline").read_bytes()
         assert len(re.findall(r"^node .* pid \d+ ", started.said, re.M)) == 2

@@ -20,6 +20,7 @@ from penstock.codec import ZSTD
 from penstock.frame import Frame
 from penstock.limits import Limits
 from penstock.server.http import consuming, receipts, waiting
+from penstock.server.receipts import key_of
 
 
 def receipts_of(messages: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -61,7 +62,8 @@ def test_what_can_not_be_answered_for_fails_alone(serve: Any) -> None:
         await here.published("t", "a", "b", "c")
         texts = receipts_of(await here.polled())["receipts"]
         await here.ok("POST", "/v1/groups/g/ack", {"receipts": texts[:1]})
-        place = receipts.read(texts[1])
+        key = key_of(here.site.broker.secret, "g")
+        place = receipts.read(texts[1], key)
         made_up = [
             "",
             "x",
@@ -69,11 +71,12 @@ def test_what_can_not_be_answered_for_fails_alone(serve: Any) -> None:
             texts[1][:-2],
             texts[1] + "=",
             texts[1].swapcase(),
-            receipts.written(place._replace(lease=7)),
-            receipts.written(place._replace(offset=(1 << 64) - 1)),
-            receipts.written(place._replace(partition=99)),
-            receipts.written(place._replace(topic="nowhere")),
-            receipts.written(place._replace(topic="../etc")),
+            receipts.written(place, key_of("another", "g")),
+            receipts.written(place._replace(lease=7), key),
+            receipts.written(place._replace(offset=(1 << 64) - 1), key),
+            receipts.written(place._replace(partition=99), key),
+            receipts.written(place._replace(topic="nowhere"), key),
+            receipts.written(place._replace(topic="../etc"), key),
         ]
         answered = await here.ok("POST", "/v1/groups/g/ack", {"receipts": [*texts, *made_up, texts[1]]})
         assert answered["done"] == 2
@@ -83,7 +86,7 @@ def test_what_can_not_be_answered_for_fails_alone(serve: Any) -> None:
                 [texts[0], *made_up],
                 [
                     "not_leased",
-                    *["invalid_receipt"] * 6,
+                    *["invalid_receipt"] * 7,
                     "lease_not_found",
                     "not_leased",
                     "partition_not_found",
@@ -93,7 +96,8 @@ def test_what_can_not_be_answered_for_fails_alone(serve: Any) -> None:
                 strict=True,
             )
         )
-        assert await here.fails("POST", "/v1/groups/nobody/ack", {"receipts": texts}) == (404, "group_not_found")
+        other = await here.ok("POST", "/v1/groups/nobody/ack", {"receipts": texts})
+        assert [one["code"] for one in other["failed"]] == ["invalid_receipt"] * 3
         for body in ({}, {"receipts": []}, {"receipts": "x"}, {"receipts": [1]}, {"receipts": texts, "delay": "1s"}):
             assert await here.fails("POST", "/v1/groups/g/ack", body) == (400, "invalid_input")
 
@@ -365,8 +369,8 @@ def test_a_receipt_is_good_for_its_own_group_only(serve: Any) -> None:
         messages = await here.polled("g")
         await here.polled("other")
         answered = await here.ok("POST", "/v1/groups/other/ack", receipts_of(messages))
-        assert [one["code"] for one in answered["failed"]] == ["lease_not_found"]
-        place = receipts.read(messages[0]["receipt"])
+        assert [one["code"] for one in answered["failed"]] == ["invalid_receipt"]
+        place = receipts.read(messages[0]["receipt"], key_of(here.site.broker.secret, "g"))
         await here.site.answer("g", Receipt(*place[:3], BitMap64([place.offset])), Ack())
 
     serve(work)

@@ -24,7 +24,7 @@ from penstock.message import Message
 from penstock.net.remote import deliveries_in, frames_in
 from penstock.server.http import receipts as http_receipts
 from penstock.server.http.failures import InvalidReceipt
-from penstock.server.receipts import NO_SEAL, NotAReceipt, Place, read, seal_of, written
+from penstock.server.receipts import NotAReceipt, Place, key_of, read, written
 from penstock.storage.log import Log, LogSettings
 from penstock.testing import ManualClock, MemoryFiles
 from penstock.wire import words
@@ -174,13 +174,16 @@ def _frame(data: bytes) -> None:
         _store.new()
 
 
+_KEY = key_of("secret", "g")
+
+
 def receipts(data: bytes) -> None:
     try:
-        http_receipts.read(data.decode("latin-1"))
+        http_receipts.read(data.decode("latin-1"), _KEY)
     except InvalidReceipt:
         pass
     try:
-        assert written(read(data), NO_SEAL)[4:] == data[4:]
+        assert written(read(data, _KEY), _KEY) == data
     except NotAReceipt:
         pass
 
@@ -246,8 +249,8 @@ def good_replies() -> Iterator[bytes]:
 
 def good_receipts() -> Iterator[bytes]:
     place = Place("topic", 1, 2, 3)
-    yield written(place, seal_of("g", "t"))
-    yield http_receipts.written(place).encode()
+    yield written(place, _KEY)
+    yield http_receipts.written(place, _KEY).encode()
 
 
 GOOD: dict[str, Callable[[], Iterator[bytes]]] = {

@@ -30,7 +30,7 @@ from penstock.server.grpc.table import SERVICES
 from penstock.server.guard import NEEDS
 from penstock.server.http import receipts
 from penstock.server.http.table import ROUTES
-from penstock.server.receipts import Place, seal_of, written
+from penstock.server.receipts import Place, key_of, written
 from penstock.wire import words
 from penstock.wire.conversation import failure_in
 from penstock.wire.packets import Kind as Packets
@@ -187,8 +187,12 @@ def native_rows() -> Iterator[tuple[str, Row]]:
         yield type(request).__name__, (needed(type(request)), native(Packets.CALL, request))
 
 
-ANSWER = {"receipts": [receipts.written(Place(TOPIC, 0, 1, 0))]}
-# Rights, and the body or the query.
+def answer(doors: Doors) -> dict[str, Any]:
+    """With a receipt of a lease that was never made."""
+    return {"receipts": [receipts.written(Place(TOPIC, 0, 1, 0), key_of(doors.site.broker.secret, GROUP))]}
+
+
+# Rights, and the body, or what makes it, or the query.
 HTTP: dict[str, tuple[list[Right], Any]] = {
     "GET /v1/cluster": ([], None),
     "GET /v1/cluster/partitions": ([], None),
@@ -204,11 +208,11 @@ HTTP: dict[str, tuple[list[Right], Any]] = {
     "POST /v1/groups/{group}/poll": (CONSUMING, {"topics": TOPIC}),
     "POST /v1/groups/{group}/stream": (CONSUMING, {"topics": TOPIC}),
     "DELETE /v1/groups/{group}/members/{consumer}": (OF_GROUP, None),
-    "POST /v1/groups/{group}/ack": (CONSUMING, ANSWER),
-    "POST /v1/groups/{group}/nack": (CONSUMING, ANSWER),
-    "POST /v1/groups/{group}/reject": (CONSUMING, ANSWER),
-    "POST /v1/groups/{group}/release": (CONSUMING, ANSWER),
-    "POST /v1/groups/{group}/extend": (CONSUMING, ANSWER),
+    "POST /v1/groups/{group}/ack": (CONSUMING, answer),
+    "POST /v1/groups/{group}/nack": (CONSUMING, answer),
+    "POST /v1/groups/{group}/reject": (CONSUMING, answer),
+    "POST /v1/groups/{group}/release": (CONSUMING, answer),
+    "POST /v1/groups/{group}/extend": (CONSUMING, answer),
     "POST /v1/groups": (needed(r.CreateGroup), {"name": GROUP}),
     "GET /v1/groups": ([], None),
     "GET /v1/groups/{group}": (needed(r.DescribeGroup), None),
@@ -247,7 +251,8 @@ def http(route: str, given: Any) -> Ask:
     async def ask(doors: Doors, key: str | None) -> str:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         has_query = method == "GET" or path.endswith("/stream")
-        told: dict[str, Any] = {"params": given} if has_query else {"json": given}
+        content = given(doors) if callable(given) else given
+        told: dict[str, Any] = {"params": content} if has_query else {"json": content}
         async with doors.web.stream(method, path, headers=headers, **told) as reply:
             if reply.status_code < 300:
                 return "ok"
@@ -268,7 +273,7 @@ def http_rows() -> Iterator[tuple[str, Row]]:
 
 def sealed(doors: Doors) -> bytes:
     """A receipt of a lease that was never made."""
-    return written(Place(TOPIC, 0, 1, 0), seal_of(GROUP, doors.site.broker.topic(TOPIC).record.id))
+    return written(Place(TOPIC, 0, 1, 0), key_of(doors.site.broker.secret, GROUP))
 
 
 _NEW = pb.NewMessage(value=b"x")

@@ -17,10 +17,10 @@ from penstock.server.access_file import Access
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.guard import NEEDS
 from penstock.server.keys import make
-from penstock.server.receipts import Place, seal_of, written
+from penstock.server.receipts import Place, key_of, written
 from penstock.wire import packets, words
 from security.doors import Doors, knock
-from security.table import ANSWER, GROUP, ROWS, SAMPLES, TOPIC, prepare, sealed
+from security.table import GROUP, ROWS, SAMPLES, TOPIC, answer, prepare, sealed
 
 
 def test_the_table_of_rights_has_every_request_and_so_has_this_one() -> None:
@@ -189,13 +189,13 @@ def test_receipts_tell_nothing_to_those_who_may_not_consume(tmp_path: Path) -> N
         await prepare(doors)
         _set_rules(doors, [])
         headers, metadata = {"authorization": f"Bearer {key}"}, (("authorization", f"Bearer {key}"),)
-        there, nowhere = sealed(doors), written(Place("nowhere", 0, 1, 0), seal_of(GROUP, "x"))
+        there, nowhere = sealed(doors), written(Place("nowhere", 0, 1, 0), key_of(doors.site.broker.secret, GROUP))
         for receipt in (there, nowhere, b"nonsense", None):
             request = pb.AckRequest(group=GROUP, receipts=[] if receipt is None else [receipt])
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await doors.stub.Ack(request, metadata=metadata)
             assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        for given in (ANSWER, {"receipts": ["nonsense"]}):
+        for given in (answer(doors), {"receipts": ["nonsense"]}):
             reply = await doors.web.post(f"/v1/groups/{GROUP}/ack", json=given, headers=headers)
             assert (reply.status_code, reply.json()["code"]) == (403, Forbidden.code)
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from penstock.client import cluster_requests as c
 from penstock.client import requests as r
 from penstock.client.requests import Request
 from penstock.client.transport import Delivery
-from penstock.errors import DiskFull, Forbidden, InvalidName, PenstockError, Unauthenticated
+from penstock.errors import DiskFull, Forbidden, PenstockError, Unauthenticated
 from penstock.message import Message
 from penstock.server import audit as auditing
 from penstock.server.access import Kind, Operation, Pattern, Right, Rule, Rules
@@ -232,20 +232,20 @@ def test_changes_of_the_access_file_are_recorded(tmp_path: Path, events: Events)
     access = Access(tmp_path)
 
     async def work(doors: Doors) -> None:
-        def refresh() -> None:
+        async def refresh() -> None:
             doors.gate._stamp = None
-            doors.gate.refresh()
+            await doors.gate.refresh()
 
         access.add("new")
-        refresh()
+        await refresh()
         remove_key(access.file, access.identity("guest"))
-        refresh()
+        await refresh()
         content = yaml.safe_load(access.file.read_text(encoding="utf-8"))
         content["quotas"] = [{"principals": ["*"], "connections": 5}]
         access.file.write_text(yaml.safe_dump({**content, "rules": []}), encoding="utf-8")
-        refresh()
+        await refresh()
         access.file.write_text("nonsense", encoding="utf-8")
-        refresh()
+        await refresh()
 
     knock(tmp_path / "data", work, access=access.file)
     assert [(one["action"], one["object"], one["outcome"]) for one in events()] == [
@@ -396,7 +396,7 @@ def test_a_rule_has_to_name_the_audit_log(name: str, may: bool) -> None:
 def test_clients_may_not_create_or_publish_to_the_audit_log(tmp_path: Path) -> None:
     async def work(doors: Doors) -> None:
         async with doors.client() as client:
-            with pytest.raises(InvalidName):
+            with pytest.raises(Forbidden):
                 await client.create_topic(AUDIT, 1)
             await doors.site.broker.create_topic(AUDIT, 1, TopicSettings(dead_letters=False))
             with pytest.raises(Forbidden):
@@ -432,3 +432,49 @@ def test_strangers_with_many_addresses_keep_nothing_of_others_out_of_the_log(
     audit.record("root", ("10.0.0.1", 1), "read", "topic orders", "forbidden")
     assert [event["action"] for event in events()[-2:]] == ["delete_topic", "read"]
     assert len(events()) == 10 + EVENTS_MAX + 2
+
+
+def test_without_rules_no_key_changes_or_deletes_the_audit_log(tmp_path: Path) -> None:
+    access = Access(tmp_path)
+    content = yaml.safe_load(access.file.read_text(encoding="utf-8"))
+    content.pop("rules", None)
+
+    def allow(*names: str) -> None:
+        rules = [{"principals": ["root"], "operations": ["admin"], "topics": [name]} for name in names]
+        access.file.write_text(yaml.safe_dump({**content, **({"rules": rules} if rules else {})}), encoding="utf-8")
+
+    allow()
+
+    async def work(doors: Doors) -> None:
+        await doors.site.broker.create_topic(AUDIT, 1, TopicSettings(dead_letters=False))
+        async with doors.client(access.keys["root"]) as client:
+            for change in (client.delete_topic(AUDIT), client.change_topic(AUDIT, partitions=2)):
+                with pytest.raises(Forbidden, match="Add a rule"):
+                    await change
+            for names in (("*",), (AUDIT,)):
+                doors.gate._stamp = None
+                allow(*names)
+                await doors.gate.refresh()
+                with nullcontext() if names == (AUDIT,) else pytest.raises(Forbidden):
+                    await client.delete_topic(AUDIT)
+        assert AUDIT not in [record.name for record in doors.site.broker.topics]
+
+    knock(tmp_path / "data", work, access=access.file)
+
+
+def test_a_group_that_a_consumer_creates_by_joining_is_recorded_once(tmp_path: Path, events: Events) -> None:
+    async def work(doors: Doors) -> None:
+        async with doors.client() as client:
+            await client.create_topic("t", 1)
+            async with client.consumer("native", "t") as consumer:
+                await consumer.poll(1, wait="0s")
+                await consumer.poll(1, wait="0s")
+        for _ in range(2):
+            await doors.web.post("/v1/groups/http/poll", json={"topics": ["t"], "consumer": "c"})
+            await doors.stub.Poll(pb.PollRequest(group="grpc", consumer="c", topics=["t"]))
+
+    knock(tmp_path / "data", work)
+    created = [(one["action"], one["object"], one["outcome"]) for one in events()]
+    assert created == [("create_topic", "topic t", "ok")] + [
+        ("create_group", f"group {name}", "ok") for name in ("native", "http", "grpc")
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import yaml
 from penstock.client.requests import DescribeGroup
 from penstock.errors import Forbidden, InvalidName, PenstockError, StorageError
 from penstock.server.access_file import add_key
+from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.http import receipts
 from penstock.server.keys import make
+from penstock.server.receipts import Place, key_of, written
 from security.doors import Doors, knock
 
 
@@ -145,37 +148,82 @@ def test_no_get_changes_anything(tmp_path: Path) -> None:
 def test_a_forged_receipt_answers_for_no_message_and_reveals_no_topic(tmp_path: Path) -> None:
     file, key = access_of(
         tmp_path,
-        {"operations": ["consume"], "groups": ["g"]},
+        {"operations": ["consume"], "groups": ["g", "other"]},
         {"operations": ["consume", "publish"], "topics": ["mine"]},
     )
+    authorization = f"Bearer {key}"
+    kept: dict[str, Any] = {}
 
-    async def work(doors: Doors) -> None:
+    async def ask(doors: Doors, path: str, **body: Any) -> httpx.Response:
+        return await doors.web.post(path, json=body, headers={"authorization": authorization})
+
+    async def ack(doors: Doors, group: str, receipt: bytes) -> list[tuple[int, str, str]]:
+        """Over HTTP and gRPC: how many were acknowledged, and otherwise why not."""
+        text = urlsafe_b64encode(receipt).rstrip(b"=").decode()
+        web = (await ask(doors, f"/v1/groups/{group}/ack", receipts=[text])).json()
+        rpc = await doors.stub.Ack(
+            pb.AckRequest(group=group, receipts=[receipt]), metadata=[("authorization", authorization)]
+        )
+        failures = [(web["done"], one["code"], one["message"].replace(text[:50], "")) for one in web["failed"]]
+        return failures + [(rpc.done, one.failure.code, one.failure.message) for one in rpc.failed]
+
+    async def forge(doors: Doors) -> None:
         for name in ("mine", "secret"):
             await doors.site.broker.create_topic(name, 1)
-        authorization = {"authorization": f"Bearer {key}"}
-
-        async def ask(path: str, **body: Any) -> httpx.Response:
-            return await doors.web.post(path, json=body, headers=authorization)
-
+        await doors.site.broker.ensure_group("other")
         for _ in range(2):
-            (await ask("/v1/topics/mine/publish", text="x")).raise_for_status()
-        given = []
+            (await ask(doors, "/v1/topics/mine/publish", text="x")).raise_for_status()
+        texts = []
         for _ in range(2):
-            polled = await ask("/v1/groups/g/poll", topics=["mine"], consumer="one", max=1, wait="5s")
-            given.append(receipts.read(polled.raise_for_status().json()["messages"][0]["receipt"]))
-        own, other = given
+            polled = await ask(doors, "/v1/groups/g/poll", topics=["mine"], consumer="one", max=1, wait="5s")
+            texts.append(polled.raise_for_status().json()["messages"][0]["receipt"])
+        genuine = key_of(doors.site.broker.secret, "g")
+        own, other = [receipts.read(text, genuine) for text in texts]
         # The number of a lease says nothing about the next one.
         assert abs(own.lease - other.lease) > 1 << 32
-        for lease in (own.lease, own.lease + 1, own.lease - 1, 0):
-            forged = receipts.written(other._replace(lease=lease))
-            assert (await ask("/v1/groups/g/ack", receipts=[forged])).json()["done"] == 0
-        told = []
-        for topic in ("secret", "missing"):
-            answer = await ask("/v1/groups/g/ack", receipts=[receipts.written(own._replace(topic=topic))])
-            told.append((answer.status_code, answer.text.replace(topic, "TOPIC")))
-        assert told[0] == told[1]
-        assert told[0][0] == 403
-        genuine = [receipts.written(place) for place in given]
-        assert (await ask("/v1/groups/g/ack", receipts=genuine)).json()["done"] == 2
+        # What comes after the MAC of a genuine receipt, under keys that a client can make up.
+        places = [own, *[own._replace(topic=topic) for topic in ("secret", "missing")], other._replace(lease=own.lease)]
+        forged = [written(place, made_up) for place in places for made_up in (b"", key_of("", "g"))]
+        outcomes = [await ack(doors, "g", receipt) for receipt in forged]
+        # Nor is that of one group good for another.
+        outcomes.append(await ack(doors, "other", written(own, genuine)))
+        assert all(outcome == outcomes[0] for outcome in outcomes)
+        assert [(done, code) for done, code, _ in outcomes[0]] == [(0, "invalid_receipt")] * 2
+        kept["receipts"] = texts
 
-    knock(tmp_path / "data", work, access=file)
+    async def go_on(doors: Doors) -> None:
+        """Receipts survive a restart."""
+        assert (await ask(doors, "/v1/groups/g/ack", receipts=kept["receipts"])).json()["done"] == 2
+
+    for work in (forge, go_on):
+        knock(tmp_path / "data", work, access=file)
+
+
+def test_partial_results_do_not_tell_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(doors: Doors) -> None:
+        secret = str(tmp_path / "data" / "partition" / "7.log")
+
+        async def fail(*arguments: object, **options: object) -> None:
+            raise StorageError(f"{secret}: Input/output error", file=secret)
+
+        await doors.site.broker.create_topic("t", 1)
+        await doors.site.broker.ensure_group("g")
+        key = key_of(doors.site.broker.secret, "g")
+        receipt = Place("t", 0, 1, 0)
+        told = []
+        for name in ("publish", "publish_frame", "answer"):
+            monkeypatch.setattr(doors.site, name, fail)
+        batch = await doors.web.post("/v1/topics/t/publish/batch", json={"messages": [{"text": "a"}]})
+        told.append(batch.text)
+        acked = await doors.web.post("/v1/groups/g/ack", json={"receipts": [receipts.written(receipt, key)]})
+        told.append(acked.text)
+        told.append(str(await doors.stub.Ack(pb.AckRequest(group="g", receipts=[written(receipt, key)]))))
+        stream = doors.stub.PublishStream()
+        await stream.write(pb.PublishBatchRequest(topic="t", messages=[pb.NewMessage(value=b"x")]))
+        told.append(str(await stream.read()))
+        stream.cancel()
+        for text in told:
+            assert "7.log" in text
+            assert str(tmp_path) not in text
+
+    knock(tmp_path / "data", work)

@@ -18,7 +18,7 @@ from penstock.server import leases
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.entries import entries_check
 from penstock.server.http import receipts, topics
-from penstock.server.receipts import Place
+from penstock.server.receipts import Place, key_of
 from penstock.server.turns import SLICE_REQUESTS, in_slices
 from security.doors import Doors, knock
 
@@ -150,7 +150,8 @@ def test_others_get_on_while_a_long_list_is_carried_out(
             answer = await doors.web.post("/v1/topics/t/publish/batch", json={"messages": [{"text": "x"}] * 1_000})
         else:
             monkeypatch.setattr(leases, "_answered", turns.counting(leases._answered))
-            given = [receipts.written(Place("t", 0, lease, 0)) for lease in range(1_000)]
+            key = key_of(doors.site.broker.secret, "g")
+            given = [receipts.written(Place("t", 0, lease, 0), key) for lease in range(1_000)]
             answer = await doors.web.post("/v1/groups/g/ack", json={"receipts": given})
         assert answer.is_success, answer.text
         assert turns.begun.total() == 1_000

@@ -371,7 +371,7 @@ def test_publishes_to_topics_of_a_principal_that_stores_too_much_are_refused(tmp
         await doors.site.broker.create_topic("free", 1)
         stored = 0
         while await way(doors, access.key) is OK:
-            doors.gate.refresh()
+            await doors.gate.refresh()
             stored += 1
         assert 1 <= stored <= 3
         # Whoever publishes: it is the topic's owner that stores too much.
@@ -396,7 +396,7 @@ def test_the_owner_of_a_topic_is_kept_over_a_restart(tmp_path: Path) -> None:
             await client.publish("t", VALUE)
 
     async def fail(doors: Doors) -> None:
-        doors.gate.refresh()
+        await doors.gate.refresh()
         with pytest.raises(QuotaExceeded):
             await doors.site.publish("t", Message(VALUE), 0)
 
@@ -410,7 +410,7 @@ def test_the_owner_of_a_topic_is_kept_over_a_restart(tmp_path: Path) -> None:
 async def refreshed(doors: Doors) -> None:
     """The file was changed: its time may be the same as before for a moment."""
     doors.gate._stamp = None
-    doors.gate.refresh()
+    await doors.gate.refresh()
 
 
 # --- what is created ----------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_a_principal_has_as_much_as_its_quota_however_it_is_created(
             with pytest.raises(LimitReached):
                 await create(q, 7)
             access.set(**{kind: 4})
-            doors.gate.refresh()
+            await doors.gate.refresh()
             await create(q, 7)
 
     knock(tmp_path / "data", work, access=access.file)
@@ -609,7 +609,7 @@ def test_metrics_show_quotas_what_was_used_and_what_was_refused(tmp_path: Path) 
         await doors.site.broker.create_topic("t", 1, owner="shop")
         for _ in range(3):
             await http_publish(doors, access.key)
-        doors.gate.refresh()
+        await doors.gate.refresh()
         shown = rendered(of_access(doors.gate)).splitlines()
         size = doors.site.broker.topic("t").partitions[0].messages.size
         for line in (

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from time import time_ns
+from threading import get_ident
+from time import monotonic, time_ns
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 import yaml
 
+from broker_process import broker_process
+from grpc_served import stub_of
+from penstock.broker.dead_letters import DeadLetters
+from penstock.client.requests import CreateTopic
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError
-from penstock.net.connection import Connection
-from penstock.server.access_file import add_key, remove_key
+from penstock.net.connection import Connection, Place
+from penstock.server import gate
+from penstock.server.access_file import add_key, read, remove_key
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.keys import Key, make
 from penstock.wire import words
@@ -120,7 +129,7 @@ def test_what_waits_for_messages_ends_when_it_is_not_allowed_any_more(
             await asyncio.sleep(0.01)
         change(access)
         while not waiting.done():
-            doors.gate.refresh()
+            await doors.gate.refresh()
             await asyncio.sleep(0.01)
         assert waiting.result() == told
         if told == "unauthenticated" and way in (native, http, grpc_stream):
@@ -163,7 +172,7 @@ def test_a_consumer_that_is_not_allowed_any_more_leaves_also_if_it_asks_for_noth
         kept = await way(doors, access.key)
         assert doors.site.is_member("g", "c")
         change(access)
-        doors.gate.refresh()
+        await doors.gate.refresh()
         await until(lambda: not doors.site.is_member("g", "c"))
         if isinstance(kept, Connection):
             await kept.close()
@@ -198,3 +207,130 @@ def test_what_the_broker_writes_is_for_its_own_user_only(tmp_path: Path) -> None
     paths = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
     assert {path.stat().st_mode & 0o777 for path in paths if path.is_dir()} == {0o700}
     assert {path.stat().st_mode & 0o777 for path in paths if path.is_file()} == {0o600}
+
+
+def test_a_redrive_under_way_stops_when_its_key_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    access = Access(tmp_path)
+    has_begun, may_go_on = asyncio.Event(), asyncio.Event()
+    copy = DeadLetters._copy
+
+    async def slow(self: DeadLetters, *given: Any) -> None:
+        has_begun.set()
+        await may_go_on.wait()
+        await copy(self, *given)
+
+    monkeypatch.setattr(DeadLetters, "_copy", slow)
+
+    async def work(doors: Doors) -> None:
+        async with doors.client(access.key) as client:
+            await client.create_topic("t", 1)
+            for _ in range(5):
+                await client.publish("t", b"x")
+            async with client.consumer("g", "t") as consumer:
+                for message in await consumer.poll(5, wait="20s"):
+                    await message.reject("bad")
+            assert len(await client.dead_letters.list("t")) == 5
+            # Copies, one after the other.
+            await client.delete_group("g")
+            redriving = asyncio.ensure_future(client.dead_letters.redrive("t"))
+            beginning = asyncio.ensure_future(has_begun.wait())
+            await asyncio.wait([redriving, beginning], return_when=asyncio.FIRST_COMPLETED)
+            assert not redriving.done(), redriving.result()
+            access.revoke()
+            await doors.gate.refresh()
+            with pytest.raises(PenstockError):
+                await redriving
+        may_go_on.set()
+        async with doors.site.broker.dead_letters._settling:
+            # The one that was under way.
+            assert doors.state()["ends"]["t"] == [6]
+
+    knock(tmp_path / "data", work, access=access.file)
+
+
+def test_a_real_server_ends_what_a_revoked_key_has_open(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Without a further request on any of these connections."""
+    access = Access(tmp_path)
+
+    async def work(native: int, http: str, rpc: str) -> None:
+        connection = await Connection.to(Place("127.0.0.1", native)._replace(key=access.key), SystemClock())
+        await connection.request(Kind.CALL, CreateTopic("t", 1, {}))
+        await connection.request(Kind.JOIN, words.Join("g", "native", ("t",), {}))
+        headers = {"authorization": f"Bearer {access.key}"}
+        async with (
+            httpx.AsyncClient(timeout=None) as web,
+            web.stream("POST", f"http://{http}/v1/groups/g/stream?topics=t&consumer=http", headers=headers) as stream,
+            grpc.aio.insecure_channel(rpc) as channel,
+        ):
+            assert stream.status_code == 200
+            call = stub_of(channel).Subscribe(metadata=list(headers.items()))
+            wanted = pb.Subscription(group="g", consumer="grpc", topics=["t"])
+            await call.write(pb.SubscribeRequest(subscribe=wanted))
+            assert (await call.read()).HasField("subscribed")
+            began = monotonic()
+            access.revoke()
+            text = "".join([part async for part in stream.aiter_text()])
+            assert '"unauthenticated"' in text
+            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+            await connection.ended.wait()
+            record_property("seconds", monotonic() - began)
+
+    doors = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--access", str(access.file))
+    with broker_process(tmp_path / "data", *doors) as broker:
+        found = re.search(r" http=(\S+) grpc=(\S+)", broker.said)
+        assert found is not None
+
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await work(broker.port, found[1], found[2])
+
+        asyncio.run(bounded())
+
+
+def test_the_access_file_is_parsed_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand keys and rules take half a second."""
+    access = Access(tmp_path)
+    threads = []
+
+    def reading(file: Path) -> Any:
+        threads.append(get_ident())
+        return read(file)
+
+    monkeypatch.setattr(gate, "read", reading)
+
+    async def work(doors: Doors) -> None:
+        threads.clear()
+        access.revoke()
+        await doors.gate.refresh()
+        assert len(threads) == 1
+        assert threads[0] != get_ident()
+
+    knock(tmp_path / "data", work, access=access.file)
+
+
+def test_clients_are_checked_again_a_few_at_a_time(tmp_path: Path) -> None:
+    access = Access(tmp_path)
+
+    async def work(doors: Doors) -> None:
+        clients = [doors.gate.admit(access.key) for _ in range(1_000)]
+        ended: Counter[int] = Counter()
+        turn = 0
+
+        async def others() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        for client in clients:
+            client.revoked = lambda error: ended.update([turn])
+        running = asyncio.ensure_future(others())
+        access.revoke()
+        await doors.gate.refresh()
+        running.cancel()
+        assert ended.total() == 1_000
+        assert max(ended.values()) <= gate._CLIENTS_AT_ONCE
+
+    knock(tmp_path / "data", work, access=access.file)

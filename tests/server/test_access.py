@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -78,6 +79,37 @@ PUBLISH = Operation.PUBLISH
 )
 def test_nothing_is_allowed_but_what_a_rule_allows_and_none_denies(rules: list[Rule], may: bool) -> None:
     assert Rules(rules).allow("bob", Right(PUBLISH, Kind.TOPIC, "orders")) is may
+
+
+def test_rules_of_one_principal_are_found_without_looking_at_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = Rules([rule(f"team{number}", PUBLISH, f"team{number}.*") for number in range(1_000)])
+    seen: list[Rule] = []
+    is_about = Rule.is_about
+    monkeypatch.setattr(Rule, "is_about", lambda one, right: seen.append(one) or is_about(one, right))
+    assert rules.allow("team7", Right(PUBLISH, Kind.TOPIC, "team7.orders"))
+    assert not rules.allow("team7", Right(PUBLISH, Kind.TOPIC, "team8.orders"))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rules_by_principal_allow_what_all_of_them_together_do(seed: int) -> None:
+    random = Random(seed)
+    names = ["a", "ab", "abc", "b", "*", "a*", "ab*"]
+    rules = [
+        Rule(
+            tuple(map(Pattern.of, random.sample(names, random.randint(1, 3)))),
+            frozenset([PUBLISH]),
+            Kind.TOPIC,
+            tuple(map(Pattern.of, random.sample(names, random.randint(1, 2)))),
+            random.random() < 0.7,
+        )
+        for _ in range(random.randint(0, 8))
+    ]
+    for principal in ("a", "ab", "abc", "b", "c"):
+        for name in ("a", "ab", "x"):
+            right = Right(PUBLISH, Kind.TOPIC, name)
+            about = [one.allows for one in rules if one.is_for(principal) and one.is_about(right)]
+            assert Rules(rules).allow(principal, right) is (bool(about) and all(about))
 
 
 def test_without_rules_everything_is_allowed() -> None:
@@ -217,11 +249,11 @@ def test_a_consumer_is_held_to_rules_that_change_between_its_polls(tmp_path: Pat
             async with q.consumer("g", "t") as consumer:
                 assert await consumer.poll(1) == []
                 written(tmp_path, [kept], [])
-                here.door.gate.refresh()
+                await here.door.gate.refresh()
                 with pytest.raises(Forbidden):
                     await consumer.poll(1)
                 written(tmp_path, [kept], None)
-                here.door.gate.refresh()
+                await here.door.gate.refresh()
                 assert await consumer.poll(1) == []
 
     serve(tmp_path / "data", work, access=access)
@@ -235,11 +267,11 @@ def test_keys_are_replaced_and_rules_changed_while_it_runs(tmp_path: Path) -> No
         async with here.client(old) as q:
             await q.create_topic("t")
             written(tmp_path, [old_kept, new_kept], None)
-            here.door.gate.refresh()
+            await here.door.gate.refresh()
             async with here.client(new):
                 pass
             written(tmp_path, [new_kept], [])
-            here.door.gate.refresh()
+            await here.door.gate.refresh()
             with pytest.raises(Unauthenticated):
                 async with here.client(old):
                     pass
@@ -247,7 +279,7 @@ def test_keys_are_replaced_and_rules_changed_while_it_runs(tmp_path: Path) -> No
             with pytest.raises(Unauthenticated):
                 await q.publish("t", b"x")
             access.write_text("nonsense: [", encoding="utf-8")
-            here.door.gate.refresh()
+            await here.door.gate.refresh()
             async with here.client(new) as other:
                 with pytest.raises(Forbidden):
                     await other.publish("t", b"x")

@@ -221,7 +221,7 @@ def test_a_right_that_is_taken_away_is_missed_by_the_next_one(tmp_path: Path, wa
         assert ways == ["short"]
         access.unlink()
         allow("describe")
-        here.door.gate.refresh()
+        await here.door.gate.refresh()
         with pytest.raises(Forbidden):
             await transport.publish_frame("t", 0, frame(b"x"))
         assert ways == ["short"]

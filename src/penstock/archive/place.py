@@ -2,6 +2,8 @@
 
 What is there can be read wherever it is. It is written to in a directory of this machine only: a commit must appear as
 a whole under a name that nobody else took, and a hard link does that; object stores have no such thing in pyarrow.
+Whatever the umask, an archive that is created here is for its user alone. Other programs may be meant to read it: if
+its directory was created with another mode, what is in it is as open as that and the umask allow.
 Errors of the system are translated here, and nowhere else.
 """
 
@@ -115,7 +117,7 @@ class Place:
         """A new file. It is on disk after `sync`."""
         with self.translated(path):
             self._make_directories(os.path.dirname(self.full(path)))
-            return open(self.full(path), "xb")
+            return os.fdopen(os.open(self.full(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode & 0o666), "wb")
 
     def sync(self, path: str, file: IO[bytes]) -> None:
         with self.translated(path):
@@ -154,8 +156,16 @@ class Place:
         above = os.path.dirname(directory)
         self._make_directories(above)
         with suppress(FileExistsError):
-            os.mkdir(directory)
+            os.mkdir(directory, self._mode)
         self._sync_directory(above)
+
+    @property
+    def _mode(self) -> int:
+        """Of a new directory: that of the archive's own, which is 0700 unless a user has created it."""
+        try:
+            return os.stat(self._root).st_mode & 0o777 | 0o700
+        except FileNotFoundError:
+            return 0o700
 
     def _sync_directory(self, directory: str) -> None:
         descriptor = os.open(directory, os.O_RDONLY)

@@ -293,6 +293,12 @@ class Broker:
     # --- groups ------------------------------------------------------------------------------------------
 
     @property
+    def secret(self) -> str:
+        """Known to no client, the same at all nodes of a cluster and after a restart."""
+        assert self._catalog.secret
+        return self._catalog.secret
+
+    @property
     def groups(self) -> list[GroupRecord]:
         return self._catalog.groups
 

@@ -10,6 +10,7 @@ reason to delete data: a directory that nobody lists is left alone.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -22,6 +23,7 @@ from penstock.clock import Clock
 from penstock.decoding import json_decoder
 from penstock.errors import (
     AlreadyExists,
+    DiskFull,
     GroupNotFound,
     InvalidSetting,
     LogCorrupt,
@@ -106,13 +108,14 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """`generation` is that of the last group that was created."""
+    """`generation` is that of the last group that was created; `secret` is empty if an older version wrote the file."""
 
     topics: tuple[TopicRecord, ...] = ()
     removing: tuple[str, ...] = ()
     groups: tuple[GroupRecord, ...] = ()
     schedules: tuple[ScheduleRecord, ...] = ()
     generation: int = 0
+    secret: str = ""
 
 
 _contents = json_decoder(Contents)
@@ -125,16 +128,20 @@ class Catalog:
         self._files = files
         self._clock = clock
         self._new_id = new_id
+        self.secret = contents.secret
         self._hold(contents)
 
     @classmethod
     def open(cls, files: Files, *, clock: Clock, new_id: Callable[[], bytes]) -> Catalog:
-        contents = _read(files)
-        if contents is None:
-            catalog = cls(files, Contents(), clock, new_id)
+        found = _read(files)
+        contents = found or Contents()
+        if contents.secret:
+            return cls(files, contents, clock, new_id)
+        catalog = cls(files, msgspec.structs.replace(contents, secret=new_id().hex()), clock, new_id)
+        # A broker also starts while its disk is full; the secret is then written with the next change.
+        with nullcontext() if found is None else suppress(DiskFull):
             catalog._save(catalog._contents)
-            return catalog
-        return cls(files, contents, clock, new_id)
+        return catalog
 
     async def carry_out(
         self,

@@ -379,7 +379,7 @@ class DeadLetters:
 
         In place where the message is still in the log: same id, same place in the order. Otherwise a copy is
         published to the topic, which all its groups get; so it is if the topic or the group was deleted and created
-        again since. Done to its end, also if the caller is cancelled; a dry run ends then.
+        again since. If the caller is cancelled, a redrive ends behind the letter under way, and a dry run at once.
         """
         is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and RATE_MIN <= rate <= RATE_MAX
         if rate is not None and not is_rate:
@@ -390,27 +390,43 @@ class DeadLetters:
         source = self._topic(topic)
         await self._bury_all(source)
 
+        stop = asyncio.Event()
+
         async def alone() -> Redrive:
             async with self._settling:
-                return await self._redrive(source, where, dry_run, rate, redrives_max)
+                return await self._redrive(source, where, dry_run, rate, redrives_max, stop)
 
         # A copy whose letter is not settled would be made again once retention has deleted it.
-        return await (alone() if dry_run else to_its_end(alone()))
+        try:
+            return await (alone() if dry_run else to_its_end(alone()))
+        except asyncio.CancelledError:
+            stop.set()
+            raise
 
     async def _redrive(
-        self, source: Topic, where: Where | None, dry_run: bool, rate: float | None, redrives_max: int
+        self,
+        source: Topic,
+        where: Where | None,
+        dry_run: bool,
+        rate: float | None,
+        redrives_max: int,
+        stop: asyncio.Event,
     ) -> Redrive:
         done = Redrive([], [], [], [])
         now = self._clock.now_us()
-        letters = await self._in_order(source.name, where)
+        letters = [] if stop.is_set() else await self._in_order(source.name, where)
         if rate is not None:
             await self._check_delays(source, letters, rate, redrives_max)
         for some in _paged(letters, _PAGE):
+            if stop.is_set():
+                break
             page = await self._page(source, some)
             settled: list[MessageId] = []
             written: list[asyncio.Future[Committed]] = []
             try:
                 for letter in page.letters:
+                    if stop.is_set():
+                        break
                     due_us = min(now + _delay_us(len(done.in_place) + len(done.copied), rate), TIME_MAX_US)
                     fate = await self._fate(source, letter, page, redrives_max)
                     fate_list: list[MessageId] = getattr(done, fate)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pyroaring import BitMap64
 
 from penstock.acks import ALL
+from penstock.batch import Batch
 from penstock.broker import snapshot
 from penstock.broker.bell import Bell
 from penstock.broker.commits import Commits
@@ -27,10 +28,11 @@ from penstock.broker.disk import Disk
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.journal import Journal
 from penstock.broker.offsets import Ints, below, bitmap_of
-from penstock.broker.producers import ProducerShares
+from penstock.broker.producers import Found, ProducerShares
 from penstock.broker.reading import Reading
 from penstock.broker.recollection import SPECIAL, Committing, Recollection, Where
 from penstock.broker.settings import DAY_US, TopicSettings
+from penstock.broker.work import retrieve
 from penstock.clock import Clock
 from penstock.errors import PenstockError, StorageError
 from penstock.frame import Frame, FrameFacts, Producer
@@ -219,51 +221,45 @@ class Partition:
 
     def _store_once(self, frame: Frame, producer: Producer, acks: str) -> asyncio.Future[Committed]:
         known = self._producers.find(producer, frame.count, frame.body_crc)
+        if known is not None and known.is_same:
+            # It may still be on its way: this caller learns of it no earlier than the one that sent it first.
+            return self._as_far(known.where, acks) if isinstance(known.where, asyncio.Future) else self._at(known.where)
         if known is not None:
-            where = known.where if isinstance(known.where, Committed) else self._as_far(known.where, acks)
-            placed = self._place_of(where, known.behind)
-            # An answer means that what was stored first is on disk, also if it is an error.
-            return self._refused(placed, producer) if known.differs else placed
+            finding = self._loop.create_task(self._find_stored(known, frame, acks))
+            finding.add_done_callback(retrieve)
+            return finding
         self._producers.admit(producer, frame.owner)
         committing = self._commit(frame)
         self._producers.add(producer, frame.count, committing, frame.body_crc, frame.owner)
         committing.add_done_callback(partial(self._settle, producer))
         return self._as_far(committing, acks)
 
-    def _refused(self, placed: Committing, producer: Producer) -> Committing:
-        refused: Committing = self._loop.create_future()
-
-        def refuse(placed: Committing) -> None:
-            if not refused.done():
-                refused.set_exception(placed.exception() or self._producers.too_old(producer))
-
-        placed.add_done_callback(refuse)
-        return refused
-
-    def _place_of(self, where: Where, behind: int) -> Committing:
-        """It may still be on its way; whoever asks again shall not hear of it earlier than whoever asked first for the
-        same. A batch that was merged with others is `behind` the place of the first of them."""
-        if not behind and not isinstance(where, Committed):
-            return where
+    def _at(self, where: Committed) -> Committing:
         found: Committing = self._loop.create_future()
-
-        def place(first: Committed) -> None:
-            found.set_result(Committed(first.base_offset + behind, first.append_time))
-
-        def tell(first: Committing) -> None:
-            if found.done():
-                return
-            error = first.exception()
-            if error is not None:
-                found.set_exception(error)
-            else:
-                place(first.result())
-
-        if isinstance(where, Committed):
-            place(where)
-        else:
-            where.add_done_callback(tell)
+        found.set_result(where)
         return found
+
+    async def _find_stored(self, known: Found[Where], frame: Frame, acks: str) -> Committed:
+        """Return where the messages of a frame are; SequenceTooOld if others are stored there, or not all of them are
+        there any more. An answer means that what was stored first is on disk, also if it is an error."""
+        where = known.where
+        first = where if isinstance(where, Committed) else await asyncio.shield(self._as_far(where, acks))
+        base = first.base_offset + known.behind
+        if not await self._loop.run_in_executor(self._disk.executor, self._holds, base, frame):
+            raise self._producers.too_old(frame.producer)
+        return Committed(base, first.append_time)
+
+    def _holds(self, base: int, frame: Frame) -> bool:
+        """Whether the messages of a frame are stored from this offset on. On a thread."""
+        ours = frame.batch(verify=False)
+        stored = []
+        for offsets, batch, _ in self.reading.timed_batches(BitMap64(range(base, base + ours.count))):
+            rows = np.flatnonzero((offsets >= base) & (offsets < base + ours.count))
+            if len(rows):
+                stored.append(batch.rows(rows))
+        return sum(batch.count for batch in stored) == ours.count and Batch.concat(stored).to_arrow().equals(
+            ours.to_arrow()
+        )
 
     def _commit(self, item: Frame | Message) -> Committing:
         if not _is_special(item):

@@ -44,12 +44,15 @@ class _Sent(NamedTuple, Generic[Where]):
 
 
 class Found(NamedTuple, Generic[Where]):
-    """A batch that may have been merged with others since: it begins `behind` messages after `where`. `differs`: other
-    messages were stored under its sequence number."""
+    """Where the messages with these sequence numbers are: `behind` messages after `where`.
+
+    `is_same`: the batch was stored as it is, with the same checksum. Otherwise it may be a part of one that was merged
+    since, or other messages under the same numbers: only the stored messages can say.
+    """
 
     where: Where
     behind: int
-    differs: bool
+    is_same: bool
 
 
 class _State(Generic[Where]):
@@ -195,15 +198,16 @@ class Producers(Generic[Where]):
             )
         for sent in state.sent:
             if sent.sequence <= producer.sequence and producer.sequence + count <= sent.sequence + sent.messages:
-                differs = count == sent.messages and sent.checksum not in (None, checksum)
-                return Found(sent.where, producer.sequence - sent.sequence, differs)
+                # Counted from another first message, or in another number, the checksum would be another one.
+                is_whole = (producer.sequence, count) == (sent.sequence, sent.messages)
+                return Found(sent.where, producer.sequence - sent.sequence, is_whole and checksum == sent.checksum)
         raise self.too_old(producer)
 
     def too_old(self, producer: Producer) -> SequenceTooOld:
         due = self._states[producer.id].next_sequence if producer.id in self._states else 0
         return SequenceTooOld(
-            f"producer {producer.id} sent {producer.sequence} again, too late or with other messages than before; "
-            f"{due} was due",
+            f"producer {producer.id} sent sequence {producer.sequence} again, too late or with other messages than "
+            f"those stored under it; {due} was due. Nothing was stored now. To store it, use a new producer id",
             producer=producer.id,
             due=due,
         )

@@ -130,11 +130,11 @@ class Work:
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Also if the caller is cancelled: nothing waits for a failure then, and the event loop must not report it."""
     task = asyncio.get_running_loop().create_task(work)
-    task.add_done_callback(_retrieve)
+    task.add_done_callback(retrieve)
     return await asyncio.shield(task)
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
+def retrieve(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()
 

@@ -14,6 +14,7 @@ from io import TextIOWrapper
 from typing import Annotated, NoReturn, TextIO
 
 import typer
+from typer.main import get_command
 
 from penstock.cli import (
     archive,
@@ -42,6 +43,7 @@ from penstock.cli import (
     topic,
     trace,
 )
+from penstock.cli.exposed import warn_of_secrets
 from penstock.cli.output import EXIT_BAD_NEWS, note, print_error
 from penstock.errors import InvalidInput, PenstockError, StorageError
 from penstock.standard_files import reopen_closed
@@ -127,9 +129,11 @@ def _writable(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    given, command = sys.argv[1:] if arguments is None else list(arguments), get_command(app)
     try:
+        warn_of_secrets(command, given)
         # A command returns nothing; a number is the code of a typer.Exit.
-        code: int | None = app(arguments, standalone_mode=False)
+        code: int | None = command(given, standalone_mode=False)
         sys.stdout.flush()
         return code or 0
     except PenstockError as error:

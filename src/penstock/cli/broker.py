@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from penstock.cli.bundles import Bundle
-from penstock.cli.output import note
 from penstock.errors import ConnectionLost, DirectoryLocked, InvalidInput
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ _ServerKey = Annotated[
 def key_given(server_key: str | None) -> str | None:
     if server_key == "":
         raise InvalidInput("--server-key is empty. Pass the key, or leave the option out")
-    if server_key is not None:
-        note("warning: other users of this machine can see the key in --server-key; use $PENSTOCK_KEY instead")
     return server_key or os.environ.get("PENSTOCK_KEY") or None
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -66,7 +67,7 @@ class Node:
         return [*self._command, *(part for door, place in self.where.items() for part in (f"--{door}", place))]
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=partial(os.open, mode=0o600)) as log:
             self._began = log.tell()
             # A group of its own: Ctrl-C in the terminal is for us, and we end it in order.
             self._process = subprocess.Popen(
@@ -141,7 +142,8 @@ def dev(
     _check_home(home)
     etcd = EtcdProcess(home / "etcd")
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(0o700, parents=True, exist_ok=True)
+        home.chmod(0o700)
     except OSError as error:
         raise InvalidInput(f"{home} can't be made: {error.strerror}", argument="--dir") from error
     before = {each: signal.signal(each, _stop) for each in _ENDINGS}

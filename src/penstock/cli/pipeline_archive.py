@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.broker import ADDRESS
+from penstock.cli.broker import ADDRESS, key_given
 from penstock.cli.given import duration_given, pairs_given
 from penstock.cli.options import OutputOption
 from penstock.cli.output import Output
@@ -94,7 +94,7 @@ def archive(
     called = _name(name, to)
     connecting = Connecting(
         server or os.environ.get("PENSTOCK_SERVER") or ADDRESS,
-        server_key or os.environ.get("PENSTOCK_KEY") or None,
+        key_given(server_key),
         tls_ca,
     )
     connecting.check()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.cli.broker import ADDRESS
+from penstock.cli.broker import ADDRESS, key_given
 from penstock.cli.given import maybe_past_given, names_given, pairs_given
 from penstock.cli.options import FromTime, OutputOption, ToTime
 from penstock.cli.output import Column, Output, console, note, print_json, print_table
@@ -117,7 +117,7 @@ def report(
 
     settings = dict(pairs_given("--conf", conf))
     asked = Asked(
-        Connecting(url or os.environ.get("PENSTOCK_SERVER") or ADDRESS, key or os.environ.get("PENSTOCK_KEY") or None),
+        Connecting(url or os.environ.get("PENSTOCK_SERVER") or ADDRESS, key_given(key)),
         names_given("--topics", topics),
         pattern,
         _time_us("--from-time", from_time),

@@ -96,6 +96,8 @@ class ClusterCatalog(Catalog):
         self._unknown: dict[str, Unknown] = {}
         self._is_stale = False
         # Replaced as a whole: changes are decided on other threads.
+        # The cluster's, as soon as the node knows it.
+        self.secret = ""
         self._held = _Held(Contents(), {}, {})
         self._hold(self._held.contents)
         for prefix, kind in self._kinds():

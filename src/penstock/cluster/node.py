@@ -335,6 +335,7 @@ class Node:
         if isinstance(outcome, Lost):
             made = from_json(outcome.items[self.keys.cluster].value, Cluster)
         self.id, self.secret = made.id, made.shared_secret
+        self.catalog.secret = self.secret
 
     async def join(self, info: NodeInfo, *, has_tls: bool = False) -> None:
         """Others can reach it there, by TLS if its native door has that."""

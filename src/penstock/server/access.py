@@ -4,7 +4,7 @@ Without any rules, everybody who was let in may do everything. With rules, nothi
 and a rule that denies wins over all that allow.
 
 The topic `__audit` is the broker's own: no client may publish to it, and only a rule that names it allows anything
-else. `*` does not include it.
+else. `*` does not include it. Without rules, clients may not create, change or delete it.
 """
 
 from __future__ import annotations
@@ -64,13 +64,15 @@ class Rule(NamedTuple):
     names: tuple[Pattern, ...]
     allows: bool
 
-    def is_about(self, principal: str, right: Right) -> bool:
+    def is_for(self, principal: str) -> bool:
+        return any(pattern.fits(principal) for pattern in self.principals)
+
+    def is_about(self, right: Right) -> bool:
         is_own = self.allows and right.name == AUDIT
         return (
             right.operation in self.operations
             and right.kind is self.kind
             and any(pattern.fits(right.name) for pattern in self.names if not is_own or pattern.text)
-            and any(pattern.fits(principal) for pattern in self.principals)
         )
 
 
@@ -79,6 +81,24 @@ class Rules:
 
     def __init__(self, rules: Sequence[Rule] | None) -> None:
         self._rules = rules
+        # Those that are for one principal each, by its name, and all others.
+        self._named: dict[str, list[Rule]] = {}
+        self._others: list[Rule] = []
+        for rule in rules or ():
+            if any(pattern.is_prefix for pattern in rule.principals):
+                self._others.append(rule)
+            else:
+                for name in {pattern.text for pattern in rule.principals}:
+                    self._named.setdefault(name, []).append(rule)
+        self._by_principal: dict[str, list[Rule]] = {}
+
+    def _of(self, principal: str) -> list[Rule]:
+        """The rules for this principal. Kept: there are as many principals as keys, and each asks again and again."""
+        found = self._by_principal.get(principal)
+        if found is None:
+            others = [rule for rule in self._others if rule.is_for(principal)]
+            found = self._by_principal[principal] = self._named.get(principal, []) + others
+        return found
 
     @property
     def allow_all(self) -> bool:
@@ -91,19 +111,19 @@ class Rules:
     __hash__ = None  # type: ignore[assignment]
 
     def allow(self, principal: str, right: Right) -> bool:
-        if right.name == AUDIT and right.operation is Operation.PUBLISH:
+        is_own = right.name == AUDIT
+        if is_own and right.operation is Operation.PUBLISH:
             return False
         if self._rules is None:
-            return True
-        about = [rule.allows for rule in self._rules if rule.is_about(principal, right)]
+            return not (is_own and right.operation is Operation.ADMIN)
+        about = [rule.allows for rule in self._of(principal) if rule.is_about(right)]
         return bool(about) and all(about)
 
     def may(self, principal: str, operation: Operation) -> bool:
         """Whether a rule allows it on anything. Another one may deny all of that."""
         if self._rules is None:
             return True
-        of_operation = [rule for rule in self._rules if rule.allows and operation in rule.operations]
-        return any(pattern.fits(principal) for rule in of_operation for pattern in rule.principals)
+        return any(rule.allows and operation in rule.operations for rule in self._of(principal))
 
     def may_anything(self, principal: str) -> bool:
         """Whether any rule allows the principal anything."""

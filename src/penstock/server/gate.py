@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable
@@ -24,6 +25,9 @@ from penstock.server.reply_budget import NODE_BYTES_MAX, REPLY_BYTES_MAX, ReplyB
 from penstock.server.site import Site
 
 log = logging.getLogger("penstock.access")
+
+# Clients that are checked again without a break: a millisecond, unless one has many requests.
+_CLIENTS_AT_ONCE = 20
 
 
 class Gate:
@@ -132,26 +136,26 @@ class Gate:
             raise Unauthenticated("this key was revoked, or has expired: use another one")
         return self._access.rules
 
-    def refresh(self) -> None:
-        """Reads the file again if it has changed. One that is invalid changes nothing. To be called now and then: it
-        also looks at what is stored, and at what was left out of the audit log."""
+    async def refresh(self) -> None:
+        """Reads the file again if it has changed, on a thread. One that is invalid changes nothing. To be called now
+        and then: it also looks at what is stored, and at what was left out of the audit log."""
         stamp = self._changed()
         if self._file is not None and stamp != self._stamp:
             self._stamp = stamp
             try:
-                access = read(self._file)
+                access = await asyncio.to_thread(read, self._file)
             except InvalidSetting as error:
                 log.error("the access file has changed and is invalid; the old one stays in force: %s", error.message)
                 self.audit.record("", None, "change_access", outcome=error.code)
             else:
                 log.info("the access file has been read again")
-                self._take(access)
+                await self._take(access)
         if self._check_at_us is not None and self._site.now_us() >= self._check_at_us:
-            self._check_again()
+            await self._check_again()
         self.quotas.measure(self._site.broker)
         self.audit.flush()
 
-    def _take(self, access: Access) -> None:
+    async def _take(self, access: Access) -> None:
         """Put the changed file into force."""
         before, self._access = self._access, access
         assert before is not None
@@ -164,12 +168,15 @@ class Gate:
             self.quotas.change(access.quotas)
             for guarded in list(self._admitted):
                 guarded.apply_quotas()
-        self._check_again()
+        await self._check_again()
 
-    def _check_again(self) -> None:
+    async def _check_again(self) -> None:
+        """A few clients at a time: there may be thousands, each with many requests."""
         self._check_at_us = self._next_expiry_us()
-        for guarded in list(self._admitted):
+        for turn, guarded in enumerate(list(self._admitted), 1):
             guarded.check_again()
+            if turn % _CLIENTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def _next_expiry_us(self) -> int | None:
         return None if self._access is None else self._access.keys.next_expiry_us(self._site.now_us())

@@ -202,8 +202,8 @@ class Guarded:
         # By which rules the others are allowed.
         self._asked: Rules | None = None
         self._allowed: set[_Known] = set()
-        # Polls that wait for messages, and what each of them needs to be allowed.
-        self._polls: dict[asyncio.Timeout, Callable[[], None]] = {}
+        # Requests that may take long, and what each of them needs to be allowed.
+        self._under_way: dict[asyncio.Timeout, Callable[[], object]] = {}
         # Called when the client's key is no longer valid; and when it still is, and rules have changed.
         self.revoked: Callable[[Unauthenticated], None] | None = None
         self.changed: Callable[[], None] | None = None
@@ -218,12 +218,25 @@ class Guarded:
         else:
             if self.changed is not None:
                 self.changed()
-        for poll, check in list(self._polls.items()):
+        for request, check in list(self._under_way.items()):
             try:
                 check()
             except PenstockError:
-                if not poll.expired():
-                    poll.reschedule(0)
+                if not request.expired():
+                    request.reschedule(0)
+
+    @asynccontextmanager
+    async def _while_allowed(self, check: Callable[[], object]) -> AsyncIterator[None]:
+        """Cancel what is done meanwhile, and raise what `check` does, as soon as that is an error."""
+        try:
+            async with asyncio.timeout(None) as request:
+                self._under_way[request] = check
+                yield
+        except TimeoutError:
+            check()
+            raise
+        finally:
+            del self._under_way[request]
 
     def apply_quotas(self) -> None:
         """None without a rate: nothing is counted then."""
@@ -350,8 +363,11 @@ class Guarded:
             return
         if self._meter is not None:
             self._meter.join(group, consumer, self._site.is_member)
-        async with self._creating(None if self._site.broker.has_group(group) else GROUPS):
+        is_new = not self._site.broker.has_group(group)
+        async with self._creating(GROUPS if is_new else None):
             await join(self._owner)
+        if is_new:
+            self._record("create_group", f"group {group}", "ok")
 
     @asynccontextmanager
     async def _creating(self, kind: str | None) -> AsyncIterator[None]:
@@ -390,15 +406,8 @@ class Guarded:
         poll = partial(poll, memory=memory or self.memory)
         if not wait_us:
             return await poll(bytes_max=bytes_max, wait_us=0)
-        try:
-            async with asyncio.timeout(None) as waiting:
-                self._polls[waiting] = check
-                return await poll(bytes_max=bytes_max, wait_us=wait_us)
-        except TimeoutError:
-            check()
-            raise
-        finally:
-            del self._polls[waiting]
+        async with self._while_allowed(check):
+            return await poll(bytes_max=bytes_max, wait_us=wait_us)
 
     async def _polled(
         self, group: str, consumer: str, topics: Sequence[str], *, bytes_max: int, wait_us: int, **more: Any
@@ -490,7 +499,7 @@ class Guarded:
                 raise Forbidden(f"{type(request).__name__} is not for clients")
             self._rules().check(self.principal, rights)
             with self.slow() if type(request) in SLOW else nullcontext():
-                return await self._called(request)
+                return await self._called(request, rights)
         except PenstockError as error:
             outcome = error.code
             raise
@@ -509,7 +518,7 @@ class Guarded:
         with self._slow.one(self.principal) if self._slow else nullcontext(), acting_for(self.principal):
             yield
 
-    async def _called(self, request: Request[R]) -> R:
+    async def _called(self, request: Request[R], rights: Sequence[Right]) -> R:
         if type(request) in _CREATES:
             request = msgspec.structs.replace(request, owner=self._owner)
         if self._quota is not None:
@@ -525,7 +534,7 @@ class Guarded:
             kind = None
         if self.memory is not None and (size := reply_bytes(request)):
             await self.memory.reserve(size)
-        async with self._creating(kind):
+        async with self._creating(kind), self._while_allowed(lambda: self._rules().check(self.principal, rights)):
             reply = await self._site.call(request)
         if isinstance(reply, p.Placement) and not self._rules().allow_all:
             topics = (one if self._may_do_something(one.name) else None for one in reply.topics)

@@ -253,7 +253,7 @@ class Server:
                 self._broke(error)
                 return
             try:
-                gate.refresh()
+                await gate.refresh()
                 if tls is not None:
                     tls.refresh()
             except Exception:

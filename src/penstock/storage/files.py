@@ -107,6 +107,8 @@ class Files(Protocol):
 
 # Linux refuses more buffers than this in one writev.
 _BUFFERS_MAX = 1024
+# Access of the group and of other users.
+_OTHERS = 0o077
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FLAGS = {
     "read": os.O_RDONLY,
@@ -266,6 +268,7 @@ class DiskFiles:
                 raise BlockingIOError
             if not self._inner:
                 fcntl.flock(self._descriptors.root, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _tighten(self._descriptors.root)
             elif "" not in self._locked:
                 self._lock_fd = os.open(self._inner, _DIRECTORY, dir_fd=self._descriptors.root)
                 fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -441,6 +444,21 @@ def _make_directories(path: str) -> None:
         os.mkdir(path, 0o700)
     # Also when it was there: whoever made it may have been killed before this.
     _sync_path(above)
+
+
+def _tighten(root: int) -> None:
+    """Take access from other users: older versions created files by the umask. The root comes last, and its mode says
+    whether there is anything to do. What belongs to another user stays as it is."""
+    if not os.fstat(root).st_mode & _OTHERS:
+        return
+    for _, _, names, directory in os.fwalk(".", topdown=False, dir_fd=root):
+        for name in names:
+            mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+            if stat.S_ISREG(mode) and mode & _OTHERS:
+                with suppress(PermissionError):
+                    os.chmod(name, stat.S_IMODE(mode) & ~_OTHERS, dir_fd=directory)
+        with suppress(PermissionError):
+            os.fchmod(directory, 0o700)
 
 
 def _sync_path(path: str) -> None:

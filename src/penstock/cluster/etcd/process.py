@@ -17,6 +17,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from penstock.errors import DirectoryLocked, EtcdMissing, EtcdNotStarted
@@ -85,7 +86,8 @@ class EtcdProcess:
     def start(self, within_s: float = 30.0) -> None:
         """Returns when it is healthy."""
         assert self._process is None, "it is running"
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(0o700, parents=True, exist_ok=True)
+        self._directory.chmod(0o700)
         self._check_unused()
         for left in reversed(range(_STARTS_MAX)):
             ports = self._ports or (self._wanted[0] or free_port(), self._wanted[1] or free_port())
@@ -146,7 +148,7 @@ class EtcdProcess:
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
         command += ["--initial-cluster", f"local={peer}", *self._arguments]
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=partial(os.open, mode=0o600)) as log:
             begins = log.tell()
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

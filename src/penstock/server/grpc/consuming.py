@@ -48,9 +48,10 @@ def fitting(desk: Desk, group: str, deliveries: Sequence[Delivery]) -> tuple[lis
     messages: list[pb.ReceivedMessage] = []
     left: list[Receipt] = []
     size, now = 0, Instant(desk.site.now_us(), desk.site.monotonic_us())
+    key = desk.receipt_key(group)
     for delivery in deliveries:
         untold = BitMap64()
-        for one in received(delivery, desk.seal(group, delivery.receipt.topic), now):
+        for one in received(delivery, key, now):
             if size < POLL_BYTES_MAX:
                 messages.append(one)
                 size += one.ByteSize()

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.errors import LogClosed, PenstockError
 from penstock.server.grpc.intake import Intake
 from penstock.server.members import Members
-from penstock.server.receipts import seal_of
+from penstock.server.receipts import key_of
 from penstock.server.site import Site
 
 log = logging.getLogger("penstock.grpc")
@@ -65,8 +65,8 @@ class Desk:
                 break
         return self._turn % partitions
 
-    def seal(self, group: str, topic: str) -> int:
-        return seal_of(group, self.site.broker.topic(topic).record.id)
+    def receipt_key(self, group: str) -> bytes:
+        return key_of(self.site.broker.secret, group)
 
     # --- behind their backs, and the end -----------------------------------------------------------------
 

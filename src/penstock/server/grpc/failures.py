@@ -118,4 +118,5 @@ def metadata_of(error: Error) -> list[tuple[str, str]]:
 
 
 def failure_of(error: PenstockError) -> pb.Failure:
+    error = error.without_paths()
     return pb.Failure(code=error.code, message=sentence_of(error), details_json=details_of(error))

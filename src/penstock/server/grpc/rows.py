@@ -120,13 +120,13 @@ def new(message: Message) -> pb.NewMessage:
     )
 
 
-def received(delivery: Delivery, seal: int, now: Instant) -> Iterator[pb.ReceivedMessage]:
+def received(delivery: Delivery, key: bytes, now: Instant) -> Iterator[pb.ReceivedMessage]:
     topic, partition, lease, offsets = delivery.receipt
     for offset, append_time, message in rows_of(delivery.frames, offsets):
         yield pb.ReceivedMessage(
             message=shown(topic, partition, offset, append_time, message),
             attempt=delivery.attempts.get(offset, 1),
-            receipt=receipts.written(Place(topic, partition, lease, offset), seal),
+            receipt=receipts.written(Place(topic, partition, lease, offset), key),
             deadline_us=now.to_wall(delivery.deadline_us),
         )
 

@@ -13,7 +13,7 @@ from penstock.server.access import Operation
 from penstock.server.http import receipts, shapes
 from penstock.server.http.asking import us_of
 from penstock.server.http.desk import AnyAsked, Asked, Desk
-from penstock.server.http.failures import Error, InvalidReceipt
+from penstock.server.http.failures import Error, InvalidReceipt, failure_of
 from penstock.server.http.routes import Route
 from penstock.server.leases import RECEIPTS_AT_ONCE, answer_for
 
@@ -42,15 +42,16 @@ async def extend(desk: Desk, asked: Asked[shapes.Extend, Any]) -> shapes.Answere
 
 async def _answered(desk: Desk, asked: AnyAsked, given: list[str], answer: Answer) -> shapes.Answered:
     check_name("group", asked.path["group"])
-    # Also if there is nothing to answer for: who may not know of the group hears nothing of its receipts.
+    # Rights come first, also if there is nothing to answer for.
     asked.site.check_consuming(asked.path["group"])
+    key = desk.receipt_key(asked.path["group"])
     invalid: list[shapes.NotAnswered] = []
     by_lease: dict[Lease, dict[int, str]] = {}
     for turn, text in enumerate(given, 1):
         if turn % RECEIPTS_AT_ONCE == 0:
             await asyncio.sleep(0)
         try:
-            place = receipts.read(text)
+            place = receipts.read(text, key)
         except InvalidReceipt as error:
             invalid.append(_failed(text, error))
         else:
@@ -61,12 +62,13 @@ async def _answered(desk: Desk, asked: AnyAsked, given: list[str], answer: Answe
 
 
 def _failed(receipt: str, error: Error) -> shapes.NotAnswered:
-    return shapes.NotAnswered(receipt=receipt, code=error.code, message=error.message)
+    failure = failure_of(error)
+    return shapes.NotAnswered(receipt=receipt, code=failure.code, message=failure.message)
 
 
 _ANSWERED_EXAMPLE = {
     "done": 1,
-    "failed": [{"receipt": "oops", "code": "invalid_receipt", "message": "'oops' is not a receipt. …"}],
+    "failed": [{"receipt": "oops", "code": "invalid_receipt", "message": "'oops' is not a receipt of this group. …"}],
 }
 
 

@@ -75,12 +75,12 @@ async def poll(desk: Desk, asked: Asked[shapes.Poll, shapes.Shown]) -> shapes.Po
 async def _told(desk: Desk, group: str, polled: Sequence[Delivery], as_: str | None) -> list[shapes.Received]:
     """As much as fits into one answer. The rest is given back: frames that are compressed may hold a lot."""
     messages: list[shapes.Received] = []
-    size = 0
+    size, key = 0, desk.receipt_key(group)
     for delivery in polled:
         untold = BitMap64()
         for row in rows_of(delivery.frames, delivery.receipt.offsets):
             if size < POLL_BYTES_MAX:
-                messages.append(received(delivery, row, as_))
+                messages.append(received(delivery, row, as_, key))
                 size += row[2].size
             else:
                 untold.add(row[0])

@@ -14,6 +14,7 @@ from penstock.errors import ArchiveNotFound, LogClosed
 from penstock.server.guard import Guarded
 from penstock.server.http.asking import Receive
 from penstock.server.http.waiting import Waiting
+from penstock.server.receipts import key_of
 from penstock.server.site import Site
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Desk:
         self.started_us = site.now_us()
         self.is_closing = False
         self._archive: Archive | None = None
+
+    def receipt_key(self, group: str) -> bytes:
+        return key_of(self.site.broker.secret, group)
 
     async def archive(self) -> Archive:
         """The one that the server was told of. Its manifest is read once, and then only what is new of it."""

@@ -144,6 +144,8 @@ def status_of(kind: type[Error]) -> int:
 
 
 def failure_of(error: Error) -> Failure:
+    if isinstance(error, PenstockError):
+        error = error.without_paths()
     return Failure(error.code, error.message, error.details)
 
 

@@ -99,12 +99,12 @@ def stored(one: StoredMessage, as_: str | None) -> shapes.Message:
     return shapes.Message(**_shown(one.topic, one.partition, one.offset, one.append_time, one.message, as_))
 
 
-def received(delivery: Delivery, row: tuple[int, int, Message], as_: str | None) -> shapes.Received:
+def received(delivery: Delivery, row: tuple[int, int, Message], as_: str | None, key: bytes) -> shapes.Received:
     (topic, partition, lease, _), (offset, append_time, message) = delivery.receipt, row
     return shapes.Received(
         **_shown(topic, partition, offset, append_time, message, as_),
         attempt=delivery.attempts.get(offset, 1),
-        receipt=receipts.written(Place(topic, partition, lease, offset)),
+        receipt=receipts.written(Place(topic, partition, lease, offset), key),
     )
 
 

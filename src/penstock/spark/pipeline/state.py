@@ -100,7 +100,7 @@ class Store:
         """The pipeline's directory, for the one process that runs it."""
         home = self.home(name)
         try:
-            home.mkdir(parents=True, exist_ok=True)
+            home.mkdir(0o700, parents=True, exist_ok=True)
             lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StorageError(f"the state of pipelines can't be kept in {home}: {error.strerror}") from error
