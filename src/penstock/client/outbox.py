@@ -246,7 +246,8 @@ class Outbox:
             hold.lane = lane
             lane.holder = hold
             if partition is None and key is None:
-                self._end_turn()
+                # The next call looks whether that one is led.
+                self._turn, self._unkeyed = (number + 1) % self.partitions, None
             return lane
 
     def release(self, hold: Hold) -> bool:
