@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -186,3 +187,12 @@ def test_pipes_work(topic: str, address: str, q: Client) -> None:
     assert (message.value, message.key) == (b"{}", b"k")
     ran = script(f"seq 20000 | penstock publish {topic} --lines | head -1", address)
     assert (ran.stdout, ran.stderr) == (f"{topic}:0:1\n".encode(), b"")
+
+
+def test_large_lines_without_a_key_reach_all_partitions(q: Client, run: Run, stdin: Stdin) -> None:
+    q.create_topic("large-lines", 6)
+    stdin((b"x" * 15_000 + b"\n") * 600)
+    counts = Counter(row["partition"] for row in run.ok("publish", "large-lines", "--lines", "-o", "json").rows)
+    assert counts.total() == 600
+    assert len(counts) == 6
+    assert max(counts.values()) <= 200

@@ -119,7 +119,7 @@ def test_an_ack_that_raises_the_failure_of_another_was_given_itself(filled: Virt
     clock.advance("15s")
     late.ack()
     deadline = monotonic() + 60
-    while message.lease.acks._failure is None and monotonic() < deadline:  # type: ignore[union-attr]
+    while message.lease.acks.failure is None and monotonic() < deadline:  # type: ignore[union-attr]
         consumer.poll(1)
     with pytest.raises(LeaseNotFound):
         message.ack()

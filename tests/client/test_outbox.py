@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
+
+import pytest
 
 from penstock.batch import Batch
 from penstock.client.lane import Hold
 from penstock.client.outbox import Outbox
+from penstock.limits import KIB, MIB
 from penstock.message import Message
 from penstock.partitioner import partition_of
 
@@ -149,6 +153,90 @@ def test_messages_without_a_key_reach_all_partitions_soon_and_evenly() -> None:
         if number == 999:
             assert len(counts) == 6
     assert max(counts.values()) <= 2 * 10_000 / 6
+
+
+PLAIN, WITH_HEADERS = (), (("h", b"1"),)
+
+
+@pytest.mark.parametrize("taken_every", [350, 100_000])
+@pytest.mark.parametrize(
+    ("size", "batch_bytes", "batch_messages", "headers"),
+    [
+        (1, MIB, 1_000, PLAIN),
+        (100, 5_000, 1_000, PLAIN),
+        (100, MIB, 7, PLAIN),
+        (1_000, MIB, 10_000, PLAIN),
+        (4 * KIB, MIB, 1_000, PLAIN),
+        (4 * KIB, MIB, 1_000, WITH_HEADERS),
+        (11_000, MIB, 1_000, PLAIN),
+        (15_000, MIB, 1_000, PLAIN),
+        (20_000, MIB, 1_000, PLAIN),
+        (20_000, 10_000, 1_000, PLAIN),
+        (300 * KIB, MIB, 1_000, PLAIN),
+        (512 * KIB, MIB, 1_000, PLAIN),
+        (600 * KIB, MIB, 1_000, WITH_HEADERS),
+    ],
+)
+def test_messages_without_a_key_are_spread_whatever_fills_a_parcel(
+    size: int, batch_bytes: int, batch_messages: int, headers: tuple[tuple[str, bytes], ...], taken_every: int
+) -> None:
+    box = outbox(partitions=6, messages=batch_messages, size=batch_bytes, buffered=1 << 40)
+    value = b"x" * size
+    message = Message(value, headers=headers)
+    counts: Counter[int] = Counter()
+    for number in range(10_000):
+        added = (not headers and box.add_plain(value, None)) or box.add(message, size, None)
+        assert added
+        counts[added[0].partition] += 1
+        box.noted(added[0])
+        if number == 999:
+            assert len(counts) == 6
+        if number % taken_every == 0:
+            # As when their time has come.
+            box.due_all()
+            for partition in range(6):
+                while box.take(partition) is not None:
+                    pass
+    assert max(counts.values()) <= 2 * 10_000 / 6
+
+
+def test_messages_without_a_key_are_spread_when_sizes_and_kinds_are_mixed() -> None:
+    box = outbox(partitions=6, messages=1_000, size=MIB, buffered=1 << 40)
+    random, counts = Random(24), Counter[int]()
+    for _ in range(10_000):
+        headers = (("h", b"1"),) * random.choice((0, 0, 1))
+        added = box.add(Message(b"x", headers=headers), random.choice((1, 100, 4 * KIB, 20_000, 512 * KIB)), None)
+        assert added is not None
+        counts[added.parcel.partition] += 1
+        box.noted(added.parcel)
+    assert len(counts) == 6
+    assert max(counts.values()) <= 1.5 * 10_000 / 6
+
+
+def test_messages_and_tables_sent_alternately_reach_all_partitions() -> None:
+    box = outbox(partitions=6)
+    tables, messages = Counter[int](), Counter[int]()
+    for _ in range(12):
+        tables[box.next_turn()] += 1
+        hold = Hold()
+        lane = box.reserve(None, None, hold)
+        assert lane is not None
+        messages[lane.partition] += 1
+        box.release(hold)
+    assert set(tables.values()) == set(messages.values()) == {2}
+
+
+def test_messages_that_wait_behind_others_reach_all_partitions() -> None:
+    box = outbox(partitions=6, messages=1_000, size=MIB, buffered=1 << 30)
+    holds = [Hold() for _ in range(6)]
+    assert len({lane.partition for hold in holds if (lane := box.reserve(None, None, hold))}) == 6
+    counts: Counter[int] = Counter()
+    for _ in range(1_200):
+        assert box.reserve(None, None, Hold()) is None
+        added = box.add(Message(b"x"), 1, None)
+        assert added is not None
+        counts[added.parcel.partition] += 1
+    assert set(counts.values()) == {200}
 
 
 def test_keys_go_to_their_partitions_whoever_has_its_turn() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
+from client.ways import Run, both_ways
 from penstock.client.client import Client
 from penstock.client.lane import EPOCH_MAX
 from penstock.client.requests import TopicInfo
@@ -31,6 +34,7 @@ from penstock.errors import (
     UnknownColumn,
 )
 from penstock.frame import Frame, Producer
+from penstock.limits import KIB, MIB
 from penstock.local.transport import LocalTransport
 from penstock.message import Message
 from penstock.partitioner import partition_of
@@ -300,6 +304,34 @@ def test_messages_without_a_key_are_spread_parcel_by_parcel(queue: VirtualQueue)
     with queue.producer("events", batch_messages=2, linger="1h") as producer:
         sent = [producer.send(b"x") for _ in range(6)]
     assert sorted(each.result().partition for each in sent) == [0, 0, 1, 1, 2, 2]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("count", "size", "options"),
+    [
+        (1_000, 1, {}),
+        (1_000, 100, {"batch_bytes": 5_000}),
+        (1_000, 11_000, {}),
+        (1_000, 20_000, {"linger": "1s"}),
+        (1_000, 20_000, {"compression": "lz4", "batch_messages": 10}),
+        (120, 300_000, {"linger": "0s"}),
+        (60, 512 * KIB, {"buffer_bytes": MIB}),
+    ],
+    ids=str,
+)
+def test_messages_without_a_key_of_any_size_reach_all_partitions_evenly(
+    run: Run, tmp_path: Path, count: int, size: int, options: dict[str, Any]
+) -> None:
+    async def work(client: Client, site: LocalTransport) -> None:
+        await client.create_topic("events", 6)
+        async with client.producer("events", **options) as producer:
+            sent = [await producer.send(b"x" * size) for _ in range(count)]
+            counts = Counter([(await each).partition for each in sent])
+        assert len(counts) == 6
+        assert max(counts.values()) <= 2 * count / 6
+
+    run(tmp_path, work)
 
 
 # --- tables -------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -244,5 +245,26 @@ def test_a_bug_is_told_as_one_and_nothing_of_it_but_its_kind(tmp_path: Path, mon
         assert await failure(one) == (StatusCode.INTERNAL, "internal_error")
         assert "secret" not in await one.details()
         assert not here.broken
+
+    serve(tmp_path, work)
+
+
+def test_messages_without_a_key_reach_all_partitions_of_each_topic(tmp_path: Path) -> None:
+    async def work(here: Served, q: Any) -> None:
+        names = ("a", "b")
+        for name in names:
+            await topic(q, name, 6)
+        alone: dict[str, Counter[int]] = {name: Counter() for name in names}
+        batches: dict[str, Counter[int]] = {name: Counter() for name in names}
+        for _ in range(12):
+            # By turns: one topic's turn is not another's.
+            for name in names:
+                message = pb.NewMessage(value=b"x" * 20_000)
+                alone[name][(await q.Publish(pb.PublishRequest(topic=name, message=message))).partition] += 1
+                reply = await q.PublishBatch(pb.PublishBatchRequest(topic=name, messages=[message] * 3))
+                batches[name].update(set(reply.partitions))
+        for counts in (*alone.values(), *batches.values()):
+            assert set(counts) == set(range(6))
+            assert set(counts.values()) == {2}
 
     serve(tmp_path, work)

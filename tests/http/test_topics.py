@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -305,5 +306,22 @@ def test_single_messages_at_the_same_time_are_written_together(serve: Any) -> No
     async def work(here: Any) -> None:
         sent = await asyncio.gather(*[here.published("t", str(number)) for number in range(100)])
         assert sorted(int(one[0].rpartition(":")[2]) for one in sent) == list(range(100))
+
+    serve(work)
+
+
+@pytest.mark.parametrize("size", [1, 20_000])
+def test_messages_without_a_key_reach_all_partitions_alone_and_in_batches(serve: Any, size: int) -> None:
+    async def work(here: Any) -> None:
+        await here.ok("POST", "/v1/topics", {"name": "six", "partitions": 6})
+        message = {"text": "x" * size}
+        alone = [await here.ok("POST", "/v1/topics/six/publish", message) for _ in range(60)]
+        batches = [
+            await here.ok("POST", "/v1/topics/six/publish/batch", {"messages": [message] * 40}) for _ in range(15)
+        ]
+        for published in (alone, [one for batch in batches for one in batch["results"]]):
+            counts = Counter(one["partition"] for one in published)
+            assert len(counts) == 6
+            assert max(counts.values()) <= 2 * len(published) / 6
 
     serve(work)

@@ -35,7 +35,8 @@ class Acks:
         self._telling: set[asyncio.Task[None]] = set()
         # Sent, and not confirmed yet.
         self._under_way = 0
-        self._failure: PenstockError | None = None
+        # What the next `check` raises.
+        self.failure: PenstockError | None = None
         forks.guard(self)
 
     def add(self, lease: Lease, offset: int) -> None:
@@ -55,8 +56,8 @@ class Acks:
 
     def check(self) -> None:
         """Raise what went wrong with one that was given earlier."""
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
             raise failure.again()
 
     def _tell(self) -> None:
@@ -84,7 +85,7 @@ class Acks:
             failures = await given[0][0].ack_all(given)
         finally:
             self._under_way -= count
-        self._failure = self._failure or next(filter(None, failures), None)
+        self.failure = self.failure or next(filter(None, failures), None)
 
     async def tell(self, lease: Lease) -> None:
         """Those of one lease, now."""
@@ -98,7 +99,7 @@ class Acks:
         try:
             await lease.answer((), offsets, Ack())
         except PenstockError as error:
-            self._failure = self._failure or error
+            self.failure = self.failure or error
         finally:
             self._under_way -= len(offsets)
 

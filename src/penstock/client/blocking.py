@@ -183,14 +183,14 @@ class Consumer(_Closing):
         shelf = self._inner.membership.shelf
         while True:
             # What was fetched ahead costs no trip to the event loop.
-            message: Any = shelf.take_next(only_fresh=True) or self._next()
+            message: Any = shelf.take_next(True) or self._next()
             if message is None:
                 return
             # No call between the taking and this: Ctrl-C behind it would lose the message until its lease is over.
             yield message
 
     def __next__(self) -> Received:
-        message: Any = self._inner.membership.shelf.take_next(only_fresh=True) or self._next()
+        message: Any = self._inner.membership.shelf.take_next(True) or self._next()
         if message is None:
             raise StopIteration
         received: Received = message

@@ -60,12 +60,16 @@ class Outbox:
         self.buffered = 0
         self.under_way: dict[Parcel, None] = {}
         self._batch_messages = batch_messages
+        # Of a parcel that stays open.
+        self._last_row = batch_messages - 1
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
         self._plain_max = min(message_bytes_max, _PLAIN_MAX)
         self._lanes: dict[int, Lane] = {}
-        # The partition of messages without a key, and at which row of its parcel another has its turn.
-        self._turn = first % partitions
+        # The partition that gets messages without a key, the parcel there that takes them, if one is open, and the row
+        # at which the next partition has its turn. When the parcel is full or taken, the turn ends earlier.
+        self._turn = self._table_turn = first % partitions
+        self._unkeyed: Parcel | None = None
         self._turn_ends = 0
         self._lock = Lock()
         forks.guard(self)
@@ -81,6 +85,7 @@ class Outbox:
         with self._lock:
             self.partitions = max(1, min(partitions, self.partitions))
             self._turn %= self.partitions
+            self._unkeyed = None
 
     def lane(self, partition: int) -> Lane:
         with self._lock:
@@ -100,19 +105,17 @@ class Outbox:
         with self._lock:
             if not self._has_room(size):
                 return None
-            number = self._choose(message.key) if partition is None else partition
-            lane = self._lane(number)
-            parcel = lane.open
             is_plain = _is_plain(message)
-            if parcel is not None and (
-                parcel.bytes + size > self._batch_bytes
-                or len(parcel) >= self._batch_messages
-                or (parcel.is_plain and not is_plain)
-            ):
+            is_unkeyed = partition is None and message.key is None
+            if partition is None:
+                partition = self._choose(message.key, size, is_plain=is_plain)
+            lane = self._lane(partition)
+            parcel = lane.open
+            if parcel is not None and not self._fits(parcel, size, is_plain=is_plain):
                 parcel.close()
                 parcel = None
             if parcel is None:
-                parcel = Parcel(number, is_plain=is_plain, size=size)
+                parcel = Parcel(partition, is_plain=is_plain, size=size)
                 parcel.add(message)
                 lane.parcels.append(parcel)
                 lane.newest = parcel
@@ -121,6 +124,8 @@ class Outbox:
                 parcel.add(message)
             self.buffered += size
             row = len(parcel) - 1
+            if is_unkeyed and parcel is not self._unkeyed:
+                self._begin_turn(parcel, row)
             if row + 1 >= self._batch_messages or parcel.bytes >= self._batch_bytes:
                 parcel.close()
             return Added(parcel, row, not parcel.is_noted or (parcel.is_closed and lane.holder is None))
@@ -142,22 +147,24 @@ class Outbox:
         if size > self._plain_max:
             return None
         with self._lock:
-            lane = self._lanes.get(self._turn if key is None else crc32c(key) % self.partitions)
-            if lane is None or self.buffered + size > self._buffer_bytes:
-                return None
-            parcel = lane.newest
+            if key is None:
+                parcel = self._unkeyed
+            else:
+                lane = self._lanes.get(crc32c(key) % self.partitions)
+                parcel = None if lane is None else lane.newest
             if parcel is None or not parcel.takes_plain:
                 return None
+            buffered = self.buffered + size
             parcel_bytes = parcel.bytes + size
             rows = parcel.rows
             row = len(rows) // 2
-            if parcel_bytes >= self._batch_bytes or row + 1 >= self._batch_messages:
-                return None
-            if key is None and row >= self._turn_ends:
+            if buffered > self._buffer_bytes or parcel_bytes >= self._batch_bytes or row >= self._last_row:
                 return None
             parcel.bytes = parcel_bytes
-            self.buffered += size
+            self.buffered = buffered
             rows += (value, key)
+            if key is None and row + 1 >= self._turn_ends:
+                self._end_turn()
             return parcel, row
 
     def add_batch(self, batch: Batch, size: int, partition: int) -> Added | None:
@@ -176,14 +183,41 @@ class Outbox:
     def _has_room(self, size: int) -> bool:
         return self.buffered <= 0 or self.buffered + size <= self._buffer_bytes
 
-    def _choose(self, key: bytes | None) -> int:
+    def _fits(self, parcel: Parcel, size: int, *, is_plain: bool) -> bool:
+        return (
+            not parcel.is_closed
+            and parcel.bytes + size <= self._batch_bytes
+            and len(parcel) < self._batch_messages
+            and (is_plain or not parcel.is_plain)
+        )
+
+    def _choose(self, key: bytes | None, size: int, *, is_plain: bool) -> int:
         if key is not None:
             return partition_of(key, self.partitions)
         # Without a key: a run of messages to one partition, and the next to another.
-        if not 0 < self._rows(self._turn) < self._turn_ends or not self._is_led(self._turn):
-            self._turn = self._after(self._turn)
-            self._turn_ends = self._rows(self._turn) + UNKEYED_RUN
+        parcel = self._unkeyed
+        if parcel is None:
+            is_over = not self._is_led(self._turn)
+        else:
+            is_over = len(parcel) >= self._turn_ends or not self._fits(parcel, size, is_plain=is_plain)
+            is_over = is_over or not self._is_led(self._turn)
+        if is_over:
+            self._end_turn()
         return self._turn
+
+    def _begin_turn(self, parcel: Parcel, row: int) -> None:
+        """It gets the messages without a key from this row on."""
+        self._turn_ends = row + UNKEYED_RUN
+        self._unkeyed = parcel
+
+    def _end_turn(self) -> None:
+        """The next partition has its turn; a parcel that is open there takes the messages."""
+        self._unkeyed = None
+        self._turn = self._after(self._turn)
+        lane = self._lanes.get(self._turn)
+        parcel = None if lane is None else lane.open
+        if parcel is not None:
+            self._begin_turn(parcel, len(parcel))
 
     def _after(self, turn: int) -> int:
         """The next one that is led; if none is, the next one."""
@@ -193,28 +227,27 @@ class Outbox:
                 return number
         return (turn + 1) % self.partitions
 
-    def _rows(self, partition: int) -> int:
-        """Of the open parcel; 0 without one."""
-        lane = self._lanes.get(partition)
-        parcel = None if lane is None else lane.open
-        return 0 if parcel is None else len(parcel)
-
     def next_turn(self) -> int:
+        """The partition for the rows of a table that have no key. Apart from the turns of messages: with one count for
+        both, a program that sends them alternately would send all tables to every other partition."""
         with self._lock:
-            self._turn = self._after(self._turn)
-            return self._turn
+            self._table_turn = self._after(self._table_turn)
+            return self._table_turn
 
     # --- what goes out -----------------------------------------------------------------------------------
 
     def reserve(self, key: bytes | None, partition: int | None, hold: Hold) -> Lane | None:
         """A partition for which nothing waits and nothing is on its way. It is held until `release` or `give_up`."""
         with self._lock:
-            number = self._choose(key) if partition is None else partition
+            number = self._choose(key, 0, is_plain=True) if partition is None else partition
             lane = self._lanes.get(number) or self._lane(number)
             if lane.parcels or lane.holder is not None:
                 return None
             hold.lane = lane
             lane.holder = hold
+            if partition is None and key is None:
+                # The next call looks whether that one is led.
+                self._turn, self._unkeyed = (number + 1) % self.partitions, None
             return lane
 
     def release(self, hold: Hold) -> bool:

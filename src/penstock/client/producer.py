@@ -246,7 +246,10 @@ class Producer:
         if not isinstance(value, bytes) or outbox is None or self._is_closed:
             return None
         added = outbox.add_plain(value, key)
-        return None if added is None else Sending(self.topic, *added)
+        if added is None:
+            return None
+        parcel, row = added
+        return Sending(self.topic, parcel, row)
 
     def put_nowait(self, message: Message, partition: int | None = None) -> Sending | None:
         """None if there is no room now, or the producer is not ready. From any thread."""

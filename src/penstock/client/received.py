@@ -82,14 +82,16 @@ class Held(StoredMessage, eq=False, gc=False):
 
     def ack_later(self) -> bool:
         """Whether the consumer tells acknowledgements a moment later; then this one was given. From any thread."""
-        acks = self.lease.acks
+        lease = self.lease
+        acks = lease.acks
         if acks is None:
             return False
         if self.answered is not None:
             raise NotLeased(f"{self.id} was answered already. Answer each delivery once", ids=[self.id])
-        acks.add(self.lease, self.offset)
+        acks.add(lease, self.offset)
         self.answered = ACK
-        acks.check()
+        if acks.failure is not None:
+            acks.check()
         return True
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,15 +22,12 @@ __all__ = ["Published", "PublishedBatch", "Sending", "SendingBatch"]
 TIMEOUT_MAX = 1_000_000
 
 
-class Sending:
+class Sending(msgspec.Struct, eq=False):
     """A message on its way: `await` it, or ask for its `result()` on another thread than the event loop's."""
 
-    __slots__ = ("_topic", "parcel", "row")
-
-    def __init__(self, topic: str, parcel: Parcel, row: int) -> None:
-        self._topic = topic
-        self.parcel = parcel
-        self.row = row
+    _topic: str
+    parcel: Parcel
+    row: int
 
     def __repr__(self) -> str:
         if not self.done():

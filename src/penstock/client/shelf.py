@@ -27,6 +27,8 @@ class Shelf:
         last batch."""
         self._monotonic_us = monotonic_us
         self._low = low
+        # How many there are before the one is taken that leaves `low`.
+        self._low_rows = low + 1
         self._tell_low = is_low
         self._is_low = False
         self._batches: deque[ReceivedBatch] = deque()
@@ -58,10 +60,11 @@ class Shelf:
         with self._lock:
             return None if self._is_closed else self._next()
 
-    def take_next(self, *, only_fresh: bool = False) -> Received | None:
+    def take_next(self, only_fresh: bool = False) -> Received | None:
         """The same for whoever takes one after the other: while the last ones are worked on, others are fetched.
 
-        With `only_fresh`, only if it can be handed out as it is: its lease has most of its time left.
+        With `only_fresh`, only if it can be handed out as it is: its lease has most of its time left. Pass that by
+        position: a keyword takes 50 ns more, for every message.
         """
         message: Received | None = None
         is_taken = False
@@ -79,9 +82,8 @@ class Shelf:
                     rows = self._rows
                 if only_fresh and self._monotonic_us() >= message.lease.fresh_until_us:
                     return None
-                is_low = len(rows) == self._low + 1
-                if self._is_low:
-                    is_low, self._is_low = True, False
+                is_low = len(rows) == self._low_rows or self._is_low
+                self._is_low = False
                 # Not `popleft`: Ctrl-C comes behind a call, and would lose the message until its lease is over.
                 del rows[0]
                 is_taken = True

@@ -74,7 +74,7 @@ class WorkQueue:
                 return message
             self.advance(message)
         while not self.is_full:
-            found = self._take_next(only_fresh=True)
+            found = self._take_next(True)
             if found is None or not found.lease.is_ordered or self._try_start(found):
                 return found
         return None

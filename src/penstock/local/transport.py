@@ -69,6 +69,7 @@ class LocalTransport:
     ) -> None:
         self.broker = broker
         self._clock = clock
+        self.monotonic_us = clock.monotonic_us
         self._executor = executor
         self._readers = readers
         self._limits = limits
@@ -139,9 +140,6 @@ class LocalTransport:
 
     def now_us(self) -> int:
         return self._clock.now_us()
-
-    def monotonic_us(self) -> int:
-        return self._clock.monotonic_us()
 
     # --- publishing --------------------------------------------------------------------------------------
 

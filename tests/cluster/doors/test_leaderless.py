@@ -57,13 +57,19 @@ def test_messages_without_a_key_reach_all_partitions_and_do_not_wait_for_those_n
         producer.flush()
         counts = Counter(each.result().partition for each in sent)
         assert max(counts.values()) <= 2 * 10_000 / 6
+        sent = [producer.send(b"x" * 11_000) for _ in range(1_000)]
+        producer.flush()
+        counts = Counter(each.result().partition for each in sent)
+        assert len(counts) == 6
+        assert max(counts.values()) <= 2 * 1_000 / 6
         door.published("orders", "x")
         own.stop(lost)
         own.until(lambda report: not found(report, "orders", 1).leader)
         led = {number for number, leader in enumerate(leaders) if leader != lost}
-        sent = [producer.send(b"x") for _ in range(1_000)]
-        producer.flush()
-        assert {each.result().partition for each in sent} == led
+        for size in (1, 11_000):
+            sent = [producer.send(b"x" * size) for _ in range(1_000)]
+            producer.flush()
+            assert {each.result().partition for each in sent} == led
         assert {q.publish("orders", b"x").partition for _ in range(20)} == led
         assert {int(each.split(":")[1]) for each in door.published("orders", *["x"] * 20)} == led
         assert set(batches_through_grpc(own, door.node, 20)) == led

@@ -7,7 +7,9 @@ import logging
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from penstock.broker.topic import Topic
 from penstock.errors import LogClosed, PenstockError
 from penstock.server.grpc.intake import Intake
 from penstock.server.members import Members
@@ -27,7 +29,8 @@ class Desk:
         self.members = Members(site)
         self._polls: set[asyncio.Task[Any]] = set()
         self._behind: set[asyncio.Task[None]] = set()
-        self._turn = 0
+        # The partition of the last batch with messages without a key.
+        self._turns: WeakKeyDictionary[Topic, int] = WeakKeyDictionary()
 
     # --- who is here -------------------------------------------------------------------------------------
 
@@ -58,12 +61,17 @@ class Desk:
         return self.partitions(topic) or 1
 
     def next_turn(self, topic: str, partitions: int) -> int:
-        """Where messages without a key go: to the next partition that is led; if none is, to any."""
+        """Where messages without a key go: to the topic's next partition that is led; if none is, to any."""
+        if partitions == 1:
+            return 0
+        on_topic = self.site.broker.topic(topic)
+        turn = self._turns.get(on_topic, 0)
         for _ in range(partitions):
-            self._turn += 1
-            if self.site.is_led(topic, self._turn % partitions):
+            turn = (turn + 1) % partitions
+            if self.site.is_led(topic, turn):
                 break
-        return self._turn % partitions
+        self._turns[on_topic] = turn
+        return turn
 
     def receipt_key(self, group: str) -> bytes:
         return key_of(self.site.broker.secret, group)
