@@ -336,12 +336,12 @@ class Reader:
         self._inner.check_whole()
         # The rows are made here: one trip to the event loop for each is many.
         for stretch in self._portal.iterate(self._inner.stretches()):
-            yield from stretch.messages()
+            yield from forks.checked(stretch.messages(), self._portal)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """With the columns partition, offset, append_time and those of a message, or those of them that are wanted."""
         for stretch in self._portal.iterate(self._inner.stretches()):
-            yield from stretch.batches()
+            yield from forks.checked(stretch.batches(), self._portal)
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -361,7 +361,7 @@ class Deliveries:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """One row for each event and message: see docs/guides/client.md for the columns."""
         for events in self._portal.iterate(self._inner.events()):
-            yield from events.batches()
+            yield from forks.checked(events.batches(), self._portal)
 
     def __repr__(self) -> str:
         return repr(self._inner)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from penstock.client.parcel import Parcel
 from penstock.client.transport import UNKNOWN, Stored
-from penstock.errors import InvalidInput, PenstockError
+from penstock.errors import ClientForked, InvalidInput, PenstockError
 from penstock.published import Published, PublishedBatch
 
 __all__ = ["Published", "PublishedBatch", "Sending", "SendingBatch"]
@@ -32,7 +32,7 @@ class Sending:
         self.row = row
 
     def __repr__(self) -> str:
-        if not self.done():
+        if not self.parcel.done.done():
             state = "on its way"
         else:
             error = self.parcel.done.exception()
@@ -40,7 +40,7 @@ class Sending:
         return f"<{type(self).__name__} to {self._topic}, {state}>"
 
     def done(self) -> bool:
-        return self.parcel.done.done()
+        return _outcome(self.parcel).done()
 
     def add_done_callback(self, callback: Callable[[Sending], object]) -> None:
         """Called with this when it is stored, or has failed; at once if that has happened already.
@@ -49,7 +49,7 @@ class Sending:
         """
         if not callable(callback):
             raise InvalidInput(f"a callback is a function of a Sending, not {type(callback).__name__}")
-        self.parcel.done.add_done_callback(lambda _: callback(self))
+        _outcome(self.parcel).add_done_callback(lambda _: callback(self))
 
     def result(self, timeout: float | None = None) -> Published:
         """Waits until it is on disk, or as the producer's `acks` say. TimeoutError after `timeout` seconds."""
@@ -85,14 +85,14 @@ class SendingBatch:
         self._parts = parts
 
     def __repr__(self) -> str:
-        state = "done" if self.done() else "on their way"
+        state = "done" if all(parcel.done.done() for _, parcel in self._parts) else "on their way"
         return f"<{type(self).__name__} of {self._count} messages to {self._topic}, {state}>"
 
     def __len__(self) -> int:
         return self._count
 
     def done(self) -> bool:
-        return all(parcel.done.done() for _, parcel in self._parts)
+        return all([_outcome(parcel).done() for _, parcel in self._parts])
 
     def result(self, timeout: float | None = None) -> PublishedBatch:
         """Waits until all of it is on disk, or as the producer's `acks` say. TimeoutError after `timeout` seconds.
@@ -122,6 +122,14 @@ class SendingBatch:
             partitions[rows] = stored.partition
             offsets[rows] = UNKNOWN if stored.offset == UNKNOWN else stored.offset + np.arange(len(rows))
         return PublishedBatch(self._topic, partitions, offsets)
+
+
+def _outcome(parcel: Parcel) -> Future[Stored]:
+    """Raise ClientForked if the parent process sends it: this one never learns what becomes of it."""
+    future = parcel.done
+    if future.done() and isinstance(error := future.exception(), ClientForked):
+        raise error.again()
+    return future
 
 
 def check_timeout(timeout: Any) -> None:
