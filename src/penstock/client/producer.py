@@ -16,7 +16,7 @@ from penstock.acks import ALL, NONE, check_acks
 from penstock.batch import Batch
 from penstock.body import check_limits
 from penstock.client import forks
-from penstock.client.closing import CLOSE_S, while_answered
+from penstock.client.closing import CLOSE_TIMEOUT, while_answered
 from penstock.client.cutting import cuts, size_of
 from penstock.client.outbox import Outbox
 from penstock.client.parcel import Parcel
@@ -363,23 +363,24 @@ class Producer:
         if self._sender is not None:
             await self._sender.flush()
 
-    async def close(self) -> None:
+    async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Flushes, for as long as a broker answers. Nothing can be sent any more.
 
-        After 5 s without an answer: ConnectionLost, which says how many messages are undecided.
+        If no broker answers for `timeout`: ConnectionLost, which says how many messages are undecided.
         """
+        timeout_s = duration_of("timeout", timeout) / 1_000_000
         if not (self._is_closed or forks.is_inherited(self._transport)):
             self._is_closed = True
             if self._sender is not None:
-                await self._close(self._sender)
+                await self._close(self._sender, timeout_s)
 
-    async def _close(self, sender: Sender) -> None:
+    async def _close(self, sender: Sender, timeout_s: float) -> None:
         try:
-            await while_answered(sender.flush(), self._transport, self.topic)
+            await while_answered(sender.flush(), self._transport, self.topic, timeout_s)
         except TimeoutError:
             undecided = self._unsent() + sender.unheard
             told = (
-                f"the producer for {self.topic} was closed without its broker: no answer for {CLOSE_S:g} s; "
+                f"the producer for {self.topic} was closed without its broker: no answer for {timeout_s:g} s; "
                 f"{undecided} messages are undecided, and may be stored or not"
             )
             error = ConnectionLost(told, topic=self.topic, undecided=undecided)

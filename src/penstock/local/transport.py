@@ -20,6 +20,7 @@ from penstock.broker.projection import check_columns, read_columns
 from penstock.broker.settings import partitions_with
 from penstock.broker.timers import Timers
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
+from penstock.client.closing import CLOSE_S
 from penstock.client.requests import ListGroups, ListTopics, Request
 from penstock.client.transport import Delivery, Lease, Leases, Page, Receipt, Stored, Terms
 from penstock.client.words import CLIENT_CLOSED
@@ -333,7 +334,7 @@ class LocalTransport:
             await self._site.cluster.caught_up(request.revision)
         return self.broker.topic_names() if isinstance(request, ListTopics) else self.broker.group_names()
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
         if self._is_closed:
             return
         self._is_closed = True
