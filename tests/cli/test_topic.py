@@ -149,7 +149,13 @@ def test_an_empty_list_is_no_bad_news(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [("group", "list"), ("schedule", "list"), ("scheduled", "list", "orders"), ("dlq", "list", "orders"), ("read", "orders")],
+    [
+        ("group", "list"),
+        ("schedule", "list"),
+        ("scheduled", "list", "orders"),
+        ("dlq", "list", "orders"),
+        ("read", "orders"),
+    ],
     ids=" ".join,
 )
 def test_no_list_fails_because_it_is_empty(tmp_path: Path, run: Run, command: tuple[str, ...]) -> None:

@@ -21,9 +21,7 @@ _UNASKED_S = 1.0
 _UNASKED_SHARE = 0.2
 
 
-async def while_answered(
-    work: Awaitable[T], transport: Transport, topic: str, timeout_s: float = CLOSE_S
-) -> T:
+async def while_answered(work: Awaitable[T], transport: Transport, topic: str, timeout_s: float = CLOSE_S) -> T:
     """Wait for `work`. TimeoutError after `timeout_s` without an answer of any broker; then `work` is cancelled.
 
     It is not waited for then: what it does in the end may need the broker, too.

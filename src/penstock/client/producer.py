@@ -24,7 +24,7 @@ from penstock.client.parts import Part, Parts, check_times
 from penstock.client.requests import DescribeTopic
 from penstock.client.sender import AT_ONCE_BYTES_MAX, Sender, Way
 from penstock.client.sending import PublishedBatch, Sending, SendingBatch
-from penstock.client.transport import UNKNOWN, Stored, Transport
+from penstock.client.transport import Stored, Transport
 from penstock.client.unheard import Unheard
 from penstock.client.words import (
     HOW_TO_CLOSE,
@@ -219,8 +219,7 @@ class Producer:
         if alone is not None:
             return alone
         sending = await self.put(message, partition)
-        stored = await sender.stored(sending.parcel)
-        return stored if stored.offset == UNKNOWN else stored._replace(offset=stored.offset + sending.row)
+        return await sender.stored(sending.parcel, sending.row)
 
     def stored_at_once(self, message: Message, partition: int | None, way: Way) -> Stored | Future[Stored] | None:
         """The same on the thread of whoever waits, by a short way; a future if the event loop had to take over.
@@ -328,7 +327,7 @@ class Producer:
         ]
         for part in parts:
             check_limits(part.batch, self._transport.limits)
-        return Parts(self.topic, batch.count, parts)
+        return Parts(self.topic, batch.count, parts, partition is not None)
 
     def parts_at_once(self, parts: Parts, way: Way) -> Stored | Future[Stored] | None:
         """A table that goes whole, as `stored_at_once` has it for a message. From any thread."""
@@ -338,18 +337,25 @@ class Producer:
         [part] = parts.parts
         if size_of(part.batch) > AT_ONCE_BYTES_MAX:
             return None
-        return sender.send_at_once(part.batch, None, part.partition, way)
+        try:
+            return sender.send_at_once(part.batch, None, part.partition, way)
+        except PartitionNotFound:
+            if parts.is_pinned:
+                raise
+            # The long way chooses another one.
+            return None
 
     async def send_parts(self, parts: Parts) -> PublishedBatch:
         return await (await self._put_parts(parts))
 
     async def _put_parts(self, parts: Parts) -> SendingBatch:
-        sent = [(part.rows, await self._put_batch(part.batch, part.partition)) for part in parts.parts]
+        sent = [(part.rows, await self._put_batch(part, is_pinned=parts.is_pinned)) for part in parts.parts]
         return SendingBatch(self.topic, parts.total, sent)
 
-    async def _put_batch(self, batch: Batch, partition: int) -> Parcel:
+    async def _put_batch(self, part: Part, *, is_pinned: bool) -> Parcel:
         outbox, sender = await self._started()
-        while (added := outbox.add_batch(batch, size_of(batch), partition)) is None:
+        batch, partition = part.batch, part.partition
+        while (added := outbox.add_batch(batch, size_of(batch), partition, is_pinned=is_pinned)) is None:
             await sender.room()
             await self._started()
         sender.noted(added)

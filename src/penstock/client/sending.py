@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,10 @@ class Sending:
         if not self.parcel.done.done():
             state = "on its way"
         else:
-            error = self.parcel.done.exception()
-            state = f"stored as {self.result().id}" if error is None else f"failed: {error!r}"
+            try:
+                state = f"stored as {self._published(self.parcel.done.result()).id}"
+            except PenstockError as error:
+                state = f"failed: {error!r}"
         return f"<{type(self).__name__} to {self._topic}, {state}>"
 
     def done(self) -> bool:
@@ -57,18 +60,21 @@ class Sending:
         try:
             return self._published(self.parcel.done.result(timeout))
         except PenstockError:
-            self.parcel.is_told = True
+            self.parcel.tell()
             raise
 
     def __await__(self) -> Generator[Any, None, Published]:
         try:
             stored = yield from asyncio.wrap_future(self.parcel.done).__await__()
+            return self._published(stored)
         except PenstockError:
-            self.parcel.is_told = True
+            self.parcel.tell()
             raise
-        return self._published(stored)
 
     def _published(self, stored: Stored) -> Published:
+        if self.parcel.parts:
+            stored = self.parcel.stored(self.row)
+            return Published(self._topic, stored.partition, stored.offset, stored.append_time)
         offset = UNKNOWN if stored.offset == UNKNOWN else stored.offset + self.row
         return Published(self._topic, stored.partition, offset, stored.append_time)
 
@@ -116,9 +122,8 @@ class SendingBatch:
     def _published(self) -> PublishedBatch:
         partitions, offsets = np.empty(self._count, np.int64), np.empty(self._count, np.int64)
         for _, parcel in self._parts:
-            parcel.is_told = True
-        for rows, parcel in self._parts:
-            stored = parcel.done.result()
+            parcel.tell()
+        for rows, stored in chain.from_iterable(parcel.places(rows) for rows, parcel in self._parts):
             partitions[rows] = stored.partition
             offsets[rows] = UNKNOWN if stored.offset == UNKNOWN else stored.offset + np.arange(len(rows))
         return PublishedBatch(self._topic, partitions, offsets)
