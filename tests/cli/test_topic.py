@@ -149,18 +149,11 @@ def test_an_empty_list_is_no_bad_news(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ("group", "list"),
-        ("schedule", "list"),
-        ("scheduled", "list", "orders"),
-        ("dlq", "list", "orders"),
-        ("read", "orders"),
-    ],
-    ids=" ".join,
+    ["group list", "schedule list", "scheduled list orders", "dlq list orders", "read orders"],
 )
-def test_no_list_fails_because_it_is_empty(tmp_path: Path, run: Run, command: tuple[str, ...]) -> None:
+def test_no_list_fails_because_it_is_empty(tmp_path: Path, run: Run, command: str) -> None:
     run.ok("topic", "create", "orders", "--data", tmp_path)
-    ran = run(*command, "--data", tmp_path)
+    ran = run(*command.split(), "--data", tmp_path)
     assert (ran.code, ran.out) == (0, "")
 
 

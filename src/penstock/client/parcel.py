@@ -15,7 +15,6 @@ from penstock.client.transport import UNKNOWN, Stored
 from penstock.errors import PenstockError
 from penstock.message import Message
 
-
 Rows = npt.NDArray[np.int64]
 # Of a parcel in `parts`: they know where its messages went.
 _IN_PARTS = Stored(UNKNOWN, UNKNOWN, 0, 0)
@@ -120,7 +119,7 @@ class Parcel:
         return stored if stored.offset == UNKNOWN else stored._replace(offset=stored.offset + row)
 
     def places(self, rows: Rows) -> Iterator[tuple[Rows, Stored]]:
-        """Stretches of `rows`, which are what the caller calls those of this parcel, and where the first of each went."""
+        """Where the first of each stretch of `rows` went: the caller's numbers of the rows of this parcel."""
         for some, part in self.parts:
             yield from part.places(rows[some])
         if not self.parts:

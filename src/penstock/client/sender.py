@@ -80,8 +80,8 @@ class Sender:
         self._waiting: list[asyncio.Future[None]] = []
         # What becomes of what is on its way when it is cut off.
         self._end: PenstockError = LogClosed("the client was closed before this was known to be stored")
-        # If the topic has fewer partitions than it had: how many, and what failed for that. Both wait until nothing else
-        # is under way to partitions that are gone.
+        # If the topic has fewer partitions than before: how many, and what failed for that. Both wait until nothing is
+        # under way to partitions that are gone.
         self._fewer: int | None = None
         self._misplaced: list[Parcel] = []
         # Told by the next flush, unless somebody has heard of them by then.

@@ -98,7 +98,7 @@ class SendingBatch:
         return self._count
 
     def done(self) -> bool:
-        return all([_outcome(parcel).done() for _, parcel in self._parts])
+        return all(_outcome(parcel).done() for _, parcel in self._parts)
 
     def result(self, timeout: float | None = None) -> PublishedBatch:
         """Waits until all of it is on disk, or as the producer's `acks` say. TimeoutError after `timeout` seconds.
