@@ -323,7 +323,7 @@ class LocalTransport:
 
     async def call(self, request: Request[R]) -> R:
         self.check()
-        words.check(request)
+        words.checked(request)
         kind = type(request)
         answering = HANDLERS[kind](self._site, request)
         reply: R = await (self._bounded(answering) if kind in AWAITING_REPLICAS else answering)

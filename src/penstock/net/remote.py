@@ -299,7 +299,7 @@ class RemoteTransport:
         return Page(frames_in(reply.payload), page.next_offset, page.epoch)
 
     async def call(self, request: Request[R]) -> R:
-        words.check(request)
+        words.checked(request)
         if isinstance(request, _LOOKING):
             reply = await self._again(Kind.CALL, request)
         else:

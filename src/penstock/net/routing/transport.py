@@ -282,8 +282,7 @@ class RoutedTransport:
 
     async def call(self, request: Request[R]) -> R:
         self._check()
-        words.check(request)
-        return await self._calls.call(request)
+        return await self._calls.call(words.checked(request))
 
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Sends what is to be sent, and gives back what is held."""
