@@ -105,6 +105,23 @@ def test_what_is_cancelled_never_appears_whether_the_group_has_passed_it_or_not(
     run(work)
 
 
+def test_a_listing_of_delayed_messages_is_of_one_moment_whatever_happens_meanwhile() -> None:
+    """A thread reads it while the event loop goes on."""
+
+    async def work(broker: Broker) -> None:
+        await started(broker)
+        topic = broker.topic("t")
+        first, second = [await delayed(broker, word, 10) for word in (b"first", b"second")]
+        listing = scheduled.scheduled(topic)
+        assert next(listing).id == first
+        await scheduled.cancel(topic, first)
+        await scheduled.cancel(topic, second)
+        assert [one.id for one in listing] == [second]
+        assert list(scheduled.scheduled(topic)) == []
+
+    run(work)
+
+
 def test_what_is_moved_comes_at_its_new_time_only() -> None:
     async def work(broker: Broker) -> None:
         group, topic, clock = await started(broker), broker.topic("t"), clock_of(broker)

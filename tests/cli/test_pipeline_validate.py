@@ -18,12 +18,12 @@ import pytest
 from cli.support import Ran, Run
 from penstock.client.blocking import Client
 from penstock.errors import SparkMissing
-from penstock.spark.pipeline import session
+from penstock.spark.pipeline import session, sql_analysis
 from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.reading import FIELDS, SINK_FIELDS, examine, read
 from penstock.spark.pipeline.reading_sources import FIELDS as SOURCE_FIELDS
-from penstock.spark.pipeline.spec import MESSAGE_COLUMNS, TopicSink
-from penstock.spark.pipeline.sql_columns import unknown_columns
+from penstock.spark.pipeline.spec import MESSAGE_COLUMNS, Source, TopicSink
+from penstock.spark.pipeline.sql_analysis import sql_mistakes
 from penstock.spark.pipeline.state import State, Store
 
 ROOT = Path(__file__).parents[2]
@@ -467,7 +467,7 @@ source: {topics: orders, decode: json, schema: "id BIGINT, total DOUBLE, at STRU
 """
 
 
-def test_all_wrong_columns_are_told_without_spark(run: Run, tmp_path: Path) -> None:
+def test_all_wrong_columns_are_told_without_a_session(run: Run, tmp_path: Path) -> None:
     sql = "SELECT idd, o.totl, at.lat, upper(nam) AS n FROM orders o WHERE _timestamp > '2026-01-01'"
     ran = validated(run, tmp_path, f'{ORDERS}transform: {{sql: "{sql}"}}\nsink: {{topic: out, mode: complete}}\n')
     assert ran.code == 1
@@ -489,7 +489,7 @@ def test_all_wrong_columns_are_told_without_spark(run: Run, tmp_path: Path) -> N
         "SELECT window.start, count(*) AS n FROM orders GROUP BY window(_timestamp, '1 hour')",
         "SELECT total * 2 AS twice, twice + 1 AS more FROM orders",
         "SELECT `ID`, orders.TOTAL, at.lat FROM orders",
-        "WITH some AS (SELECT id AS i FROM orders) SELECT i, localtimestamp FROM some",
+        "WITH some AS (SELECT id AS i FROM orders) SELECT i, localtimestamp() FROM some",
         "SELECT id::string, tag FROM orders LATERAL VIEW explode(array(1)) t AS tag",
         "SELECT id FROM orders WHERE _timestamp > current_timestamp() - INTERVAL 1 HOUR",
     ],
@@ -499,26 +499,114 @@ def test_sql_of_sparks_own_is_no_mistake(run: Run, tmp_path: Path, sql: str) -> 
     assert (ran.code, ran.out) == (0, "p.yaml: p is a pipeline from orders to out\n")
 
 
+SOURCES = [
+    Source(
+        "orders",
+        ("orders",),
+        {},
+        False,
+        "json",
+        "id BIGINT, total DOUBLE, at STRUCT<lat: DOUBLE>, items ARRAY<STRING>, m MAP<STRING, INT>, name STRING",
+        ("id", "total", "at", "items", "m", "name"),
+        MESSAGE_COLUMNS,
+    ),
+    Source("payments", ("payments",), {}, False, "avro", "{}", ("id", "amount", "card")),
+    Source("lines", ("lines",), {}, False, "text", "", ("value",)),
+]
+
+
 @pytest.mark.parametrize(
     "sql",
-    [
-        "SELECT transform(items, x -> x + 1) AS y FROM orders",
-        "SELECT dateadd(DAY, 1, _timestamp) AS y FROM orders",
-        "SELECT id, date '2026-01-01' FROM orders",
-        "SELECT total * 2 dbl, dbl + 1 AS q FROM orders",
-        "SELECT col FROM (SELECT explode(items) FROM orders)",
-    ],
+    """\
+SELECT window.start, count(*) AS n FROM orders GROUP BY window(_timestamp, '1 hour')
+SELECT window(_timestamp, '1 hour').start AS s FROM orders
+SELECT session_window.start, count(*) FROM orders GROUP BY session_window(_timestamp, '5 minutes'), id
+SELECT total * 2 AS twice, twice + 1 AS more FROM orders
+SELECT total * 2 dbl, dbl + 1 AS q FROM orders
+SELECT `ID`, orders.TOTAL, at.lat, o.at.lat FROM orders o JOIN orders USING (id)
+SELECT transform(items, x -> x || 'a'), aggregate(items, '', (acc, x) -> acc || x) FROM orders
+SELECT dateadd(DAY, 1, _timestamp), date_add(_timestamp, 1), timestampdiff(HOUR, _timestamp, now()) FROM orders
+SELECT id, date '2026-01-01', timestamp '2026-01-01 00:00:00', INTERVAL 1 HOUR, x'1F', 1.5BD FROM orders
+SELECT col FROM (SELECT explode(items) FROM orders)
+SELECT id, col FROM orders LATERAL VIEW explode(items) t
+SELECT id, i, x FROM orders LATERAL VIEW OUTER posexplode(items) t AS i, x
+SELECT id, k, v FROM orders, LATERAL explode(m) AS t(k, v)
+SELECT stack(2, id, total) AS (a) FROM orders
+SELECT user, current_user, current_timestamp, current_date, id FROM orders
+SELECT id, count(*) FROM orders GROUP BY ALL
+SELECT * FROM (SELECT id, total FROM orders) PIVOT (sum(total) FOR id IN (1 AS a, 2 AS b))
+SELECT * EXCEPT (id) FROM orders
+FROM orders SELECT id
+FROM orders |> WHERE total > 1 |> SELECT id
+SELECT id, sum(total) OVER (PARTITION BY id ORDER BY _timestamp ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) s FROM orders
+SELECT /*+ BROADCAST(p) */ o.id FROM orders o LEFT ANTI JOIN payments p ON o.id = p.id
+SELECT o.id, p.card.last FROM orders o JOIN payments p ON o.id = p.id AND p.amount > o.total
+SELECT id FROM orders UNION ALL SELECT id FROM payments
+SELECT id, grouping_id() FROM orders GROUP BY id WITH ROLLUP
+SELECT items[0], m['a'], m.a, named_struct('a', id).a, CAST(id AS STRING), id::string FROM orders
+SELECT count(*) FILTER (WHERE id > 1), percentile_cont(0.5) WITHIN GROUP (ORDER BY total) FROM orders
+SELECT x FROM VALUES (1, 'a'), (2, 'b') AS t(x, y)
+SELECT id FROM range(10)
+SELECT id FROM orders WHERE id IN (SELECT id FROM payments WHERE orders.total > amount)
+SELECT from_json(value, 'a INT, b STRING').a, value:a FROM lines
+SELECT my_function(id) FROM orders
+SELECT id FROM elsewhere.some_table
+SELECT x FROM parquet.`/data/x`
+SELECT explode(card) FROM payments
+SELECT "text", r'\\d', TRIM(BOTH 'x' FROM name), EXTRACT(HOUR FROM _timestamp) FROM orders WHERE name RLIKE 'a'
+SELECT _headers[0].key, decode(_key, 'UTF-8'), _priority FROM orders
+SELECT id FROM orders;
+SELECT 1 AS one -- comment""".splitlines(),
 )
-def test_sql_of_spark_that_is_right_has_no_unknown_columns(sql: str) -> None:
-    assert unknown_columns(sql, {"orders": ["id", "total", "items", "_timestamp"]}) == []
+def test_sql_that_spark_takes_has_no_mistakes(sql: str) -> None:
+    assert sql_mistakes(sql, SOURCES) == []
 
 
 @pytest.mark.parametrize(
-    ("sql", "expected"),
+    ("sql", "mistakes"),
     [
-        ("WITH some AS (SELECT id FROM orders) SELECT id, total FROM some", []),
-        ("SELECT p.total, nam FROM orders o JOIN payments p ON o.id = p.id", ["p.total", "nam"]),
+        ("WITH some AS (SELECT id FROM orders) SELECT id, total FROM some", ["column total; there are id"]),
+        ("SELECT p.totl, nam FROM orders o JOIN payments p ON o.id = p.id", ["column totl", "column nam"]),
+        (
+            "SELECT count(*) FROM orders GROUP BY window(_timestmp, '1 hour')",
+            ["column _timestmp; did you mean _timestamp?"],
+        ),
+        ("SELECT date_add(_timestamp, 1), tota, explode(items) FROM orders", ["column tota; did you mean total?"]),
+        ("SELECT tota, x FROM orders LATERAL VIEW explode(items) t AS x", ["column tota; did you mean total?"]),
+        ("SELECT timestamp '2026-01-01 00:00:00', nam FROM orders", ["column nam; did you mean name?"]),
+        ("SELECT at.lon FROM orders", ["field lon; there are lat"]),
+        ("SELECT idd FROM ordrs", ["source ordrs; did you mean orders?", "column idd; did you mean id?"]),
+        ("SELECT a, b FROM nowhere", ["source nowhere; there are orders, payments, lines"]),
+        ("SELECT id\nFROM orders\nWHERE nam = 1", ["column nam; did you mean name? (line 3)"]),
     ],
 )
-def test_a_column_that_only_another_table_has_is_no_crash(sql: str, expected: list[str]) -> None:
-    assert unknown_columns(sql, {"orders": ["id", "total"], "payments": ["id"]}) == expected
+def test_wrong_names_in_sql_are_told_all_at_once(sql: str, mistakes: list[str]) -> None:
+    found = sql_mistakes(sql, SOURCES)
+    assert len(found) == len(mistakes), found
+    for mistake in mistakes:
+        assert any(each.startswith(f"there is no {mistake}") for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("sql", "mistake"),
+    [
+        ("SELECT id, count(*) FROM orders GROUP BY", "Syntax error at or near 'BY': extra input 'BY' (line 1, pos 38)"),
+        ("SELEC id", "Syntax error at or near 'SELEC' (line 1, pos 0)"),
+    ],
+)
+def test_sql_that_spark_can_not_parse_is_told_with_its_place(sql: str, mistake: str) -> None:
+    assert sql_mistakes(sql, SOURCES) == [mistake]
+
+
+def test_sql_is_not_judged_if_settings_change_what_it_means() -> None:
+    assert sql_mistakes("SELECT id FROM nowhere", SOURCES, ["spark.sql.catalog.lake"]) == []
+
+
+def test_files_with_sql_are_checked_without_java(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise SparkMissing("no Java")
+
+    monkeypatch.setattr(sql_analysis, "check_spark", missing)
+    sql_analysis._spark.cache_clear()
+    ran = validated(run, tmp_path, f'{ORDERS}transform: {{sql: "SELECT nam FROM orders"}}\nsink: {{topic: out}}\n')
+    assert ran.code == 0

@@ -147,6 +147,16 @@ def test_an_empty_list_is_no_bad_news(tmp_path: Path, run: Run) -> None:
     assert (ran.code, ran.out, ran.err) == (0, "", "there are no topics\n")
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["group list", "schedule list", "scheduled list orders", "dlq list orders", "read orders"],
+)
+def test_no_list_fails_because_it_is_empty(tmp_path: Path, run: Run, command: str) -> None:
+    run.ok("topic", "create", "orders", "--data", tmp_path)
+    ran = run(*command.split(), "--data", tmp_path)
+    assert (ran.code, ran.out) == (0, "")
+
+
 def test_the_address_comes_from_the_option_the_environment_or_the_default(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from penstock.client.transport import Stored
 from penstock.codec import LZ4, NONE, ZSTD
 from penstock.errors import (
     BatchTooLarge,
+    ConnectionLost,
     DiskFull,
     InvalidInput,
     InvalidMessage,
@@ -283,6 +284,141 @@ def test_a_producer_learns_from_one_error_that_its_topic_was_created_again_with_
             producer.send(b"x", partition=49).result(30)
         for number in range(50):
             assert producer.send(b"x", key=b"%d" % number).result(30).partition == 0
+
+
+def recreated(queue: VirtualQueue, topic: str, partitions: int) -> None:
+    queue.delete_topic(topic)
+    queue.create_topic(topic, partitions)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_messages_for_partitions_that_are_gone_go_to_others_by_key(queue: VirtualQueue, partitions: int) -> None:
+    queue.create_topic("shrunk", partitions=50)
+    keys: list[bytes | None] = [*(b"%d" % number for number in range(30)), None]
+    with queue.producer("shrunk", linger="1h") as producer:
+        producer.send(b"x", partition=49)
+        producer.flush()
+        recreated(queue, "shrunk", partitions)
+        sent = [(key, producer.send(b"%d" % number, key=key)) for number in range(5) for key in keys]
+        producer.flush()
+        for key, each in sent:
+            published = each.result()
+            assert key is None or published.partition == partition_of(key, partitions)
+            assert (queue.message(published.id).key, "stored as" in repr(each)) == (key, True)
+    found = list(queue.reader("shrunk"))
+    assert [[each.value for each in found if each.key == key] for key in keys[:-1]] == [
+        [b"%d" % number for number in range(5)] for _ in keys[:-1]
+    ]
+    assert len(found) == len(sent)
+
+
+def test_a_partition_that_the_caller_has_chosen_is_not_replaced(queue: VirtualQueue) -> None:
+    queue.create_topic("shrunk", partitions=4)
+    with queue.producer("shrunk", linger="1h") as producer:
+        key = next(b"%d" % number for number in range(100) if partition_of(b"%d" % number, 4) == 3)
+        producer.send(b"x", partition=0)
+        producer.flush()
+        recreated(queue, "shrunk", 2)
+        free, chosen = producer.send(b"free", key=key), producer.send(b"chosen", key=key, partition=3)
+        kept = producer.send(b"kept", key=key, partition=1)
+        with pytest.raises(PartitionNotFound, match="0 to 1, and has no 3"):
+            producer.flush()
+        assert free.result().partition == partition_of(key, 2)
+        assert kept.result().partition == 1
+        with pytest.raises(PartitionNotFound):
+            chosen.result()
+        assert "failed" in repr(chosen)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_table_for_partitions_that_are_gone_goes_to_others_by_key(queue: VirtualQueue, wait: bool) -> None:
+    queue.create_topic("shrunk", partitions=50)
+    keys = [b"%d" % number for number in range(100)]
+    table = pa.table({"value": keys, "key": keys})
+    with queue.producer("shrunk") as producer:
+        producer.send_batch(table)
+        recreated(queue, "shrunk", 3)
+        published = producer.send_batch(table) if wait else producer.send_batch(table, wait=False).result(30)
+        for row, key in enumerate(keys):
+            stored = queue.message(f"shrunk:{published.partitions[row]}:{published.offsets[row]}")
+            assert stored.key == key
+            # Its partition may still be there, and it may have been on its way there.
+            assert stored.partition in {partition_of(key, 3), partition_of(key, 50)}
+        recreated(queue, "shrunk", 1)
+        one = pa.table({"value": [b"x"], "key": [next(key for key in keys if partition_of(key, 3) == 2)]})
+        assert producer.send_batch(one).partitions.tolist() == [0]
+        recreated(queue, "shrunk", 1)
+        with pytest.raises(PartitionNotFound):
+            producer.send_batch(one, partition=2)
+
+
+def test_no_message_overtakes_one_of_its_key_that_is_on_its_way_to_a_partition_that_is_gone(run_client: Any) -> None:
+    ways: list[Way] = []
+
+    class Way(Between):
+        """What goes to one partition is held up."""
+
+        def __init__(self, inner: LocalTransport) -> None:
+            super().__init__(inner)
+            self.slow, self.open = -1, asyncio.Event()
+            ways.append(self)
+
+        async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = "all") -> Stored:
+            if partition == self.slow:
+                await self.open.wait()
+            return await super().publish_frame(topic, partition, frame, acks)
+
+    async def work(client: Client) -> None:
+        await client.create_topic("shrunk", 8)
+        slow, fast = [next(b"%d" % n for n in range(1000) if partition_of(b"%d" % n, 8) == at) for at in (6, 7)]
+        producer = client.producer("shrunk", linger="0s")
+        await producer.start()
+        await client.delete_topic("shrunk")
+        await client.create_topic("shrunk", 1)
+        [way] = ways
+        way.slow = 6
+        first = await producer.send(b"1", key=slow)
+        other = await producer.send(b"a", key=fast)
+        while not any(frame.batch().key for frame in way.frames):
+            await asyncio.sleep(0)
+        second = await producer.send(b"2", key=slow)
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in (first, second, other))
+        way.open.set()
+        assert [(await each).partition for each in (first, second, other)] == [0, 0, 0]
+        assert [each.value async for each in client.reader("shrunk") if each.key == slow] == [b"1", b"2"]
+        await producer.close()
+
+    run_client(work, through=Way)
+
+
+def test_a_producer_that_is_closed_while_its_messages_change_partitions_fails_them(run_client: Any) -> None:
+    class Stuck(Between):
+        async def publish_frame(self, topic: str, partition: int, frame: Frame, acks: str = "all") -> Stored:
+            if partition == 6:
+                await asyncio.Event().wait()
+            return await super().publish_frame(topic, partition, frame, acks)
+
+        async def call(self, request: Any) -> Any:
+            if self.frames:
+                await asyncio.Event().wait()
+            return await self.inner.call(request)
+
+    async def work(client: Client) -> None:
+        await client.create_topic("shrunk", 8)
+        slow, fast = [next(b"%d" % n for n in range(1000) if partition_of(b"%d" % n, 8) == at) for at in (6, 7)]
+        producer = client.producer("shrunk", linger="0s")
+        await producer.start()
+        await client.delete_topic("shrunk")
+        await client.create_topic("shrunk", 1)
+        sent = [await producer.send(b"x", key=key) for key in (slow, fast, fast)]
+        with pytest.raises(ConnectionLost, match="3 messages are undecided"):
+            await producer.close(timeout="100ms")
+        for each in sent:
+            with pytest.raises(ConnectionLost):
+                await each
+
+    run_client(work, through=Stuck)
 
 
 def test_a_broker_that_does_not_tell_how_many_partitions_there_are_is_asked_for_them(run_client: Any) -> None:

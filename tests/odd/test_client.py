@@ -205,12 +205,18 @@ def failures(on: Threads, get: Callable[[Threads], Any]) -> Iterator[str]:
                     yield f"{type(one).__name__}.{name}({argument}={repr(odd)[:40]}): {error!r}"
 
 
-@pytest.fixture(scope="module", params=["Threads-embedded", "Threads-native", "Tasks-embedded", "Tasks-native"])
-def on(
-    request: pytest.FixtureRequest, doors: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Threads]:
+PLACES = ("embedded", "native", "cluster")
+
+
+@pytest.fixture(scope="module", params=[f"{kind}-{place}" for kind in ("Threads", "Tasks") for place in PLACES])
+def on(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threads]:
     kind, place = request.param.split("-")
-    made = (Threads if kind == "Threads" else Tasks)(tmp_path_factory.mktemp("data"), doors.get(place))
+    address = None
+    if place == "native":
+        address = request.getfixturevalue("doors")["native"]
+    elif place == "cluster":
+        address = request.getfixturevalue("cluster")
+    made = (Threads if kind == "Threads" else Tasks)(tmp_path_factory.mktemp("data"), address)
     yield made
     made.close()
 

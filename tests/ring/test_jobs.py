@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -150,6 +151,34 @@ def test_to_answer_one_by_one_takes_as_long_for_each(
         return taken
 
     assert one_by_one(400) < 6 * one_by_one(100)
+
+
+@pytest.mark.parametrize("make", [lambda number: {"n": number, "of": "all"}, str], ids=["dicts", "texts"])
+def test_equal_copies_of_jobs_are_answered_for_one_by_one_in_any_order(make: Callable[[int], Any]) -> None:
+    def one_by_one(count: int) -> int:
+        ring = Ring()
+        ring.put_many([make(number) for number in range(1_000, 1_000 + count)])
+        batch = ring.take(count)
+        copies = [make(number) for number in reversed(range(1_000, 1_000 + count))]
+        taken = instructions(lambda: [batch.ack([job]) for job in copies] and None)
+        assert batch.is_settled
+        return taken
+
+    assert one_by_one(400) < 6 * one_by_one(100)
+
+
+def test_equal_jobs_without_a_common_key_are_found() -> None:
+    @dataclass
+    class Opaque:
+        content: object
+
+    ring = Ring()
+    jobs: list[Any] = [{"a": 1, "b": 2}, {"n": 1}, {1, 2}, Opaque({"x": object}), Opaque({"y": object}), -1, -2]
+    ring.put_many(jobs)
+    batch = ring.take(len(jobs))
+    copies: list[Any] = [{"b": 2, "a": 1}, {"n": 1.0}, frozenset({1, 2}), Opaque({"y": object}), Opaque({"x": object})]
+    batch.ack([*copies, -2, -1])
+    assert batch.is_settled
 
 
 def test_an_answer_with_one_wrong_job_changes_nothing() -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from broker_process import broker_process
 from penstock.batch import Batch
+from penstock.codec import CODECS
 from penstock.frame import Frame, Producer, frame_size
+from penstock.message import Message
 from penstock.wire import words
 from penstock.wire.packets import Kind
 
@@ -55,15 +61,47 @@ class Client:
         self._socket.close()
 
 
-def messages_in(payload: bytes) -> list[tuple[int, bytes]]:
-    found, view = [], memoryview(payload)
+def frames_in(payload: bytes, bytes_max: int = 8 << 20) -> Iterator[Frame]:
+    view = memoryview(payload)
     while len(view):
-        size = frame_size(view, 8 << 20)
-        frame = Frame(view[:size])
+        size = frame_size(view, bytes_max)
+        yield Frame(view[:size])
+        view = view[size:]
+
+
+def messages_in(payload: bytes) -> list[tuple[int, bytes]]:
+    found = []
+    for frame in frames_in(payload):
         batch = frame.batch()
         found += list(zip(frame.offsets(batch).tolist(), map(bytes, batch.values()), strict=True))
-        view = view[size:]
     return found
+
+
+@pytest.mark.parametrize("large", [1_000, 30])
+def test_no_delivered_frame_is_larger_than_a_client_has_to_accept(tmp_path: Path, large: int) -> None:
+    """All messages have 20,000 bytes, or the first 30 have almost all bytes of the frame, which is small."""
+    rng = random.Random(1)
+    parts = [rng.randbytes(100) for _ in range(50)]
+    sizes = [20_000_000 // large] * large + [10] * (9_000 if large == 30 else 0)
+    values = [b"".join(rng.choices(parts, k=size // 100 or 1))[:size] for size in sizes]
+    frame = Frame.of(Batch.from_messages([Message(value) for value in values], 1), codec=CODECS["zstd"])
+    with broker_process(tmp_path / "data") as broker, closing(Client(broker.port)) as client:
+        client.send(HELLO, [[1], "by the book", None])
+        limits = client.hear()[2][4]
+        assert len(frame.data) < limits["frame_bytes_max"] < frame.raw_length
+        client.ask(CALL, {"type": "CreateTopic", "name": "t", "partitions": 1, "settings": {}})
+        assert client.ask(PUBLISH, ["t", 0], bytes(frame.data))[0] == REPLY
+        assert client.ask(JOIN, ["g", "me", ["t"], {}])[0] == REPLY
+        found = []
+        for count in (1, large * 7 // 10, 3, len(values)):
+            kind, (given,), payload = client.ask(POLL, ["g", "me", ["t"], count, 1_000_000, 0])
+            assert kind == REPLY
+            assert sum(given[0][3][1::2]) == min(count, len(values) - len(found))
+            for one in frames_in(payload, limits["frame_bytes_max"]):
+                assert one.raw_length <= limits["frame_bytes_max"] * limits["decompressed_frames_max"]
+            first, many = given[0][3]
+            found += [value for offset, value in messages_in(payload) if first <= offset < first + many]
+        assert found == values
 
 
 def test_a_client_made_from_the_reference_works(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_a_hello_of_other_versions_is_refused() -> None:
 )
 def test_a_request_with_a_field_of_another_kind_is_refused_in_words_about_it(request_: Any, told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
-        words.check(request_)
+        words.checked(request_)
 
 
 def test_a_topic_of_an_older_broker_has_no_id() -> None:

@@ -30,6 +30,7 @@ from penstock.client import later as aio_later
 from penstock.client import producer as aio_producer
 from penstock.client import reader as aio_reader
 from penstock.client import received as aio_received
+from penstock.client.closing import CLOSE_TIMEOUT
 from penstock.client.consumer import PREFETCH_DEFAULT
 from penstock.client.lease import Lease
 from penstock.client.portal import Portal, at_end_of_main_thread, blocking, closing, making
@@ -37,7 +38,7 @@ from penstock.client.producer import Table
 from penstock.client.rows import Columns, StoredMessage
 from penstock.client.sending import Published, PublishedBatch, Sending, SendingBatch
 from penstock.client.transport import Stored
-from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields, partition_given
+from penstock.client.words import HOW_TO_CLOSE, Bytes, Duration, MessageFields, duration_of, partition_given
 from penstock.client.work_queue import Handled
 from penstock.client.workers import Handler
 from penstock.errors import InvalidInput, NotFound
@@ -137,7 +138,7 @@ class ReceivedBatch:
 class _Closing:
     """What is used in a `with`. Keeps its client alive: what that made ends with it."""
 
-    close: Callable[[], None]
+    close: Callable[..., None]
 
     def __init__(self, inner: Any, portal: Portal, client: Client) -> None:
         self._inner = inner
@@ -336,12 +337,12 @@ class Reader:
         self._inner.check_whole()
         # The rows are made here: one trip to the event loop for each is many.
         for stretch in self._portal.iterate(self._inner.stretches()):
-            yield from stretch.messages()
+            yield from forks.checked(stretch.messages(), self._portal)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """With the columns partition, offset, append_time and those of a message, or those of them that are wanted."""
         for stretch in self._portal.iterate(self._inner.stretches()):
-            yield from stretch.batches()
+            yield from forks.checked(stretch.batches(), self._portal)
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -361,7 +362,7 @@ class Deliveries:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """One row for each event and message: see docs/guides/client.md for the columns."""
         for events in self._portal.iterate(self._inner.events()):
-            yield from events.batches()
+            yield from forks.checked(events.batches(), self._portal)
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -488,16 +489,17 @@ class Client:
     reader = making(aio.Client.reader, Reader)
     deliveries = making(aio.Client.deliveries, Deliveries)
 
-    def close(self) -> None:
-        self._close(None)
+    def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
+        duration_of("timeout", timeout)
+        self._close(None, timeout)
 
     close.__doc__ = aio.Client.close.__doc__
 
-    def _close(self, wait_s: float | None) -> None:
+    def _close(self, wait_s: float | None, timeout: Duration = CLOSE_TIMEOUT) -> None:
         self._is_closed = True
         if self._finalizer.detach() is not None and not forks.is_inherited(self._portal):
             try:
-                self._portal.run(self._inner.close(), wait_s)
+                self._portal.run(self._inner.close(timeout), wait_s)
             finally:
                 self._portal.stop(wait_s)
 

@@ -14,7 +14,7 @@ from penstock.acks import ALL, check_waited
 from penstock.client import forks
 from penstock.client.admin import Admin
 from penstock.client.bounds import Offsets
-from penstock.client.closing import all_done
+from penstock.client.closing import CLOSE_TIMEOUT, all_done
 from penstock.client.consumer import PREFETCH_DEFAULT, Consumer
 from penstock.client.dead_letters import DeadLetters
 from penstock.client.deliveries import Deliveries
@@ -49,10 +49,10 @@ from penstock.limits import Limits
 from penstock.message import Message
 
 
-async def _left(consumer: Consumer) -> None:
+async def _left(consumer: Consumer, timeout: Duration) -> None:
     # Its leases run out by themselves; the producers' messages do not come by themselves.
     with suppress(PenstockError):
-        await consumer.close()
+        await consumer.close(timeout)
 
 
 class Client(Admin):
@@ -287,19 +287,20 @@ class Client(Admin):
 
     # --- the end -----------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
+    async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Sends what producers hold, gives back what consumers hold, and lets go of the broker.
 
-        A broker that does not answer is waited for 5 s: see `Producer.close`.
+        A broker that does not answer is waited for `timeout`: see `Producer.close`.
         """
+        timeout_s = duration_of("timeout", timeout) / 1_000_000
         if self._is_closed or forks.is_inherited(self._transport):
             return
         self._is_closed = True
         try:
-            leaving = [_left(consumer) for consumer in list(self._consumers)]
-            await all_done(*leaving, *[producer.close() for producer in list(self._producers)])
+            leaving = [_left(consumer, timeout) for consumer in list(self._consumers)]
+            await all_done(*leaving, *[producer.close(timeout) for producer in list(self._producers)])
         finally:
-            await self._transport.close()
+            await self._transport.close(timeout_s)
 
     def _check_name(self, group: str, name: str) -> None:
         # To the broker they would be one member, which asks from two places: neither would know what it has.

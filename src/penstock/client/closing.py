@@ -1,4 +1,4 @@
-"""Close with a deadline: give up after 5 s without a reply from any broker."""
+"""Close with a deadline: give up after a time without a reply from any broker."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ from typing import Any, TypeVar
 
 from penstock.client.requests import DescribeTopic
 from penstock.client.transport import Transport
+from penstock.durations import duration_us
 from penstock.errors import ConnectionLost, LogClosed
 
 T = TypeVar("T")
 
 # Without an answer. Kafka's consumers wait 30 s, its producers for ever.
-CLOSE_S = 5.0
-# The delay before the first probe of the broker.
+CLOSE_TIMEOUT = "5s"
+CLOSE_S = duration_us(CLOSE_TIMEOUT) / 1_000_000
+# The delay before the first probe of the broker, and its share of a short timeout.
 _UNASKED_S = 1.0
+_UNASKED_SHARE = 0.2
 
 
-async def while_answered(work: Awaitable[T], transport: Transport, topic: str) -> T:
-    """Wait for `work`. TimeoutError after CLOSE_S without an answer of any broker; then `work` is cancelled.
+async def while_answered(work: Awaitable[T], transport: Transport, topic: str, timeout_s: float = CLOSE_S) -> T:
+    """Wait for `work`. TimeoutError after `timeout_s` without an answer of any broker; then `work` is cancelled.
 
     It is not waited for then: what it does in the end may need the broker, too.
     """
+    unasked_s = min(_UNASKED_S, _UNASKED_SHARE * timeout_s)
     working = asyncio.ensure_future(work)
     working.add_done_callback(retrieve)
     try:
-        await asyncio.wait([working], timeout=_UNASKED_S)
+        await asyncio.wait([working], timeout=unasked_s)
         while not working.done():
             asking = asyncio.ensure_future(transport.call(DescribeTopic(topic, ())))
             asking.add_done_callback(retrieve)
             try:
-                await asyncio.wait([working], timeout=CLOSE_S - _UNASKED_S)
+                await asyncio.wait([working], timeout=timeout_s - unasked_s)
                 if not working.done() and not _is_answered(asking):
                     raise TimeoutError
             finally:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from penstock.client import forks
 from penstock.client.acks import Acks
+from penstock.client.closing import CLOSE_TIMEOUT
 from penstock.client.membership import Membership
 from penstock.client.received import Received, ReceivedBatch
 from penstock.client.runner import run
@@ -184,12 +185,12 @@ class Consumer:
         if self.membership.acks is not None:
             await self.membership.acks.flush()
 
-    async def close(self) -> None:
+    async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Leaves the group and gives back what was fetched ahead. Pending reads return None.
 
-        After 5 s without an answer of a broker: ConnectionLost, which says how many acknowledgements are undecided.
+        If no broker answers for `timeout`: ConnectionLost, which says how many acknowledgements are undecided.
         """
-        await self.membership.close()
+        await self.membership.close(duration_of("timeout", timeout) / 1_000_000)
 
 
 def _abandon(membership: Membership, loop: asyncio.AbstractEventLoop) -> None:

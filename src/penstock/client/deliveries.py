@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from penstock.client import forks
 from penstock.client.bounds import Bound, Offsets, chosen, numbers_of, stretches_of
 from penstock.client.requests import FindDeliveries, Happenings, ReadDeliveries
 from penstock.client.rows import Ints
@@ -142,7 +143,7 @@ class Deliveries:
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """One row for each event and message: see docs/guides/client.md for the columns."""
         async for events in self.events():
-            for batch in events.batches():
+            for batch in forks.checked(events.batches(), self._transport):
                 yield batch
 
     async def events(self) -> AsyncIterator[Events]:

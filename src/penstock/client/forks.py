@@ -10,10 +10,13 @@ Objects that a call can reach without the event loop are registered with `guard`
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from penstock.errors import ClientForked
+
+T = TypeVar("T")
 
 _guarded: WeakSet[Any] = WeakSet()
 
@@ -31,6 +34,14 @@ def is_inherited(guarded: object) -> bool:
 def check(guarded: object) -> None:
     if is_inherited(guarded):
         raise forked()
+
+
+def checked(items: Iterable[T], guarded: object) -> Iterator[T]:
+    """The items. A forked child that goes on with them gets ClientForked instead of the next one."""
+    for item in items:
+        if type(guarded) is Inherited:
+            raise forked()
+        yield item
 
 
 def forked() -> ClientForked:

@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from math import ceil
 from typing import Any, TypeVar
 
@@ -237,8 +238,8 @@ class Membership:
 
     # --- the end -----------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Gives back what nobody has seen, and leaves."""
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Gives back what nobody has seen, and leaves. ConnectionLost after `timeout_s` without an answer."""
         if forks.is_inherited(self.shelf):
             return
         if self.is_closed:
@@ -249,22 +250,23 @@ class Membership:
         self.shelf.close()
         if self._looking is not None:
             self._looking.cancel()
+        wait = partial(self._answered, timeout_s)
         try:
             for polling in list(self._polling):
                 polling.cancel()
-            await self._answered(asyncio.gather(*self._polling, *self._giving_back, return_exceptions=True))
-            await self._leave(self._answered)
+            await wait(asyncio.gather(*self._polling, *self._giving_back, return_exceptions=True))
+            await self._leave(wait)
         except TimeoutError:
-            raise self._unanswered() from None
+            raise self._unanswered(timeout_s) from None
         finally:
             self._has_left.set()
 
-    async def _answered(self, work: Awaitable[T]) -> T:
-        return await while_answered(work, self.transport, next(iter(self.topics), ""))
+    async def _answered(self, timeout_s: float, work: Awaitable[T]) -> T:
+        return await while_answered(work, self.transport, next(iter(self.topics), ""), timeout_s)
 
-    def _unanswered(self) -> ConnectionLost:
+    def _unanswered(self, timeout_s: float) -> ConnectionLost:
         undecided = 0 if self.acks is None else self.acks.undecided
-        told = f"consumer {self.name} of {self.group} was closed without its broker: no answer for {CLOSE_S:g} s"
+        told = f"consumer {self.name} of {self.group} was closed without its broker: no answer for {timeout_s:g} s"
         if undecided:
             told += f"; {undecided} acknowledgements are undecided, and their messages may be redelivered"
         log.warning("%s", told)

@@ -13,7 +13,7 @@ the event loop, which is not interrupted, decides that a partition is being sent
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from penstock.client.lane import SENDING, Hold, Lane
 from penstock.client.parcel import Parcel
 from penstock.limits import DEFAULT_LIMITS, KIB
 from penstock.message import Message
-from penstock.partitioner import UNKEYED_RUN, partition_of
+from penstock.partitioner import UNKEYED_RUN, partition_of, partitions_of, split
 
 # What the columns around a message may add to its bytes.
 _OVERHEAD = 48
@@ -80,12 +80,50 @@ class Outbox:
             with self._lock:
                 self.partitions = max(partitions, self.partitions)
 
-    def shrink(self, partitions: int) -> None:
-        """The topic was deleted, and created again with fewer: it has no partition of that number, or a later one."""
+    def shrink(self, partitions: int, failed: Sequence[Parcel] = (), now_us: int = 0) -> list[Parcel]:
+        """The topic was deleted, and created again with fewer partitions. On the event loop.
+
+        What `failed` for that reason, and what waits, is divided among the partitions that there are, by key and in
+        order. Returns what can't be sent: its callers have chosen a partition that is gone.
+        """
         with self._lock:
             self.partitions = max(1, min(partitions, self.partitions))
             self._turn %= self.partitions
             self._unkeyed = None
+            moving = list(failed)
+            for parcel in failed:
+                lane = self._lane(parcel.partition)
+                lane.holder = None if lane.holder is SENDING else lane.holder
+            for lane in list(self._lanes.values()):
+                moving += lane.parcels
+                lane.parcels.clear()
+            return [part for parcel in moving for part in self._divide(parcel, now_us)]
+
+    def _divide(self, parcel: Parcel, now_us: int) -> list[Parcel]:
+        """Returns the part that can't be sent, if there is one."""
+        parcel.close()
+        batch = parcel.batch(now_us)
+        chosen = partitions_of(batch, self.partitions, self._turn)
+        gone, pinned = -1, set(parcel.pinned or ())
+        chosen[list(pinned)] = parcel.partition if parcel.partition < self.partitions else gone
+        parts, refused = [], []
+        for number, rows, some in split(batch, chosen):
+            part = Parcel(parcel.partition if number == gone else number, batch=some)
+            part.bytes = parcel.bytes * len(rows) // batch.count
+            parts.append((rows, part))
+            if number == gone:
+                refused.append(part)
+                continue
+            part.pinned = [at for at, row in enumerate(rows.tolist()) if row in pinned] if pinned else None
+            lane = self._lane(number)
+            if lane.open is not None:
+                lane.open.close()
+            lane.parcels.append(part)
+        self.buffered -= parcel.bytes - sum(part.bytes for _, part in parts)
+        self.under_way[parcel] = None
+        parcel.divide(parts)
+        parcel.done.add_done_callback(lambda _: self.under_way.pop(parcel, None))
+        return refused
 
     def lane(self, partition: int) -> Lane:
         with self._lock:
@@ -102,6 +140,7 @@ class Outbox:
     def add(self, message: Message, size: int, partition: int | None) -> Added | None:
         """None if there is no room for it."""
         size += _OVERHEAD
+        is_pinned = partition is not None
         with self._lock:
             if not self._has_room(size):
                 return None
@@ -126,6 +165,8 @@ class Outbox:
             row = len(parcel) - 1
             if is_unkeyed and parcel is not self._unkeyed:
                 self._begin_turn(parcel, row)
+            if is_pinned:
+                parcel.pin(row)
             if row + 1 >= self._batch_messages or parcel.bytes >= self._batch_bytes:
                 parcel.close()
             return Added(parcel, row, not parcel.is_noted or (parcel.is_closed and lane.holder is None))
@@ -167,7 +208,7 @@ class Outbox:
                 self._end_turn()
             return parcel, row
 
-    def add_batch(self, batch: Batch, size: int, partition: int) -> Added | None:
+    def add_batch(self, batch: Batch, size: int, partition: int, *, is_pinned: bool = False) -> Added | None:
         """Behind everything that was added for this partition before."""
         with self._lock:
             if not self._has_room(size):
@@ -176,6 +217,8 @@ class Outbox:
             if lane.open is not None:
                 lane.open.close()
             parcel = Parcel(partition, batch=batch, size=size)
+            if is_pinned:
+                parcel.pinned = range(batch.count)
             lane.parcels.append(parcel)
             self.buffered += size
             return Added(parcel, 0, lane.holder is None)

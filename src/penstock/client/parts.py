@@ -29,6 +29,8 @@ class Parts(NamedTuple):
     topic: str
     total: int
     parts: Sequence[Part]
+    # Their partition is the caller's choice.
+    is_pinned: bool = False
 
     def published(self, stored: Stored) -> PublishedBatch:
         """Of a table that went whole."""

@@ -258,14 +258,16 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> C
     return call
 
 
-def closing(method: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
+def closing(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Any, P], None]:
     """The blocking twin of `close`. In a forked child it does nothing: the parent closes what is its own."""
     close = blocking(method)
 
     @wraps(method)
-    def call(self: _Async, /) -> None:
+    def call(self: _Async, /, *args: P.args, **kwargs: P.kwargs) -> None:
         if not forks.is_inherited(self._portal):
-            close(self)
+            close(self, *args, **kwargs)
 
     return call
 

@@ -16,7 +16,7 @@ from penstock.acks import ALL, NONE, check_acks
 from penstock.batch import Batch
 from penstock.body import check_limits
 from penstock.client import forks
-from penstock.client.closing import CLOSE_S, while_answered
+from penstock.client.closing import CLOSE_TIMEOUT, while_answered
 from penstock.client.cutting import cuts, size_of
 from penstock.client.outbox import Outbox
 from penstock.client.parcel import Parcel
@@ -24,7 +24,7 @@ from penstock.client.parts import Part, Parts, check_times
 from penstock.client.requests import DescribeTopic
 from penstock.client.sender import AT_ONCE_BYTES_MAX, Sender, Way
 from penstock.client.sending import PublishedBatch, Sending, SendingBatch
-from penstock.client.transport import UNKNOWN, Stored, Transport
+from penstock.client.transport import Stored, Transport
 from penstock.client.unheard import Unheard
 from penstock.client.words import (
     HOW_TO_CLOSE,
@@ -219,8 +219,7 @@ class Producer:
         if alone is not None:
             return alone
         sending = await self.put(message, partition)
-        stored = await sender.stored(sending.parcel)
-        return stored if stored.offset == UNKNOWN else stored._replace(offset=stored.offset + sending.row)
+        return await sender.stored(sending.parcel, sending.row)
 
     def stored_at_once(self, message: Message, partition: int | None, way: Way) -> Stored | Future[Stored] | None:
         """The same on the thread of whoever waits, by a short way; a future if the event loop had to take over.
@@ -331,7 +330,7 @@ class Producer:
         ]
         for part in parts:
             check_limits(part.batch, self._transport.limits)
-        return Parts(self.topic, batch.count, parts)
+        return Parts(self.topic, batch.count, parts, partition is not None)
 
     def parts_at_once(self, parts: Parts, way: Way) -> Stored | Future[Stored] | None:
         """A table that goes whole, as `stored_at_once` has it for a message. From any thread."""
@@ -341,18 +340,25 @@ class Producer:
         [part] = parts.parts
         if size_of(part.batch) > AT_ONCE_BYTES_MAX:
             return None
-        return sender.send_at_once(part.batch, None, part.partition, way)
+        try:
+            return sender.send_at_once(part.batch, None, part.partition, way)
+        except PartitionNotFound:
+            if parts.is_pinned:
+                raise
+            # The long way chooses another one.
+            return None
 
     async def send_parts(self, parts: Parts) -> PublishedBatch:
         return await (await self._put_parts(parts))
 
     async def _put_parts(self, parts: Parts) -> SendingBatch:
-        sent = [(part.rows, await self._put_batch(part.batch, part.partition)) for part in parts.parts]
+        sent = [(part.rows, await self._put_batch(part, is_pinned=parts.is_pinned)) for part in parts.parts]
         return SendingBatch(self.topic, parts.total, sent)
 
-    async def _put_batch(self, batch: Batch, partition: int) -> Parcel:
+    async def _put_batch(self, part: Part, *, is_pinned: bool) -> Parcel:
         outbox, sender = await self._started()
-        while (added := outbox.add_batch(batch, size_of(batch), partition)) is None:
+        batch, partition = part.batch, part.partition
+        while (added := outbox.add_batch(batch, size_of(batch), partition, is_pinned=is_pinned)) is None:
             await sender.room()
             await self._started()
         sender.noted(added)
@@ -366,23 +372,24 @@ class Producer:
         if self._sender is not None:
             await self._sender.flush()
 
-    async def close(self) -> None:
+    async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Flushes, for as long as a broker answers. Nothing can be sent any more.
 
-        After 5 s without an answer: ConnectionLost, which says how many messages are undecided.
+        If no broker answers for `timeout`: ConnectionLost, which says how many messages are undecided.
         """
+        timeout_s = duration_of("timeout", timeout) / 1_000_000
         if not (self._is_closed or forks.is_inherited(self._transport)):
             self._is_closed = True
             if self._sender is not None:
-                await self._close(self._sender)
+                await self._close(self._sender, timeout_s)
 
-    async def _close(self, sender: Sender) -> None:
+    async def _close(self, sender: Sender, timeout_s: float) -> None:
         try:
-            await while_answered(sender.flush(), self._transport, self.topic)
+            await while_answered(sender.flush(), self._transport, self.topic, timeout_s)
         except TimeoutError:
             undecided = self._unsent() + sender.unheard
             told = (
-                f"the producer for {self.topic} was closed without its broker: no answer for {CLOSE_S:g} s; "
+                f"the producer for {self.topic} was closed without its broker: no answer for {timeout_s:g} s; "
                 f"{undecided} messages are undecided, and may be stored or not"
             )
             error = ConnectionLost(told, topic=self.topic, undecided=undecided)

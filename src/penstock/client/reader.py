@@ -100,13 +100,13 @@ class Reader:
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """With the columns partition, offset, append_time and those of a message, or those of them that are wanted."""
         async for stretch in self.stretches():
-            for batch in stretch.batches():
+            for batch in forks.checked(stretch.batches(), self._transport):
                 yield batch
 
     async def __aiter__(self) -> AsyncIterator[StoredMessage]:
         self.check_whole()
         async for stretch in self.stretches():
-            for message in stretch.messages():
+            for message in forks.checked(stretch.messages(), self._transport):
                 yield message
 
     @property

@@ -80,6 +80,10 @@ class Sender:
         self._waiting: list[asyncio.Future[None]] = []
         # What becomes of what is on its way when it is cut off.
         self._end: PenstockError = LogClosed("the client was closed before this was known to be stored")
+        # If the topic has fewer partitions than before: how many, and what failed for that. Both wait until nothing is
+        # under way to partitions that are gone.
+        self._fewer: int | None = None
+        self._misplaced: list[Parcel] = []
         # Told by the next flush, unless somebody has heard of them by then.
         self._failed: deque[Parcel] = deque(maxlen=_FAILED_MAX)
 
@@ -112,15 +116,13 @@ class Sender:
         if self._outbox.due(parcel):
             self._send(parcel.partition)
 
-    async def stored(self, parcel: Parcel) -> Stored:
-        """When it is. On the event loop, where a future of threads would take another turn."""
+    async def stored(self, parcel: Parcel, row: int) -> Stored:
+        """When that message is. On the event loop, where a future of threads would take another turn."""
         if not parcel.done.done():
             waiter: asyncio.Future[None] = self._loop.create_future()
             parcel.waiting.append(waiter)
             await waiter
-        if parcel.done.exception() is not None:
-            raise parcel.error()
-        return parcel.done.result()
+        return parcel.stored(row)
 
     def hurry(self) -> None:
         """Nothing shall wait for more to come."""
@@ -160,12 +162,12 @@ class Sender:
     def abandon(self, error: PenstockError) -> None:
         """Nothing is sent any more: what waits, and what is on its way, fails with this."""
         self._end = error
+        self._fewer = None
         for task in [*self._sending, *self._taken_over]:
             task.cancel()
-        for parcel in self._outbox.drop():
-            self._settle(parcel)
-            parcel.done.set_exception(error.again())
-            parcel.wake()
+        misplaced, self._misplaced = self._misplaced, []
+        for parcel in [*misplaced, *self._outbox.drop()]:
+            self._finish(parcel, error.again())
 
     # --- one partition -----------------------------------------------------------------------------------
 
@@ -179,19 +181,51 @@ class Sender:
             try:
                 stored = await self._sent(parcel)
             except PenstockError as error:
+                if self._fewer is not None and isinstance(error, PartitionNotFound) and parcel.partition >= self._fewer:
+                    # The lane stays taken: what waits there must not be sent before this.
+                    self._misplaced.append(parcel)
+                    self._choose_anew()
+                    return
                 self._failed.append(parcel)
-                self._settle(parcel)
-                parcel.done.set_exception(error)
+                self._finish(parcel, error)
             except BaseException:
-                self._settle(parcel)
-                parcel.done.set_exception(self._end.again())
+                self._finish(parcel, self._end.again())
                 raise
             else:
-                self._settle(parcel)
-                parcel.done.set_result(stored)
-            finally:
-                self._outbox.under_way.pop(parcel, None)
-                parcel.wake()
+                self._finish(parcel, stored)
+
+    def _finish(self, parcel: Parcel, outcome: Stored | PenstockError) -> None:
+        self._settle(parcel)
+        if isinstance(outcome, PenstockError):
+            parcel.done.set_exception(outcome)
+        else:
+            parcel.done.set_result(outcome)
+        self._outbox.under_way.pop(parcel, None)
+        parcel.wake()
+        self._choose_anew()
+
+    def _choose_anew(self) -> None:
+        """Send to other partitions what failed, or waits, because its partition is gone.
+
+        Only once nothing is under way to such partitions: a later message must not overtake an earlier one of its key.
+        """
+        fewer, under_way = self._fewer, self._outbox.under_way
+        if fewer is None or any(
+            each.partition >= fewer and not each.parts and each not in self._misplaced for each in under_way
+        ):
+            return
+        failed, self._misplaced, self._fewer = self._misplaced, [], None
+        for parcel in self._outbox.shrink(fewer, failed, self._transport.now_us()):
+            self._failed.append(parcel)
+            self._finish(
+                parcel,
+                PartitionNotFound(
+                    f"{self._topic} was created again with partitions 0 to {fewer - 1}, and has no {parcel.partition}",
+                    topic=self._topic,
+                    partitions=fewer,
+                ),
+            )
+        self.hurry()
 
     def _settle(self, parcel: Parcel) -> None:
         self._outbox.settle(parcel)
@@ -251,8 +285,9 @@ class Sender:
             # Whether it was stored is not known for sure; also if whoever waited has given up.
             lane.start_anew(self._new_identity)
             if isinstance(error, PartitionNotFound):
-                # What is sent from now on goes to those that are there. An older broker does not say how many.
-                self._outbox.shrink(error.details.get("partitions", lane.partition))
+                # An older broker does not say how many there are.
+                fewer = max(error.details.get("partitions", lane.partition), 1)
+                self._fewer = fewer if self._fewer is None else min(fewer, self._fewer)
             raise
         self._stored(lane, frame.count, stored)
         return stored
@@ -350,6 +385,7 @@ class Sender:
             self._alone.discard(over)
             over.set_result(None)
             self._release(hold)
+            self._choose_anew()
 
     def _release(self, hold: Hold) -> None:
         """From any thread."""

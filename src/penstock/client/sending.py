@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.client.parcel import Parcel
 from penstock.client.transport import UNKNOWN, Stored
-from penstock.errors import InvalidInput, PenstockError
+from penstock.errors import ClientForked, InvalidInput, PenstockError
 from penstock.published import Published, PublishedBatch
 
 __all__ = ["Published", "PublishedBatch", "Sending", "SendingBatch"]
@@ -30,15 +31,17 @@ class Sending(msgspec.Struct, eq=False):
     row: int
 
     def __repr__(self) -> str:
-        if not self.done():
+        if not self.parcel.done.done():
             state = "on its way"
         else:
-            error = self.parcel.done.exception()
-            state = f"stored as {self.result().id}" if error is None else f"failed: {error!r}"
+            try:
+                state = f"stored as {self._published(self.parcel.done.result()).id}"
+            except PenstockError as error:
+                state = f"failed: {error!r}"
         return f"<{type(self).__name__} to {self._topic}, {state}>"
 
     def done(self) -> bool:
-        return self.parcel.done.done()
+        return _outcome(self.parcel).done()
 
     def add_done_callback(self, callback: Callable[[Sending], object]) -> None:
         """Called with this when it is stored, or has failed; at once if that has happened already.
@@ -47,7 +50,7 @@ class Sending(msgspec.Struct, eq=False):
         """
         if not callable(callback):
             raise InvalidInput(f"a callback is a function of a Sending, not {type(callback).__name__}")
-        self.parcel.done.add_done_callback(lambda _: callback(self))
+        _outcome(self.parcel).add_done_callback(lambda _: callback(self))
 
     def result(self, timeout: float | None = None) -> Published:
         """Waits until it is on disk, or as the producer's `acks` say. TimeoutError after `timeout` seconds."""
@@ -55,18 +58,21 @@ class Sending(msgspec.Struct, eq=False):
         try:
             return self._published(self.parcel.done.result(timeout))
         except PenstockError:
-            self.parcel.is_told = True
+            self.parcel.tell()
             raise
 
     def __await__(self) -> Generator[Any, None, Published]:
         try:
             stored = yield from asyncio.wrap_future(self.parcel.done).__await__()
+            return self._published(stored)
         except PenstockError:
-            self.parcel.is_told = True
+            self.parcel.tell()
             raise
-        return self._published(stored)
 
     def _published(self, stored: Stored) -> Published:
+        if self.parcel.parts:
+            stored = self.parcel.stored(self.row)
+            return Published(self._topic, stored.partition, stored.offset, stored.append_time)
         offset = UNKNOWN if stored.offset == UNKNOWN else stored.offset + self.row
         return Published(self._topic, stored.partition, offset, stored.append_time)
 
@@ -83,14 +89,14 @@ class SendingBatch:
         self._parts = parts
 
     def __repr__(self) -> str:
-        state = "done" if self.done() else "on their way"
+        state = "done" if all(parcel.done.done() for _, parcel in self._parts) else "on their way"
         return f"<{type(self).__name__} of {self._count} messages to {self._topic}, {state}>"
 
     def __len__(self) -> int:
         return self._count
 
     def done(self) -> bool:
-        return all(parcel.done.done() for _, parcel in self._parts)
+        return all(_outcome(parcel).done() for _, parcel in self._parts)
 
     def result(self, timeout: float | None = None) -> PublishedBatch:
         """Waits until all of it is on disk, or as the producer's `acks` say. TimeoutError after `timeout` seconds.
@@ -114,12 +120,19 @@ class SendingBatch:
     def _published(self) -> PublishedBatch:
         partitions, offsets = np.empty(self._count, np.int64), np.empty(self._count, np.int64)
         for _, parcel in self._parts:
-            parcel.is_told = True
-        for rows, parcel in self._parts:
-            stored = parcel.done.result()
+            parcel.tell()
+        for rows, stored in chain.from_iterable(parcel.places(rows) for rows, parcel in self._parts):
             partitions[rows] = stored.partition
             offsets[rows] = UNKNOWN if stored.offset == UNKNOWN else stored.offset + np.arange(len(rows))
         return PublishedBatch(self._topic, partitions, offsets)
+
+
+def _outcome(parcel: Parcel) -> Future[Stored]:
+    """Raise ClientForked if the parent process sends it: this one never learns what becomes of it."""
+    future = parcel.done
+    if future.done() and isinstance(error := future.exception(), ClientForked):
+        raise error.again()
+    return future
 
 
 def check_timeout(timeout: Any) -> None:

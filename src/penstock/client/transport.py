@@ -159,4 +159,5 @@ class Transport(Protocol):
 
     async def call(self, request: Request[R]) -> R: ...
 
-    async def close(self) -> None: ...
+    async def close(self, timeout_s: float) -> None:
+        """`timeout_s`: how long a broker that does not answer is waited for."""

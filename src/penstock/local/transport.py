@@ -21,6 +21,7 @@ from penstock.broker.projection import check_columns, read_columns
 from penstock.broker.settings import partitions_with
 from penstock.broker.timers import Timers
 from penstock.client.answers import Ack, Answer, Extend, Nack, Reject, Release
+from penstock.client.closing import CLOSE_S
 from penstock.client.requests import ListGroups, ListTopics, Request
 from penstock.client.transport import Delivery, Lease, Leases, Page, Receipt, Stored, Terms
 from penstock.client.words import CLIENT_CLOSED
@@ -323,7 +324,7 @@ class LocalTransport:
 
     async def call(self, request: Request[R]) -> R:
         self.check()
-        words.check(request)
+        words.checked(request)
         kind = type(request)
         answering = HANDLERS[kind](self._site, request)
         reply: R = await (self._bounded(answering) if kind in AWAITING_REPLICAS else answering)
@@ -334,7 +335,7 @@ class LocalTransport:
             await self._site.cluster.caught_up(request.revision)
         return self.broker.topic_names() if isinstance(request, ListTopics) else self.broker.group_names()
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
         if self._is_closed:
             return
         self._is_closed = True

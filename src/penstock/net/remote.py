@@ -299,7 +299,7 @@ class RemoteTransport:
         return Page(frames_in(reply.payload), page.next_offset, page.epoch)
 
     async def call(self, request: Request[R]) -> R:
-        words.check(request)
+        words.checked(request)
         if isinstance(request, _LOOKING):
             reply = await self._again(Kind.CALL, request)
         else:
@@ -346,11 +346,11 @@ class RemoteTransport:
                     raise
         return await self._until_answered(kind, word, late, sending)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
         try:
-            await self._singles.close()
+            await self._singles.close(timeout_s)
             if self._releasing and self._link.open is not None:
-                await asyncio.wait(self._releasing, timeout=CLOSE_S)
+                await asyncio.wait(self._releasing, timeout=timeout_s)
         finally:
             if self._express is not None:
                 self._resting.cancel()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import timedelta
 
 from penstock.acks import ALL
-from penstock.client.closing import all_done
+from penstock.client.closing import CLOSE_S, all_done
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.sender import Way
 from penstock.client.transport import Stored, Transport
@@ -68,5 +69,6 @@ class Singles:
             # What is known of the topic may be old. The long way finds out.
             return None
 
-    async def close(self) -> None:
-        await all_done(*[producer.close() for producer in list(self._producers.values())])
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
+        timeout = timedelta(seconds=timeout_s)
+        await all_done(*[producer.close(timeout) for producer in list(self._producers.values())])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import InvalidInput, NotLeased
 from penstock.handlers import reason_of
+from penstock.ring.records import UNWRITABLE
 from penstock.ring.settings import Duration
 
 if TYPE_CHECKING:
@@ -18,36 +19,70 @@ if TYPE_CHECKING:
 # Numbers that follow each other: the first, and how many.
 Run = tuple[int, int]
 
+# Keys of equal dicts must not depend on the order of their entries.
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
 
 class _Settled(set[int]):
-    """Positions of a batch that are answered for, and what it takes to find the next one without going through all."""
+    """Positions of a batch that are answered for, and indexes to find the next one without going through all."""
 
-    __slots__ = ("jobs", "places", "reached", "sequences")
+    __slots__ = ("alike", "jobs", "reached", "same", "sequences")
 
     def __init__(self, jobs: list[Any], sequences: list[int]) -> None:
         self.jobs = jobs
         self.sequences = sequences
-        # By the identity of the jobs, the last one first; made when somebody asks.
-        self.places: dict[int, list[int]] | None = None
+        self.same = _Index(self, id)
+        self.alike = _Index(self, _content_key)
         # All positions below it are answered for.
         self.reached = 0
-
-    def same(self, job: Any) -> Iterator[int]:
-        """Positions of this very object that are left. Those answered for, from the front on, are dropped for good."""
-        if self.places is None:
-            found: dict[int, list[int]] = {}
-            for at in range(len(self.jobs) - 1, -1, -1):
-                found.setdefault(id(self.jobs[at]), []).append(at)
-            self.places = found
-        places = self.places.get(id(job), [])
-        while places and places[-1] in self:
-            places.pop()
-        return (at for at in reversed(places) if at not in self)
 
     def left(self) -> Iterator[int]:
         while self.reached in self:
             self.reached += 1
         return (at for at in range(self.reached, len(self.jobs)) if at not in self)
+
+
+class _Index:
+    """Positions that are left, by a key of their jobs. Built at the first search."""
+
+    __slots__ = ("_key_of", "_places", "_settled")
+
+    def __init__(self, settled: _Settled, key_of: Callable[[Any], Hashable]) -> None:
+        self._settled = settled
+        self._key_of = key_of
+        # The last position first.
+        self._places: dict[Hashable, list[int]] | None = None
+
+    def search(self, job: Any, begun: dict[Hashable, Iterator[int]]) -> Iterator[int]:
+        """Positions with the key of `job`, in order. A search in `begun` with the same key goes on where it stopped."""
+        key = self._key_of(job)
+        if key not in begun:
+            begun[key] = self._left(key)
+        return begun[key]
+
+    def _left(self, key: Hashable) -> Iterator[int]:
+        """Positions answered for, from the front on, are dropped for good."""
+        settled, jobs = self._settled, self._settled.jobs
+        if self._places is None:
+            self._places = {}
+            for at in range(len(jobs) - 1, -1, -1):
+                self._places.setdefault(self._key_of(jobs[at]), []).append(at)
+        places = self._places.get(key, [])
+        while places and places[-1] in settled:
+            places.pop()
+        return (at for at in reversed(places) if at not in settled)
+
+
+def _content_key(job: Any) -> Hashable:
+    """The same for most equal jobs; 1 and 1.0 in a dict, for example, have different ones."""
+    try:
+        return hash(job)
+    except TypeError:
+        pass
+    try:
+        return _encoder.encode(job)
+    except UNWRITABLE:
+        return None
 
 
 class JobBatch(msgspec.Struct, eq=False):
@@ -154,13 +189,15 @@ class JobBatch(msgspec.Struct, eq=False):
         """A position for each of them: that very object if it can be found, else an equal one."""
         settled = self._answered()
         found: dict[int, None] = {}
-        same: dict[int, Iterator[int]] = {}
+        same: dict[Hashable, Iterator[int]] = {}
+        alike: dict[Hashable, Iterator[int]] = {}
         for job in jobs:
-            if id(job) not in same:
-                same[id(job)] = settled.same(job)
-            at = next((at for at in same[id(job)] if at not in found), None)
-            if at is None:
-                at = next((at for at in settled.left() if at not in found and self.jobs[at] == job), None)
+            at = next((at for at in settled.same.search(job, same) if at not in found), None)
+            # Almost every equal job has the same key; the others are looked for among all.
+            for places in (settled.alike.search(job, alike), settled.left()) if at is None else ():
+                at = next((at for at in places if at not in found and self.jobs[at] == job), None)
+                if at is not None:
+                    break
             if at is None:
                 raise NotLeased("a job is not of this batch, or was answered for already")
             found[at] = None

@@ -41,7 +41,7 @@ _ARRAY = Struct(">BI")
 
 # Whatever is written of these can be read back: it need not be tried.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-_UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 _raw_jobs = msgpack_decoder(list[msgspec.Raw])
 
@@ -72,7 +72,7 @@ class JobCodec:
     def _piece(self, jobs: list[Any], first: int) -> list[Piece]:
         try:
             encoded = self._encoded(jobs)
-        except _UNWRITABLE as error:
+        except UNWRITABLE as error:
             at, why = self._first_bad(jobs) or (0, error)
             what = "can't be written to the journal"
             if isinstance(why, msgspec.DecodeError):
@@ -99,7 +99,7 @@ class JobCodec:
         for at, job in enumerate(jobs):
             try:
                 self._encoded([job])
-            except _UNWRITABLE as error:
+            except UNWRITABLE as error:
                 return at, error
         return None
 

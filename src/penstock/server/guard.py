@@ -23,6 +23,7 @@ from penstock.client import cluster_requests as c
 from penstock.client import placement as p
 from penstock.client import requests as r
 from penstock.client.answers import Answer
+from penstock.client.closing import CLOSE_S
 from penstock.client.requests import Request
 from penstock.client.transport import Delivery, Leases, Page, Receipt, Stored
 from penstock.errors import Forbidden, InvalidInput, LeaseError, PenstockError, ProtocolError, Unauthenticated
@@ -566,7 +567,7 @@ class Guarded:
             return names
         return await self._site.broker.walk(name if self._may_know(kind, name) else None for name in names)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Nothing happens: the broker is there for others, too."""
 
     def _may_do_something(self, topic: str) -> bool:

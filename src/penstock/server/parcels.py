@@ -50,7 +50,8 @@ def wanted_of(frames: Sequence[Frame], offsets: BitMap64) -> list[memoryview]:
         if wanted == facts.messages or (wanted and _waste(frame, wanted, facts.messages) <= _WASTE_MAX):
             parts.append(frame.data)
         elif wanted:
-            parts.append(_thinned(frame, offsets, wanted).data)
+            # What was compressed may be larger without what is not wanted: clients need not accept that.
+            parts.append(min(_thinned(frame, offsets, wanted).data, frame.data, key=len))
     return parts
 
 
@@ -63,7 +64,8 @@ def rows_of(frames: Sequence[Frame], offsets: BitMap64) -> Iterator[tuple[int, i
 
 
 def _waste(frame: Frame, wanted: int, messages: int) -> int:
-    return len(frame.data) * (messages - wanted) // max(messages, 1)
+    """Bytes that are sent in vain with the whole frame, if all messages have the same size."""
+    return len(frame.data) - frame.raw_length * wanted // max(messages, 1)
 
 
 def _thinned(frame: Frame, offsets: BitMap64, wanted: int) -> Frame:

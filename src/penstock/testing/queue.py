@@ -9,7 +9,9 @@ from typing import Protocol
 from penstock.broker.broker import Broker
 from penstock.client import blocking
 from penstock.client.client import Client
+from penstock.client.closing import CLOSE_TIMEOUT
 from penstock.client.portal import Portal
+from penstock.client.words import Duration
 from penstock.clock import Instant
 from penstock.local.transport import LocalTransport
 from penstock.testing.clock import ManualClock
@@ -93,10 +95,10 @@ class VirtualQueue(blocking.Client):
         self._portal.run(self._inner.close())
         self._use(self._portal.run(self._open()))
 
-    def close(self) -> None:
+    def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         if self in self.clock.followers:
             self.clock.followers.remove(self)
-        super().close()
+        super().close(timeout)
 
     # --- time --------------------------------------------------------------------------------------------
 

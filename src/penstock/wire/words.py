@@ -285,10 +285,10 @@ _REPLIES: dict[type[Request[Any]], Any] = {request: _reply_of(request) for reque
 _ANY_REQUEST: Any = Union[tuple(_REPLIES)]  # noqa: UP007 - made of a list
 
 
-def check(request: Request[Any]) -> None:
-    """InvalidInput if a field is not of its kind: before it is sent, and in words about what was given."""
+def checked(request: Request[R]) -> Request[R]:
+    """The request as a broker gets it. InvalidInput if a field is not of its kind, in words about what was given."""
     try:
-        decoded(encoded(request), type(request))
+        return decoded(encoded(request), type(request))
     except ProtocolError as error:
         found = re.search(r"[Ee]xpected `([^`]*)`, got `([^`]*)` - at `\$\.?([^`]*)`", error.message)
         if found is None:

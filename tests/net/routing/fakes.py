@@ -418,7 +418,7 @@ class FakeNode(LocalTransport):
                 return [self._led(one) for one in reply]
         return reply
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float) -> None:
         self.is_closed = True
 
 

@@ -180,13 +180,13 @@ class Nodes:
             return heard[-1]
         raise last
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float) -> None:
         trying = list(self._trying.values())
         for task in trying:
             task.cancel()
         await asyncio.gather(*trying, return_exceptions=True)
         outcomes = await asyncio.gather(
-            *[transport.close() for transport in self._made.values()], return_exceptions=True
+            *[transport.close(timeout_s) for transport in self._made.values()], return_exceptions=True
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):

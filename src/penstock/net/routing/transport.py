@@ -282,24 +282,23 @@ class RoutedTransport:
 
     async def call(self, request: Request[R]) -> R:
         self._check()
-        words.check(request)
-        return await self._calls.call(request)
+        return await self._calls.call(words.checked(request))
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
         """Sends what is to be sent, and gives back what is held."""
         if self._is_closed:
             return
         try:
-            await self._singles.close()
+            await self._singles.close(timeout_s)
             # What is held may be of leaders that do not answer: it comes back when its lease ends.
             with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
+                async with asyncio.timeout(timeout_s):
                     await all_done(*[member.stop() for member in list(self._members.values())])
         finally:
             self._is_closed = True
             await self._coordinators.close()
             await self._atlas.close()
-            await self._nodes.close()
+            await self._nodes.close(timeout_s)
 
     def _check(self) -> None:
         if self._is_closed:

@@ -17,6 +17,7 @@ from penstock.acks import ALL
 from penstock.broker.broker import Broker
 from penstock.broker.catalog import GroupRecord
 from penstock.broker.polling import WAIT_US_MAX, ReplyMemory
+from penstock.client.closing import CLOSE_S
 from penstock.client.placement import Coordinator, DescribeCluster, FindLeft, FindPlacement, NodeInfo
 from penstock.client.requests import ListGroups, ListTopics, Request
 from penstock.client.transport import Delivery, Lease, Page, Stored, Transport
@@ -287,11 +288,11 @@ class Forwarding(RoutedTransport):
         await self.catch_up()
         return await self._site.names(request)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
         await self._standing.close()
         await self._polls.settled()
         # The listeners are closed: no caller waits for a publish that still looks for a leader.
         with suppress(TimeoutError, PenstockError):
             async with asyncio.timeout(_UNSENT_S):
                 await self._singles.close()
-        await super().close()
+        await super().close(timeout_s)

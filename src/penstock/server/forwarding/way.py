@@ -139,7 +139,7 @@ class Way:
         async with self._turn:
             return await self._line().call(request)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float) -> None:
         """The broker of this node is not ours to close."""
         if not isinstance(self._lines, LocalTransport):
             await self._lines.close()

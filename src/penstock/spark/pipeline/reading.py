@@ -14,7 +14,7 @@ from penstock.spark.pipeline.functions import check_function
 from penstock.spark.pipeline.reading_sources import read_sources
 from penstock.spark.pipeline.schemas import read_avro
 from penstock.spark.pipeline.spec import Broker, Pipeline, Source, TableSink, TopicSink, Transform, Trigger
-from penstock.spark.pipeline.sql_columns import unknown_columns
+from penstock.spark.pipeline.sql_analysis import sql_mistakes
 
 ADDRESS = "penstock://127.0.0.1:7420"
 FIELDS = ("name", "url", "key", "tls", "source", "transform", "sink", "trigger", "checkpoint", "spark")
@@ -25,7 +25,7 @@ MODES = ("append", "update", "complete")
 
 def read(file: Path, environment: Mapping[str, str] | None = None) -> Pipeline:
     """PipelineInvalid with all its mistakes; InvalidInput if there is no such file."""
-    pipeline, problems = examine(file, environment, guesses=False)
+    pipeline, problems = examine(file, environment, has_sql_analyzed=False)
     if pipeline is None:
         shown = [problem.shown(str(file)) for problem in problems]
         told = shown[0] if len(shown) == 1 else f"{len(shown)} mistakes:\n  " + "\n  ".join(shown)
@@ -34,24 +34,28 @@ def read(file: Path, environment: Mapping[str, str] | None = None) -> Pipeline:
 
 
 def examine(
-    file: Path, environment: Mapping[str, str] | None = None, *, guesses: bool = True
+    file: Path, environment: Mapping[str, str] | None = None, *, has_sql_analyzed: bool = True
 ) -> tuple[Pipeline | None, list[Problem]]:
-    """The pipeline if there is nothing wrong with it, and what is wrong otherwise, from top to bottom. With `guesses`,
-    also what is probably wrong in its SQL, which only Spark knows for sure."""
+    """The pipeline if there is nothing wrong with it, and what is wrong otherwise, from top to bottom.
+
+    has_sql_analyzed: also look for mistakes in its SQL, which starts a JVM.
+    """
     document = Document(file.resolve(), environment)
     root = document.root()
     section = None if root is None else root.section(FIELDS, f"names and values: {', '.join(FIELDS)}")
-    found = None if section is None else _pipeline(document, section, guesses)
+    found = None if section is None else _pipeline(document, section, has_sql_analyzed)
     problems = sorted(document.problems, key=lambda problem: problem.line)
     return (None if problems else found), problems
 
 
-def _pipeline(document: Document, root: Section, guesses: bool) -> Pipeline | None:
+def _pipeline(document: Document, root: Section, has_sql_analyzed: bool) -> Pipeline | None:
     directory = document.file.parent
     name = _name(root.required("name", "orders-by-hour"))
     broker = _broker(document, root)
     sources = read_sources(root.required("source", "{topics: orders, decode: text}"), directory)
-    transform = _transform(root.get("transform"), directory, sources, guesses)
+    spark_field = root.get("spark")
+    spark = {} if spark_field is None else _settings(spark_field)
+    transform = _transform(root.get("transform"), directory, sources, list(spark), has_sql_analyzed)
     if len(sources) > 1 and root.get("transform") is None:
         root.wrong("transform is missing: it says what becomes of several sources, as in transform: {sql: SELECT …}")
     is_plain = root.get("transform") is None and len(sources) == 1
@@ -59,8 +63,6 @@ def _pipeline(document: Document, root: Section, guesses: bool) -> Pipeline | No
     trigger = _trigger(root.get("trigger"))
     checkpoint = root.get("checkpoint")
     where = None if checkpoint is None else checkpoint.text("a directory")
-    spark_field = root.get("spark")
-    spark = {} if spark_field is None else _settings(spark_field)
     if name is None or sink is None or not sources:
         return None
     where = None if where is None else path_of(directory, where)
@@ -112,7 +114,9 @@ def _settings(field: Field) -> dict[str, str]:
     return found
 
 
-def _transform(field: Field | None, directory: Path, sources: Sequence[Source], guesses: bool) -> Transform:
+def _transform(
+    field: Field | None, directory: Path, sources: Sequence[Source], settings: Sequence[str], has_sql_analyzed: bool
+) -> Transform:
     if field is None:
         return Transform()
     section = field.section(("sql", "python"), "sql: … or python: …")
@@ -121,9 +125,8 @@ def _transform(field: Field | None, directory: Path, sources: Sequence[Source], 
         return Transform()
     text = chosen.text("SQL" if chosen.name.endswith("sql") else "module:function or file.py:function")
     if text is None or chosen.name.endswith("sql"):
-        tables = {source.name: source.row for source in sources}
-        for column in unknown_columns(text or "", tables) if guesses and all(tables.values()) else ():
-            _refuse_column(chosen, column, [each for columns in tables.values() for each in columns])
+        for mistake in sql_mistakes(text, sources, settings) if text is not None and has_sql_analyzed else ():
+            chosen.refuse(mistake)
         return Transform(sql=text)
     try:
         return Transform(None, *check_function(text, directory))
