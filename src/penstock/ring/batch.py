@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import InvalidInput, NotLeased
 from penstock.handlers import reason_of
-from penstock.ring.records import UNWRITABLE
+from penstock.ring.exchange import UNWRITABLE
 from penstock.ring.settings import Duration
 
 if TYPE_CHECKING:

@@ -41,7 +41,8 @@ SHARED_BYTES_MIN = 32 * KIB
 SHARED_BYTES_MAX = 64 * MIB
 _MEMORY_BYTES_MIN = 1 * MIB
 _SIZE = Struct("<Q")
-_UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
+# Raised for a job that msgpack cannot express.
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -165,14 +166,14 @@ def parcel_of(attempts: list[int] | None, jobs: list[Any]) -> tuple[bytes, dict[
     """The parcel, and why some are not in it, by their position: those of the others in the parcel move up."""
     try:
         return _encoder.encode((attempts, jobs)), {}
-    except _UNWRITABLE:
+    except UNWRITABLE:
         pass
     good: list[msgspec.Raw] = []
     unwritten: dict[int, str] = {}
     for at, job in enumerate(jobs):
         try:
             good.append(msgspec.Raw(_encoder.encode(job)))
-        except _UNWRITABLE as error:
+        except UNWRITABLE as error:
             unwritten[at] = f"a job can't be sent to a worker process: {error}"
     if attempts is not None:
         attempts = [count for at, count in enumerate(attempts) if at not in unwritten]

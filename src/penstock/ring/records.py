@@ -28,6 +28,7 @@ from penstock.errors import BatchTooLarge, InvalidInput, UnknownFormat
 from penstock.frame import Frame
 from penstock.limits import MIB
 from penstock.message import Message
+from penstock.ring.exchange import UNWRITABLE
 
 PUT, MOVED, HELD, HELD_AGAIN, RETRY, FAILED, DONE = b"P", b"S", b"T", b"H", b"R", b"F", b"D"
 JOB_BYTES_MAX = 1 * MIB
@@ -41,7 +42,6 @@ _ARRAY = Struct(">BI")
 
 # Whatever is written of these can be read back: it need not be tried.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 _raw_jobs = msgpack_decoder(list[msgspec.Raw])
 

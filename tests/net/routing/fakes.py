@@ -276,6 +276,7 @@ class FakeNode(LocalTransport):
         bytes_max: int,
         wait_us: int,
         visibility_us: int | None = None,
+        memory: object = None,
     ) -> Sequence[Delivery]:
         async def work() -> Sequence[Delivery]:
             return await self._poll(group, consumer, topics, count, bytes_max, wait_us, visibility_us)

@@ -64,7 +64,7 @@ def test_everything_that_a_door_asks_for_goes_through(tmp_path: Path) -> None:
             with pytest.raises(GroupNotFound):
                 await way.leave("nobody", "c")
             assert way.limits == here.site.limits
-            await way.close()
+            await way.close(0)
         here.site.check()
 
     serve(tmp_path, work)
@@ -79,6 +79,6 @@ def test_a_consumer_that_joins_for_a_session_is_not_kept_by_the_connection(tmp_p
         while (await way.call(DescribeGroup("g"))).members:
             await asyncio.sleep(0)
         assert [len(session.members) for session in here.door.sessions] == [0]
-        await way.close()
+        await way.close(0)
 
     serve(tmp_path, work)
