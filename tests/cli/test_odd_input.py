@@ -156,7 +156,7 @@ def orders(q: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client
     """Something to ask for, and a directory of its own for what commands write."""
     monkeypatch.chdir(tmp_path)
     # Otherwise it is made anew for each call, which takes longer than most of them.
-    monkeypatch.setattr("penstock.cli.app.app", COMMAND)
+    monkeypatch.setattr("penstock.cli.app.get_command", lambda app: COMMAND)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     q.create_topic("orders", 1, exist_ok=True)
     q.publish("orders", b"x")
