@@ -342,8 +342,10 @@ class Deliveries:
         group = self._working.get(name)
         return group is not None and not self._ledger.is_stopped and group.has_nothing(monotonic_us)
 
-    def lease(self, name: str, *, consumer: str, count: int, bytes_max: int, visibility_us: int) -> Taken | None:
-        """Up to `count` messages; None if there are none, or too many are out already."""
+    def lease(
+        self, name: str, *, consumer: str, count: int, bytes_max: int, visibility_us: int, waits: bool = True
+    ) -> Taken | None:
+        """Up to `count` messages; None if there are none, or too many are out already. `waits`: see `Reader.gather`."""
         self._ledger.check()
         now = Instant.of(self._clock)
         group = self._group(name)
@@ -363,6 +365,7 @@ class Deliveries:
                 consumer=consumer,
                 identity=identity,
                 deadline_us=now.wall_us + visibility_us,
+                waits=waits,
             )
             if decision is None:
                 return None

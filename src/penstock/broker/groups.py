@@ -53,7 +53,7 @@ class Groups:
             policy = record.settings.policy(self._dice)
             there = self._topics.topic(topic)
             replay = record.replay if record.replay and record.replay.topic == there.record.id else None
-            on_topic = Group(name, there, self._held(record.settings), policy, self._clock, replay)
+            on_topic = Group(name, there, self._held(record.settings), policy, self._clock, self._work, replay)
             self._on_topics[name, topic] = on_topic
         return on_topic
 
