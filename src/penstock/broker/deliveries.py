@@ -288,9 +288,14 @@ class Deliveries:
     # --- time --------------------------------------------------------------------------------------------
 
     def ticks(self) -> Iterator[None]:
-        """What time alone does: delays that are due, leases that have run out. One step for each group."""
+        """What time alone does: delays that are due, leases that have run out. One step for each group, and for some
+        thousand delays."""
         self._ledger.check()
-        self._release_due(self._clock.now_us(), self._write)
+        now_us = self._clock.now_us()
+        self._release_due(now_us, self._write)
+        while self.delays.is_more_due(now_us):
+            yield
+            self._release_due(now_us, self._write)
         yield
         for name, group in list(self._working.items()):
             if self._working.get(name) is group:
