@@ -40,8 +40,8 @@ def decompress_checked(codec: int, body: memoryview, raw_length: int) -> memoryv
     """For bytes from outside, which may claim any length."""
     raw = _decompress(codec, body, raw_length)
     # Arrow's one-shot LZ4 does not say when the body is shorter than claimed; it hands out what the memory held
-    # before. The stream does, but takes more than the one-shot decoder, which is what readers use: both must agree. Buffers
-    # are compared without the interpreter's lock, which the event loop may wait for.
+    # before. The stream does, but takes more than the one-shot decoder, which is what readers use: both must agree.
+    # Buffers are compared without the interpreter's lock, which the event loop may wait for.
     if codec == LZ4 and not raw.equals(_streamed(body, raw_length)):
         raise DecompressionRefused(f"the body does not decompress to the {raw_length} bytes it claims")
     return memoryview(raw)

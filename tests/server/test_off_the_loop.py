@@ -16,8 +16,7 @@ from penstock.broker.reading import Reading
 from penstock.client.requests import FindOffsets
 from penstock.clock import SystemClock
 from penstock.codec import CODECS, LZ4
-from penstock.errors import ProtocolError
-from penstock.frame import Frame, Producer
+from penstock.frame import NO_PRODUCER, Frame, Producer
 from penstock.message import Message
 from penstock.net.remote import RemoteTransport
 from penstock.server.parcels import wanted_of
@@ -43,7 +42,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[bool]:
     return calls
 
 
-def frame_of(messages: list[Message], codec: int = LZ4, producer: Producer = Producer(0, 0, 0)) -> Frame:
+def frame_of(messages: list[Message], codec: int = LZ4, producer: Producer = NO_PRODUCER) -> Frame:
     return Frame.of(Batch.from_messages(messages, 1), codec=codec, producer=producer)
 
 
@@ -212,6 +211,7 @@ def test_delays_of_a_replay_that_a_poll_starts_are_read_on_a_thread(
         read = noted(monkeypatch, Reading, "decode")
         first, second = await asyncio.gather(*[broker.group("again", "t").lease(c, 10) for c in "ab"])
         assert len(first + second) == 1, "the replay was started twice"
-        assert read and not any(read)
+        assert read
+        assert not any(read)
 
     serve(tmp_path, work)

@@ -13,7 +13,8 @@ import pytest
 from penstock.errors import TopicNotFound
 from penstock.server.stalls import LOGGED_S, StallWatch
 from security.doors import Doors, knock
-from served import HELD_CPU_S_MAX, Served, serve
+from served import Served, serve
+from stalling import HELD_CPU_S_MAX
 
 
 def test_a_function_that_holds_the_event_loop_is_named_and_measured(caplog: pytest.LogCaptureFixture) -> None:
@@ -35,6 +36,24 @@ def test_a_function_that_holds_the_event_loop_is_named_and_measured(caplog: pyte
         asyncio.run(main())
     assert max(stalls) >= LOGGED_S
     assert any("hold held the event loop for" in record.getMessage() for record in caplog.records)
+
+
+def test_a_function_that_holds_the_event_loop_again_and_again_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        watch = StallWatch(lambda late_s: None)
+        for _ in range(3):
+            watch._log("hold", 1.0, 1.0)
+        watch._log("hold again", 1.0, 1.0)
+        watch._quiet["hold"] = 0, watch._quiet["hold"][1]
+        watch._log("hold", 1.0, 1.0)
+        watch.close()
+
+    asyncio.run(main())
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("hold")]
+    assert [line.split(" held")[0] for line in lines] == ["hold", "hold again", "hold"]
+    assert lines[-1].endswith(", and 2 times since the last such line")
 
 
 def test_a_test_of_a_server_fails_if_the_event_loop_was_held(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ class Catalog:
 
     def owned(self, kind: str, owner: str) -> int:
         """How many topics, groups or schedules this principal has created."""
-        # In this order: a thread may be changing the catalog, and counts of the old contents go with the old dictionary.
+        # In this order: a thread may be changing the catalog, and counts of old contents go with the old dictionary.
         owned, contents = self._owned, self._contents
         if kind not in owned:
             owned[kind] = Counter(record.owner for record in getattr(contents, kind))

@@ -80,7 +80,7 @@ _HOLDING_UP_MAX = 100_000
 # Groups of a snapshot that is taken in one step: 5 ms.
 _ENCODED_AT_ONCE_MAX = 1_000
 # So much the clocks may drift apart before dates in encoded groups are wrong.
-_CLOCK_STEP_US = 10_000
+_CLOCK_STEP_US = 500
 
 
 # Of some leases, by their ids: offsets.

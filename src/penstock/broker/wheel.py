@@ -100,8 +100,8 @@ class Wheel:
     def advance(self, now_us: int, count_max: int | None = None) -> tuple[Ints, Ints]:
         """Due times and offsets of the timers that are due, the earliest first. A clock that is set back waits.
 
-        With `count_max`, so many timers are looked at, and the earliest come first but for a few milliseconds. There are
-        more as long as `next_due` is not later than `now_us`.
+        With `count_max`, so many timers are looked at, and the earliest come first but for a few milliseconds. There
+        are more as long as `next_due` is not later than `now_us`.
         """
         self.now_us = max(self.now_us, now_us)
         left = count_max
@@ -143,7 +143,10 @@ class Wheel:
     def turn_back(self, now_us: int) -> None:
         """The clock was set back: every timer is put in anew, since slots are chosen by how far ahead they are."""
         slots = [slot for level in self._levels for slot in level.slots.values()]
-        timers = [*self._due, *((np.frombuffer(slot.dues, np.int64), np.frombuffer(slot.offsets, np.int64)) for slot in slots)]
+        timers = [
+            *self._due,
+            *((np.frombuffer(slot.dues, np.int64), np.frombuffer(slot.offsets, np.int64)) for slot in slots),
+        ]
         self.now_us = now_us
         self._levels = [_Level(shift) for shift in _SHIFTS]
         self._due.clear()

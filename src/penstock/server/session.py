@@ -111,8 +111,8 @@ class Session(asyncio.Protocol):
         # Held by the one of its slow requests that is being carried out: others of this connection wait for it.
         self._slot = asyncio.Lock()
         self._reads, self._calls = asyncio.Semaphore(_READS_MAX), asyncio.Semaphore(_CALLS_MAX)
-        # PUBLISH packets behind a frame that is decompressed on a thread, that one included: stored in the order in which
-        # they came.
+        # PUBLISH packets behind a frame that is decompressed on a thread, that one included: they are stored in the
+        # order in which they came.
         self._publishing = asyncio.Lock()
         self._deferred = 0
         # To a node of a cluster that copies partitions through this connection.
