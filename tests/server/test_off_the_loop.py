@@ -137,7 +137,7 @@ def test_a_poll_of_a_cold_log_reads_it_on_a_thread(tmp_path: Path, monkeypatch: 
         group = here.site.broker.group("g", "t")
         await group.start()
         for _ in range(3):
-            await topic.publish_frame(frame_of(SMALL, 0), 0)
+            await topic.publish_frame(frame_of([Message(bytes(200_000))], 0), 0)
         cache = PageCache(monkeypatch)
         (handed,) = await group.lease("c", 10)
         assert list(handed.receipt.offsets) == [0, 1, 2]
@@ -152,10 +152,12 @@ def test_a_cold_log_is_read_even_if_the_kernel_keeps_nothing(tmp_path: Path, mon
         await here.site.broker.create_group("g")
         group = here.site.broker.group("g", "t")
         await group.start()
-        await topic.publish_frame(frame_of(SMALL, 0), 0)
+        await topic.publish_frame(frame_of([Message(bytes(400_000))], 0), 0)
         monkeypatch.setattr(DiskFile, "is_cached", lambda file, position, length: False)
+        read = noted(monkeypatch, DiskFile, "read_at")
         (handed,) = await group.lease("c", 10)
         assert list(handed.receipt.offsets) == [0]
+        assert read[0] is False
 
     serve(tmp_path, work)
 

@@ -40,7 +40,7 @@ from penstock.errors import (
     PenstockError,
     StorageError,
 )
-from penstock.frame import Frame
+from penstock.frame import Frame, takes_long
 from penstock.limits import MIB
 from penstock.message import Priority
 
@@ -175,7 +175,8 @@ class Group:
         visibility_us: int,
         numbers: Iterable[int],
     ) -> bool:
-        """Added to `leased`, one partition after the other. Return whether there are large frames among them."""
+        """Added to `leased`, one partition after the other. Return whether frames among them take long to
+        decompress."""
         failure: PenstockError | None = None
         is_large = False
         for number in numbers:
@@ -204,7 +205,8 @@ class Group:
                 count -= len(picked.offsets)
                 sizes = [len(frame.data) for frame in picked.frames]
                 bytes_max -= sum(sizes)
-                is_large = is_large or max(sizes, default=0) >= LARGE_BYTES_MIN
+                if not is_large and sizes and max(sizes) >= LARGE_BYTES_MIN:
+                    is_large = any([takes_long(frame.data) for frame in picked.frames])
             if count <= 0 or bytes_max <= 0:
                 break
         if failure is not None and not leased:

@@ -53,6 +53,8 @@ INDEX_INTERVAL_BYTES = 16 << 10
 # For frames that come alone: at most as many zeros behind the last one, and what counts as small.
 ROOM_BYTES = 64 << 10
 _SMALL_BYTES = 4 << 10
+# Of the last segment: so much at its end is read without a look at the page cache.
+_RECENT_BYTES = 256 << 10
 _ZEROS = memoryview(bytes(ROOM_BYTES))
 
 _MAGIC = b"PNG\x01"
@@ -282,7 +284,9 @@ def read(
     # the first entry at `until` is asked for.
     enough = opened.offsets.at_or_after(until)
     length = min(bytes_max + INDEX_INTERVAL_BYTES, (size if enough is None else min(enough, size)) - at)
-    if not (waits or opened.file.is_cached(at, length)):
+    # What was appended last is in the page cache, and read most.
+    is_recent = waits or (segment.opened is not None and size - at <= _RECENT_BYTES)
+    if not (is_recent or opened.file.is_cached(at, length)):
         raise NotCached
     loaded_from, loaded = at, memoryview(opened.file.read_at(at, length))
     bounds: list[int] = []
