@@ -30,10 +30,10 @@ class Longest:
 
         def measured(handle: asyncio.Handle) -> None:
             task = getattr(handle._callback, "__self__", handle._callback)  # type: ignore[attr-defined]
-            began, user_s, collected_s = time.thread_time(), _user_s(), self._collected_s
+            began, began_user, collected_s = time.thread_time(), user_s(), self._collected_s
             run(handle)
             # The kernel measures the time of the process alone in ticks.
-            cpu_s = min(time.thread_time() - began, _user_s() - user_s) - (self._collected_s - collected_s)
+            cpu_s = min(time.thread_time() - began, user_s() - began_user) - (self._collected_s - collected_s)
             if cpu_s > self.cpu_s and not _is_of_a_test(task):
                 self.cpu_s, self.name = cpu_s, repr(task)
 
@@ -49,7 +49,7 @@ class Longest:
             asyncio.events.Handle._run = run  # type: ignore[method-assign]
 
 
-def _user_s() -> float:
+def user_s() -> float:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_utime
 
 

@@ -121,10 +121,10 @@ class Deliveries:
         self._owners: dict[str, Assigned] = {}
         self._snapshot_size = 0
         self._is_snapshot_due = False
-        # Of the next snapshot: groups that have not changed since they were encoded; and by how much the wall clock was
-        # ahead of the monotonic one, since there are dates in it.
+        # Of the next snapshot: groups that have not changed since they were encoded, and the moment by which the dates
+        # in them are.
         self._encoded: dict[str, bytes] = {}
-        self._encoded_at_us = 0
+        self._encoded_at = Instant.of(clock)
         # Rows under way after which there will be something to bury.
         self.giving_up = 0
         self.lanes = Lanes()
@@ -562,19 +562,23 @@ class Deliveries:
 
     def encode_states(self) -> Iterator[None]:
         """Ahead of a snapshot, so that it has to encode only those that change meanwhile. For `Work.walk`."""
-        for name in list(self._states) if self._needs_snapshot else ():
+        if not self._needs_snapshot:
+            return
+        self._date_encoded()
+        for name in list(self._states):
             if name not in self._encoded and name in self._states:
-                self._encode(name, Instant.of(self._clock))
+                self._encoded[name] = snapshot.encoded(self._states[name], self._encoded_at)
                 yield
 
-    def _encode(self, name: str, now: Instant) -> bytes:
-        ahead_us = now.wall_us - now.monotonic_us
-        if abs(ahead_us - self._encoded_at_us) > _CLOCK_STEP_US:
+    def _date_encoded(self) -> Instant:
+        """Forget what was encoded before the wall clock was set: there are dates in it."""
+        now = Instant.of(self._clock)
+        by_us = now.wall_us - now.monotonic_us - (self._encoded_at.wall_us - self._encoded_at.monotonic_us)
+        if abs(by_us) > _CLOCK_STEP_US:
             self._encoded.clear()
-            self._encoded_at_us = ahead_us
-        if name not in self._encoded:
-            self._encoded[name] = snapshot.encoded(self._states[name], now)
-        return self._encoded[name]
+        if not self._encoded:
+            self._encoded_at = now
+        return now
 
     def snapshot_soon(self) -> None:
         """Begin a snapshot without waiting for it: the next row reports a failure."""
@@ -582,10 +586,13 @@ class Deliveries:
 
     def snapshot(self) -> asyncio.Future[list[Committed]]:
         """The state as it is now, behind the events that led to it."""
-        now = Instant.of(self._clock)
+        now = self._date_encoded()
+        for name, state in self._states.items():
+            if name not in self._encoded:
+                self._encoded[name] = snapshot.encoded(state, self._encoded_at)
         frames = snapshot.take(
             self._messages.visible_offset,
-            [self._encode(name, now) for name in self._states],
+            [self._encoded[name] for name in self._states],
             self.lanes,
             self.delays,
             list(self._owners.values()),

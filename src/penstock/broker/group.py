@@ -206,7 +206,7 @@ class Group:
                 sizes = [len(frame.data) for frame in picked.frames]
                 bytes_max -= sum(sizes)
                 if not is_large and sizes and max(sizes) >= LARGE_BYTES_MIN:
-                    is_large = any([takes_long(frame.data) for frame in picked.frames])
+                    is_large = any(takes_long(frame.data) for frame in picked.frames)
             if count <= 0 or bytes_max <= 0:
                 break
         if failure is not None and not leased:
