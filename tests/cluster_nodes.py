@@ -16,6 +16,7 @@ from penstock.cluster.node import Node
 from penstock.net.connecting import transport_to
 from penstock.server.config import Address, Config
 from penstock.server.server import Ready, Server
+from stalling import loop_watched
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -190,6 +191,7 @@ def local_cluster(directory: Path, etcd: str, *names: str, **settings: Any) -> I
     cluster = LocalCluster(directory, etcd)
     try:
         cluster.start(*names, **settings)
-        yield cluster
+        with loop_watched():
+            yield cluster
     finally:
         cluster.close()

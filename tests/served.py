@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,51 +18,11 @@ from penstock.net.remote import RemoteTransport
 from penstock.server.gate import Gate
 from penstock.server.native import NativeDoor
 from penstock.storage.files import DiskFiles
+from stalling import loop_watched
 
-# CPU time of one callback, which other processes hardly lengthen. A request should hold the event loop for 10 ms; on a
-# machine with many busy processes, one that does took 0.3 s.
-HELD_CPU_S_MAX = 0.5
 # Enough on a machine that is twenty times slower than usual, and less than the minute for which some polls wait: a lost
 # wake-up fails the test.
 PATIENCE_S = 55
-
-
-class Longest:
-    """The callback of the event loop that used the most CPU time, without garbage collections and coroutines of the
-    tests."""
-
-    def __init__(self) -> None:
-        self.cpu_s = 0.0
-        self.name = ""
-        self._collected_s = 0.0
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        run = asyncio.events.Handle._run
-
-        def measured(handle: asyncio.Handle) -> None:
-            task = getattr(handle._callback, "__self__", handle._callback)  # type: ignore[attr-defined]
-            began, collected_s = time.thread_time(), self._collected_s
-            run(handle)
-            cpu_s = time.thread_time() - began - (self._collected_s - collected_s)
-            if cpu_s > self.cpu_s and not _is_of_a_test(task):
-                self.cpu_s, self.name = cpu_s, repr(task)
-
-        def collecting(phase: str, info: dict[str, int]) -> None:
-            self._collected_s += time.thread_time() * (1 if phase == "stop" else -1)
-
-        asyncio.events.Handle._run = measured  # type: ignore[method-assign]
-        gc.callbacks.append(collecting)
-        try:
-            yield
-        finally:
-            gc.callbacks.remove(collecting)
-            asyncio.events.Handle._run = run  # type: ignore[method-assign]
-
-
-def _is_of_a_test(task: object) -> bool:
-    code = getattr(task.get_coro(), "cr_code", None) if isinstance(task, asyncio.Task) else None
-    return code is not None and Path(code.co_filename).is_relative_to(Path(__file__).parent)
 
 
 class Served:
@@ -86,14 +44,12 @@ async def served(
 ) -> AsyncIterator[Served]:
     site = await LocalTransport.open(partial(DiskFiles, path), clock=SystemClock(), limits=limits)
     door = NativeDoor(site, Gate(site, access), silence_us=silence_us)
-    longest = Longest()
     try:
-        with longest.watched():
+        with loop_watched():
             yield Served(site, door, await door.open("127.0.0.1", 0))
     finally:
         await door.close()
         await site.close()
-    assert longest.cpu_s < HELD_CPU_S_MAX, f"{longest.name} held the event loop for {longest.cpu_s:.3f} s of CPU"
 
 
 def serve(path: Path, work: Callable[[Served], Awaitable[None]], **options: Any) -> None:

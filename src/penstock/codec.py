@@ -24,28 +24,32 @@ def compress(codec: int, raw: memoryview) -> pa.Buffer | None:
 
 def decompress(codec: int, body: memoryview, raw_length: int) -> memoryview:
     """For bytes whose checksum was made by whoever compressed them: a raw length too large would not be noticed."""
+    return memoryview(_decompress(codec, body, raw_length))
+
+
+def _decompress(codec: int, body: memoryview, raw_length: int) -> pa.Buffer:
     if codec not in _ARROW:
         raise DecompressionRefused(f"codec {codec} is unknown")
     try:
-        return memoryview(_ARROW[codec].decompress(body, raw_length))
+        return _ARROW[codec].decompress(body, raw_length)
     except (OSError, pa.ArrowException) as error:
         raise DecompressionRefused(f"the body does not decompress: {error}") from error
 
 
 def decompress_checked(codec: int, body: memoryview, raw_length: int) -> memoryview:
     """For bytes from outside, which may claim any length."""
-    raw = decompress(codec, body, raw_length)
+    raw = _decompress(codec, body, raw_length)
     # Arrow's one-shot LZ4 does not say when the body is shorter than claimed; it hands out what the memory held
     # before. The stream does, but takes more than the one-shot decoder, which is what readers use: both must agree.
-    if codec == LZ4 and bytes(raw) != _streamed(body, raw_length):
+    # Buffers are compared without the interpreter's lock, which the event loop may wait for.
+    if codec == LZ4 and not raw.equals(_streamed(body, raw_length)):
         raise DecompressionRefused(f"the body does not decompress to the {raw_length} bytes it claims")
-    return raw
+    return memoryview(raw)
 
 
-def _streamed(body: memoryview, raw_length: int) -> bytes:
+def _streamed(body: memoryview, raw_length: int) -> pa.Buffer:
     try:
         stream = pa.CompressedInputStream(pa.BufferReader(body), "lz4")
-        streamed: bytes = stream.read(raw_length + 1)
+        return stream.read_buffer(raw_length + 1)
     except (OSError, pa.ArrowException) as error:
         raise DecompressionRefused(f"the body does not decompress: {error}") from error
-    return streamed

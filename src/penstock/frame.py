@@ -72,7 +72,7 @@ from penstock.errors import (
     UnknownMagic,
     UnsupportedVersion,
 )
-from penstock.limits import DEFAULT_LIMITS, Limits
+from penstock.limits import DEFAULT_LIMITS, MIB, Limits
 from penstock.message import Message
 
 MAGIC = b"PNS\x01"
@@ -97,6 +97,10 @@ _WALK = struct.Struct("<4sIqqIIIIIII")
 _WHOLE = struct.Struct("<4sIqqIIIIIIIHBBqqqiHH")
 _START = struct.Struct("<4s32xI")
 _U32 = struct.Struct("<I")
+# Where the codec stands in a header.
+_CODEC_AT = 54
+# Of a compressed body: on an event loop, that takes a millisecond. A thread costs a tenth of it.
+_INLINE_BYTES_MAX = 4 * MIB
 _PADDING = [b"\0" * n for n in range(8)]
 _CODECS = frozenset(CODECS.values())
 assert _HEAD.size + _STAMP.size == _STAMP_END
@@ -480,6 +484,14 @@ def frame_size(data: memoryview, bytes_max: int) -> int:
     if size > bytes_max:
         raise FrameTooLarge(f"a frame of {size} bytes; the limit is {bytes_max}", size=size, limit=bytes_max)
     return size
+
+
+def takes_long(data: Bytes) -> bool:
+    """Whether to decompress this frame, which may be from outside, takes longer than an event loop should be held."""
+    if len(data) < HEADER_BYTES or data[_CODEC_AT] == NONE:
+        return False
+    raw_length: int = _STABLE.unpack_from(data, _STAMP_END)[1]
+    return raw_length > _INLINE_BYTES_MAX
 
 
 def head_seed(log_id: bytes) -> int:

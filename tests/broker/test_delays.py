@@ -284,3 +284,23 @@ def test_a_delayed_high_message_keeps_its_lane() -> None:
         assert values(await group.lease("c", 10)) == [b"high", b"2", b"low"]
 
     run(work)
+
+
+def test_very_many_delayed_messages_that_are_due_at_once_come_in_steps() -> None:
+    count = 50_000
+
+    async def work(broker: Broker) -> None:
+        group = await started(broker)
+        due_us = clock_of(broker).now_us() + SECOND
+        for _ in range(count // 10_000):
+            batch = Batch.from_messages([Message(b"", deliver_at=due_us)] * 10_000, 1)
+            await broker.topic("t").publish_frame(Frame.of(batch), 0)
+        clock_of(broker).advance_us(SECOND)
+        delays, left = broker.topic("t").partitions[0].groups.delays, [count]
+        for _ in broker.topic("t").partitions[0].groups.ticks():
+            if len(delays.pending) != left[-1]:
+                left.append(len(delays.pending))
+        assert left == [50_000, 30_000, 10_000, 0]
+        assert sum(len(handed.receipt.offsets) for handed in await group.lease("c", 100)) == 100
+
+    run(work)

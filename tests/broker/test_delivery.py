@@ -43,7 +43,7 @@ POLICY = RetryPolicy(max_retries=2, initial_us=100, factor=2, longest_us=250, ji
 class AllThere:
     """A log from which every message can be read, whatever it is."""
 
-    def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered:
+    def gather(self, offsets: BitMap64, bytes_max: int, *, waits: bool = True) -> Gathered:
         return Gathered([], offsets, offsets.max() + 1, 0, 0)
 
     def hashes_in(self, frames: list[Frame], offsets: Ints) -> Hashes:

@@ -100,3 +100,37 @@ def test_a_million_timers_take_little_memory() -> None:
         tracemalloc.stop()
     assert len(wheel) == 1_000_000
     assert 16_000_000 < used < 32 << 20
+
+
+@settings(max_examples=300)
+@given(given_steps=steps, count_max=st.integers(1, 7))
+def test_a_wheel_that_is_advanced_in_parts_loses_no_timer_and_is_never_early(
+    given_steps: list[tuple[str, object]], count_max: int
+) -> None:
+    wheel = Wheel(NOW)
+    now, offset = NOW, 0
+    pending: set[tuple[int, int]] = set()
+    for kind, what in given_steps:
+        if kind == "advance":
+            assert isinstance(what, int)
+            if what < 0:
+                now += what
+                wheel.turn_back(now)
+            now = min(now + abs(what), TIME_MAX_US)
+            dues, offsets = wheel.advance(now, count_max)
+            assert len(dues) <= count_max
+            came = set(zip(dues.tolist(), offsets.tolist(), strict=True))
+            assert came <= pending
+            assert all(due <= now for due, _ in came)
+            pending -= came
+        else:
+            delays = what if isinstance(what, list) else [what]
+            dues = np.array([now + delay for delay in delays], np.int64)
+            wheel.add_many(dues, np.arange(offset, offset + len(delays)))
+            pending |= set(zip(dues.tolist(), range(offset, offset + len(delays)), strict=True))
+            offset += len(delays)
+        assert len(wheel) == len(pending)
+    while (next_due := wheel.next_due()) is not None and next_due <= now:
+        dues, offsets = wheel.advance(now, count_max)
+        pending -= set(zip(dues.tolist(), offsets.tolist(), strict=True))
+    assert not [due for due, _ in pending if due <= now]

@@ -29,6 +29,7 @@ from penstock.server.http.door import HttpDoor
 from penstock.server.http.table import ROUTES
 from penstock.server.keys import make
 from penstock.storage.files import DiskFiles
+from stalling import loop_watched
 
 try:
     from playwright.sync_api import Browser, Error, Page, sync_playwright
@@ -94,7 +95,8 @@ def broker_on(path: Path, access: Path | None = None) -> Iterator[Broker]:
         stack.push(stopping)
         broker = Broker(f"http://127.0.0.1:{port}", stopping.close)
         stack.callback(broker.http.close)
-        yield broker
+        with loop_watched():
+            yield broker
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from penstock.server.gate import Gate
 from penstock.server.grpc import penstock_pb2 as pb
 from penstock.server.grpc.door import GrpcDoor
 from penstock.storage.files import DiskFiles
+from stalling import loop_watched
 
 
 def stub_of(channel: grpc.aio.Channel) -> SimpleNamespace:
@@ -69,7 +70,8 @@ async def served(path: Path, access: Path | None = None, limits: Limits = DEFAUL
     broken: list[PenstockError] = []
     door = GrpcDoor(site, Gate(site, access), broke=broken.append)
     try:
-        yield Served(site, door, await door.open("127.0.0.1", 0), broken)
+        with loop_watched():
+            yield Served(site, door, await door.open("127.0.0.1", 0), broken)
     finally:
         await door.close()
         await site.close()

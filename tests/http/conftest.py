@@ -18,6 +18,7 @@ from penstock.local.transport import LocalTransport
 from penstock.server.gate import Gate
 from penstock.server.http.door import HttpDoor
 from penstock.storage.files import DiskFiles
+from stalling import loop_watched
 
 
 class Served:
@@ -80,7 +81,8 @@ def serve(tmp_path: Path) -> Serve:
                 here.broke = broke
                 if access is None:
                     await here.ok("POST", "/v1/topics", {"name": "t", "partitions": 1})
-                await work(here)
+                with loop_watched():
+                    await work(here)
         finally:
             await door.close()
             await site.close()

@@ -27,6 +27,7 @@ from penstock.server.http.door import HttpDoor
 from penstock.server.native import NativeDoor
 from penstock.storage.files import DiskFiles, Files
 from penstock.wire.packets import Decoder, Packet
+from stalling import loop_watched
 
 
 class Doors:
@@ -116,8 +117,9 @@ async def opened(
     site = await LocalTransport.open(files or partial(DiskFiles, path), clock=clock or SystemClock(), limits=limits)
     doors = Doors(site, Gate(site, access), round_s)
     try:
-        await doors.open()
-        yield doors
+        with loop_watched():
+            await doors.open()
+            yield doors
         assert not doors.broke
     finally:
         await doors.close()

@@ -9,6 +9,7 @@ reason to delete data: a directory that nobody lists is left alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -175,7 +176,11 @@ class Catalog:
 
     def owned(self, kind: str, owner: str) -> int:
         """How many topics, groups or schedules this principal has created."""
-        return sum(record.owner == owner for record in getattr(self._contents, kind))
+        # In this order: a thread may be changing the catalog, and counts of old contents go with the old dictionary.
+        owned, contents = self._owned, self._contents
+        if kind not in owned:
+            owned[kind] = Counter(record.owner for record in getattr(contents, kind))
+        return owned[kind][owner]
 
     @property
     def removing(self) -> tuple[str, ...]:
@@ -379,6 +384,8 @@ class Catalog:
         self._topics = {record.name: record for record in contents.topics}
         self._groups = {record.name: record for record in contents.groups}
         self._schedules = {record.name: record for record in contents.schedules}
+        # By kind and owner, once somebody has asked since the last change.
+        self._owned: dict[str, Counter[str]] = {}
 
 
 class _Named(Protocol):

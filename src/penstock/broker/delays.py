@@ -21,6 +21,8 @@ from penstock.frame import HAS_DELAYS
 from penstock.storage.log import Log
 
 _NEW_MAX = 65_536
+# In one step: 2 ms.
+_DUE_MAX = 20_000
 _NEVER_US = 1 << 62
 
 
@@ -110,19 +112,24 @@ class Delays:
             self._add_timers(dues, offsets)
 
     def due(self, now_us: int) -> BitMap64:
-        """Pending messages whose time has come. Taken from the wheel: to be told with `release`."""
+        """Pending messages whose time has come, some of them if there are very many (`is_more_due`). Taken from the
+        wheel: to be told with `release`."""
         self._follow(now_us)
         if not self.pending and not self._new and not self._wheel:
             return BitMap64()
         if self._new_due_us <= now_us:
             self._put_in_timers()
-        dues, offsets = self._wheel.advance(now_us)
+        dues, offsets = self._wheel.advance(now_us, _DUE_MAX)
         if not len(offsets):
             return BitMap64()
         if self.moved:
             current = [self.moved.get(o, due) == due for o, due in zip(offsets.tolist(), dues.tolist(), strict=True)]
             offsets = offsets[np.array(current)]
         return bitmap_of(offsets) & self.pending
+
+    def is_more_due(self, now_us: int) -> bool:
+        next_us = self.next_due()
+        return next_us is not None and next_us <= now_us
 
     def put_back(self, offsets: BitMap64, now_us: int) -> None:
         """They are due still; whoever took them could not say so."""

@@ -77,6 +77,10 @@ _LOOKED_AT_MAX = 100_000
 _LOOK_AT_ONCE_MAX = 10_000
 # Of messages that are kept from deletion because their keys are busy: five times what a group has in flight by default.
 _HOLDING_UP_MAX = 100_000
+# Groups of a snapshot that is taken in one step: 5 ms.
+_ENCODED_AT_ONCE_MAX = 1_000
+# So much the clocks may drift apart before dates in encoded groups are wrong.
+_CLOCK_STEP_US = 500
 
 
 # Of some leases, by their ids: offsets.
@@ -116,6 +120,11 @@ class Deliveries:
         self._working: dict[str, Working] = {}
         self._owners: dict[str, Assigned] = {}
         self._snapshot_size = 0
+        self._is_snapshot_due = False
+        # Of the next snapshot: groups that have not changed since they were encoded, and the moment by which the dates
+        # in them are.
+        self._encoded: dict[str, bytes] = {}
+        self._encoded_at = Instant.of(clock)
         # Rows under way after which there will be something to bury.
         self.giving_up = 0
         self.lanes = Lanes()
@@ -288,14 +297,23 @@ class Deliveries:
     # --- time --------------------------------------------------------------------------------------------
 
     def ticks(self) -> Iterator[None]:
-        """What time alone does: delays that are due, leases that have run out. One step for each group."""
+        """What time alone does: delays that are due, leases that have run out. One step for each group, and for some
+        thousand delays."""
         self._ledger.check()
-        self._release_due(self._clock.now_us(), self._write)
+        now_us = self._clock.now_us()
+        self._release_due(now_us, self._write)
+        while self.delays.is_more_due(now_us):
+            yield
+            self._release_due(now_us, self._write)
         yield
         for name, group in list(self._working.items()):
             if self._working.get(name) is group:
                 self._run_out(group, Instant.of(self._clock))
             yield
+        if self._is_snapshot_due:
+            self._is_snapshot_due = False
+            yield from self.encode_states()
+            self._snapshot_soon_if_possible()
 
     def dying(self) -> list[str]:
         """Groups that have given up messages of which there are no letters yet."""
@@ -342,8 +360,10 @@ class Deliveries:
         group = self._working.get(name)
         return group is not None and not self._ledger.is_stopped and group.has_nothing(monotonic_us)
 
-    def lease(self, name: str, *, consumer: str, count: int, bytes_max: int, visibility_us: int) -> Taken | None:
-        """Up to `count` messages; None if there are none, or too many are out already."""
+    def lease(
+        self, name: str, *, consumer: str, count: int, bytes_max: int, visibility_us: int, waits: bool = True
+    ) -> Taken | None:
+        """Up to `count` messages; None if there are none, or too many are out already. `waits`: see `Reader.gather`."""
         self._ledger.check()
         now = Instant.of(self._clock)
         group = self._group(name)
@@ -363,6 +383,7 @@ class Deliveries:
                 consumer=consumer,
                 identity=identity,
                 deadline_us=now.wall_us + visibility_us,
+                waits=waits,
             )
             if decision is None:
                 return None
@@ -528,9 +549,36 @@ class Deliveries:
 
     def _snapshot_now_and_then(self) -> None:
         if self._ledger.since_snapshot > max(SNAPSHOT_EVERY_BYTES, 4 * self._snapshot_size):
-            # A full queue, or disk, is no failure of what was just written: the next row tries again.
-            with suppress(Overloaded, DiskFull):
-                self.snapshot_soon()
+            if len(self._states) > _ENCODED_AT_ONCE_MAX:
+                # At the next tick, in steps.
+                self._is_snapshot_due = True
+            else:
+                self._snapshot_soon_if_possible()
+
+    def _snapshot_soon_if_possible(self) -> None:
+        # A full queue, or disk, is no failure of what was just written: the next row tries again.
+        with suppress(Overloaded, DiskFull):
+            self.snapshot_soon()
+
+    def encode_states(self) -> Iterator[None]:
+        """Ahead of a snapshot, so that it has to encode only those that change meanwhile. For `Work.walk`."""
+        if not self._needs_snapshot:
+            return
+        self._date_encoded()
+        for name in list(self._states):
+            if name not in self._encoded and name in self._states:
+                self._encoded[name] = snapshot.encoded(self._states[name], self._encoded_at)
+                yield
+
+    def _date_encoded(self) -> Instant:
+        """Forget what was encoded before the wall clock was set: there are dates in it."""
+        now = Instant.of(self._clock)
+        by_us = now.wall_us - now.monotonic_us - (self._encoded_at.wall_us - self._encoded_at.monotonic_us)
+        if abs(by_us) > _CLOCK_STEP_US:
+            self._encoded.clear()
+        if not self._encoded:
+            self._encoded_at = now
+        return now
 
     def snapshot_soon(self) -> None:
         """Begin a snapshot without waiting for it: the next row reports a failure."""
@@ -538,14 +586,19 @@ class Deliveries:
 
     def snapshot(self) -> asyncio.Future[list[Committed]]:
         """The state as it is now, behind the events that led to it."""
+        now = self._date_encoded()
+        for name, state in self._states.items():
+            if name not in self._encoded:
+                self._encoded[name] = snapshot.encoded(state, self._encoded_at)
         frames = snapshot.take(
             self._messages.visible_offset,
-            self._states.values(),
+            [self._encoded[name] for name in self._states],
             self.lanes,
             self.delays,
             list(self._owners.values()),
-            Instant.of(self._clock),
+            now,
         )
+        self._encoded.clear()
         written = self._ledger.snapshot(frames)
         self.covered = self._messages.visible_offset
         self._snapshot_size = sum(len(frame.data) for frame in frames)
@@ -553,8 +606,12 @@ class Deliveries:
 
     async def snapshot_if_needed(self) -> None:
         """If anything has happened, or was published, since the last one."""
-        if self._ledger.since_snapshot or self._messages.visible_offset > self.covered:
+        if self._needs_snapshot:
             await self.snapshot()
+
+    @property
+    def _needs_snapshot(self) -> bool:
+        return bool(self._ledger.since_snapshot) or self._messages.visible_offset > self.covered
 
     def flush(self) -> None:
         """What happened so far is on its way to the log."""
@@ -597,11 +654,13 @@ class Deliveries:
             case Due():
                 offsets = unpack(event.offsets)
                 self.delays.release(offsets)
+                self._encoded.clear()
                 for state in self._states.values():
                     state.make_due(offsets)
             case Cancelled():
                 offsets = unpack(event.offsets)
                 self.delays.cancel(offsets)
+                self._encoded.clear()
                 for state in self._states.values():
                     state.cancel(offsets)
             case Moved():
@@ -610,12 +669,14 @@ class Deliveries:
                 self._owners[event.group] = event
             case Dropped():
                 self._states.pop(event.group, None)
+                self._encoded.pop(event.group, None)
                 self._working.pop(event.group, None)
                 self._owners.pop(event.group, None)
             case Buried() if event.group not in self._states:
                 # The group was deleted while its dead letters were written.
                 pass
             case _:
+                self._encoded.pop(event.group, None)
                 if event.group not in self._states:
                     self._states[event.group] = Delivery(event.group)
                 self._states[event.group].apply(event, at_us, now)

@@ -8,22 +8,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Literal, NamedTuple
 
 from pyroaring import BitMap64
 
 from penstock.broker.catalog import ReplayRecord
 from penstock.broker.checks import check_time, is_int
-from penstock.broker.deliveries import Deliveries, Leases
+from penstock.broker.deliveries import Deliveries, Leases, Taken
 from penstock.broker.delivery import Parked
 from penstock.broker.events import Deferred, GroupEvent, Started, pack
+from penstock.broker.leasing import Cold
 from penstock.broker.names import check_name
 from penstock.broker.offsets import bitmap_of
 from penstock.broker.ordering import KEY, WHOLE_PARTITION
 from penstock.broker.partition import Partition
 from penstock.broker.retries import RetryPolicy
 from penstock.broker.settings import VISIBILITY_US_MAX, GroupSettings
+from penstock.broker.thinning import LARGE_BYTES_MIN, is_long_work, thin
 from penstock.broker.topic import Topic
+from penstock.broker.work import Work
 from penstock.clock import TIME_MAX_US, Clock
 from penstock.durations import duration_text
 from penstock.errors import (
@@ -36,13 +40,15 @@ from penstock.errors import (
     PenstockError,
     StorageError,
 )
-from penstock.frame import Frame
+from penstock.frame import Frame, takes_long
 from penstock.limits import MIB
 from penstock.message import Priority
 
 COUNT_MAX = 10_000
 REASON_LENGTH_MAX = 1_000
 _DELAY_STEP_US = 100_000
+# Of a cold log, for one lease.
+_LOADS_MAX = 3
 _TURNS_MAX = 10_000
 
 
@@ -90,12 +96,14 @@ class Group:
         settings: GroupSettings,
         policy: RetryPolicy,
         clock: Clock,
+        work: Work,
         replay: ReplayRecord | None = None,
     ) -> None:
         """`replay`: what it is to get of this topic, if that is all."""
         self.name = name
         self.topic = topic
         self._clock = clock
+        self._work = work
         self._replay = replay
         # Of each consumer how often it has asked; forgotten when there are too many.
         self._turns: Counter[str] = Counter()
@@ -147,7 +155,9 @@ class Group:
         visibility = self._visibility(visibility_us)
         leased: list[Leased] = []
         try:
-            await self._lease(leased, consumer, count, bytes_max, visibility, self._in_turn(consumer, partitions))
+            turns = self._in_turn(consumer, partitions)
+            if await self._lease(leased, consumer, count, bytes_max, visibility, turns):
+                await self._thin(leased)
             if self.topic.is_replicated:
                 leased = await self._known_elsewhere(leased)
         except BaseException:
@@ -164,15 +174,25 @@ class Group:
         bytes_max: int,
         visibility_us: int,
         numbers: Iterable[int],
-    ) -> None:
-        """Added to `leased`, one partition after the other."""
+    ) -> bool:
+        """Added to `leased`, one partition after the other. Return whether frames among them take long to
+        decompress."""
         failure: PenstockError | None = None
+        is_large = False
         for number in numbers:
             try:
                 partition = await self._started(number)
-                taken = partition.groups.lease(
-                    self.name, consumer=consumer, count=count, bytes_max=bytes_max, visibility_us=visibility_us
-                )
+                try:
+                    taken = partition.groups.lease(
+                        self.name,
+                        consumer=consumer,
+                        count=count,
+                        bytes_max=bytes_max,
+                        visibility_us=visibility_us,
+                        waits=False,
+                    )
+                except Cold as cold:
+                    taken = await self._lease_cold(partition, cold, consumer, count, bytes_max, visibility_us)
             except (StorageError, Overloaded, ClusterError) as error:
                 # The others can still give something; and what is leased already must reach somebody.
                 failure = error
@@ -183,11 +203,43 @@ class Group:
                 handed = Handed(Receipt(number, taken.lease, picked.offsets), picked.frames)
                 leased.append(Leased(partition.groups, handed))
                 count -= len(picked.offsets)
-                bytes_max -= sum(len(frame.data) for frame in picked.frames)
+                sizes = [len(frame.data) for frame in picked.frames]
+                bytes_max -= sum(sizes)
+                if not is_large and sizes and max(sizes) >= LARGE_BYTES_MIN:
+                    is_large = any(takes_long(frame.data) for frame in picked.frames)
             if count <= 0 or bytes_max <= 0:
                 break
         if failure is not None and not leased:
             raise failure
+        return is_large
+
+    async def _lease_cold(
+        self, partition: Partition, cold: Cold, consumer: str, count: int, bytes_max: int, visibility_us: int
+    ) -> Taken | None:
+        """After a thread has read what the page cache lacks: the event loop waits for no disk."""
+        for attempt in range(_LOADS_MAX):
+            await self._work.scan(partition.reading.load(cold.offsets, cold.bytes_max))
+            try:
+                return partition.groups.lease(
+                    self.name,
+                    consumer=consumer,
+                    count=count,
+                    bytes_max=bytes_max,
+                    visibility_us=visibility_us,
+                    # Unless the kernel drops what was read at once.
+                    waits=attempt == _LOADS_MAX - 1,
+                )
+            except Cold as still:
+                cold = still
+        raise AssertionError("a lease that waits for the disk needs no other attempt")
+
+    async def _thin(self, leased: list[Leased]) -> None:
+        """On a thread, what would take the event loop too long when it is sent."""
+        for at, (groups, (receipt, frames)) in enumerate(leased):
+            if is_long_work(frames, receipt.offsets):
+                # A copy: the receipt's belongs to the lease.
+                thinned = await self._work.on_a_reading_thread(partial(thin, frames, receipt.offsets.copy()))
+                leased[at] = Leased(groups, Handed(receipt, thinned))
 
     async def _known_elsewhere(self, leased: list[Leased]) -> list[Leased]:
         """Of a replicated partition nothing is handed out before those who may lead it next know of the lease."""
@@ -306,7 +358,11 @@ class Group:
             raise InvalidInput("seek to earliest or latest, or to a time, or to an offset")
         if offset is not None and partition is None and self.topic.count > 1:
             raise InvalidInput("an offset is one of a partition; say which")
-        found = [self._position(self.topic.partition(number), to, time_us, offset) for number in numbers]
+        if time_us is not None:
+            check_time(time_us)
+            found = await self._work.scan(self._positions_at(numbers, time_us))
+        else:
+            found = [self._position(self.topic.partition(number), to, offset) for number in numbers]
         for number, position in zip(numbers, found, strict=True):
             part = self.topic.partition(number)
             end = part.groups.state(self.name).end if part.groups.has_started(self.name) else None
@@ -318,7 +374,12 @@ class Group:
             await part.groups.start(self.name, position)
             part.groups.configure(self.name, self.settings, self.policy)
 
-    def _position(self, partition: Partition, to: str | None, time_us: int | None, offset: int | None) -> int:
+    def _positions_at(self, numbers: Iterable[int], time_us: int) -> Iterator[int]:
+        for number in numbers:
+            partition = self.topic.partition(number)
+            yield min(partition.messages.offset_at(time_us), partition.reading.visible_offset)
+
+    def _position(self, partition: Partition, to: str | None, offset: int | None) -> int:
         start, end = partition.messages.start_offset, partition.reading.visible_offset
         if offset is not None:
             if not is_int(offset) or not start <= offset <= end:
@@ -326,9 +387,6 @@ class Group:
                     f"{self.topic.name} has offsets {start} to {end}, not {offset!r}", start=start, end=end
                 )
             return offset
-        if time_us is not None:
-            check_time(time_us)
-            return min(partition.messages.offset_at(time_us), end)
         if to not in ("earliest", "latest"):
             raise InvalidInput(f"seek to earliest or latest, not {to!r}")
         return start if to == "earliest" else end
@@ -367,8 +425,10 @@ class Group:
         first, last = (max(bound, start) for bound in self._replay.ranges[number])
         if delays is None and self._replay.delays:
             delays = {}
-            for _ in find_delays(self.topic.partition(number), first, last, delays):
-                pass
+            await self._work.scan(find_delays(self.topic.partition(number), first, last, delays))
+            if self.topic.partition(number).groups.has_started(self.name):
+                # By another request, meanwhile: what its consumers have done must stay.
+                return
         await self.replay(number, first, last, delays=delays)
 
     def lag(self) -> list[int]:

@@ -53,7 +53,7 @@ class Groups:
             policy = record.settings.policy(self._dice)
             there = self._topics.topic(topic)
             replay = record.replay if record.replay and record.replay.topic == there.record.id else None
-            on_topic = Group(name, there, self._held(record.settings), policy, self._clock, replay)
+            on_topic = Group(name, there, self._held(record.settings), policy, self._clock, self._work, replay)
             self._on_topics[name, topic] = on_topic
         return on_topic
 
@@ -157,24 +157,39 @@ class Groups:
         return dropping
 
     def drop(self, name: str) -> Coroutine[Any, Any, None]:
-        """What it has done, everywhere, and at once: another one of that name may begin. Awaited, it is on disk."""
+        """What the group that is there now has done, everywhere: another one of that name may begin. Awaited, it is on
+        disk."""
         self.forget(group=name)
+        groups = [partition.groups for partition in self._topics.partitions if partition.groups.has(name)]
+        return self._drop(name, [(each, each.state(name).origin) for each in groups])
+
+    async def _drop(self, name: str, groups: Sequence[tuple[Deliveries, Origin]]) -> None:
         written: list[Awaitable[Committed | None]] = []
         failed: PenstockError | None = None
-        for partition in self._topics.partitions:
-            try:
-                drop = partition.groups.drop(name)
-            except (Overloaded, DiskFull):
-                # Later, and not by the caller: the catalog does not have the group any more, so a repetition would fail
-                # with GroupNotFound, and the next group of that name would go on where this one ended.
-                written.append(
-                    asyncio.ensure_future(drop_later(partition.groups, name, partition.groups.state(name).origin))
-                )
-            except PenstockError as error:
-                failed = error
-            else:
-                written += [] if drop is None else [drop]
-        return _all_of(written, failed)
+
+        def drops() -> Iterator[None]:
+            nonlocal failed
+            for each, origin in groups:
+                if each.has(name) and each.state(name).origin == origin:
+                    try:
+                        drop = each.drop(name)
+                    except (Overloaded, DiskFull):
+                        # Later, and not by the caller: the catalog does not have the group any more, so a repetition
+                        # would fail with GroupNotFound, and the next group of that name would go on where this one
+                        # ended.
+                        written.append(asyncio.ensure_future(drop_later(each, name, origin)))
+                    except PenstockError as error:
+                        failed = error
+                    else:
+                        written.extend([] if drop is None else [drop])
+                yield
+
+        await self._work.walk(drops(), at_once=True)
+        for outcome in await asyncio.gather(*written, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        if failed is not None:
+            raise failed
 
     def follow_catalog(self) -> None:
         """In a cluster others change it as well: what is here goes by what it says now."""
@@ -223,14 +238,6 @@ async def drop_later(groups: Deliveries, name: str, origin: Origin) -> None:
         if drop is not None:
             await drop
         return
-
-
-async def _all_of(written: Sequence[Awaitable[Committed | None]], failed: PenstockError | None) -> None:
-    for outcome in await asyncio.gather(*written, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
-    if failed is not None:
-        raise failed
 
 
 def _conflict(record: GroupRecord, given: GroupSettings) -> SettingsConflict:

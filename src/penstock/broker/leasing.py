@@ -77,10 +77,21 @@ class Gathered(NamedTuple):
     flags: int
 
 
+class Cold(Exception):
+    """These messages, up to so many bytes, are not in the page cache. To be read on a thread (`Reading.load`)."""
+
+    def __init__(self, offsets: BitMap64, bytes_max: int) -> None:
+        super().__init__()
+        self.offsets = offsets
+        self.bytes_max = bytes_max
+
+
 class Reader(Protocol):
     """The messages of the partition."""
 
-    def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered: ...
+    def gather(self, offsets: BitMap64, bytes_max: int, *, waits: bool = True) -> Gathered:
+        """Cold if it would wait for the disk, unless it `waits`."""
+        ...
 
     def hashes_in(self, frames: list[Frame], offsets: Ints) -> Hashes:
         """Of the keys of these messages, which are all in the frames."""
@@ -251,6 +262,7 @@ class Leasing:
         consumer: str,
         identity: int,
         deadline_us: int,
+        waits: bool = True,
     ) -> Decision | None:
         """Up to `count` messages of about `bytes_max` bytes out of [start, end); None if there is nothing to do.
 
@@ -272,7 +284,7 @@ class Leasing:
             # Weighted lanes share the bytes as well; otherwise a lane that is cut short lets none pass.
             share = bytes_max if self._weights is None else max(bytes_max * len(offsets) // left, 1)
             left -= len(offsets)
-            gathered = reader.gather(offsets, share)
+            gathered = reader.gather(offsets, share, waits=waits)
             candidates.cut(gathered.reached)
             bytes_max -= gathered.size
             decision.add(candidates, gathered)

@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 from penstock.batch import Batch
 from penstock.broker.frame_cache import FrameCache
 from penstock.broker.key_hash import Hashes, key_hashes
-from penstock.broker.leasing import Gathered
+from penstock.broker.leasing import Cold, Gathered
 from penstock.broker.offsets import Ints, array_of, bitmap_of, mask_of, run_from, stretches
 from penstock.broker.recollection import SPECIAL, Recollection
 from penstock.errors import InvalidFrame, LogCorrupt, MessageNotFound, OffsetOutOfRange
@@ -19,6 +19,7 @@ from penstock.limits import MIB
 from penstock.message import Message
 from penstock.storage.epochs import Lineage
 from penstock.storage.log import Log
+from penstock.storage.segment import NotCached
 
 _READ_BYTES_MAX = 8 * MIB
 
@@ -102,7 +103,7 @@ class Reading:
 
     # --- for leases --------------------------------------------------------------------------------------
 
-    def gather(self, offsets: BitMap64, bytes_max: int) -> Gathered:
+    def gather(self, offsets: BitMap64, bytes_max: int, *, waits: bool = True) -> Gathered:
         """Frames are counted by the share of them that is wanted; whoever sends them on may send no more than that."""
         frames: list[Frame] = []
         some: Sequence[Frame]
@@ -119,7 +120,10 @@ class Reading:
                 some, at = (known.frame,), known.facts.base_offset + known.facts.span
             else:
                 until = run_from(offsets, at)
-                run = self._read(at, min(bytes_max - size, _READ_BYTES_MAX), until)
+                try:
+                    run = self._read(at, min(bytes_max - size, _READ_BYTES_MAX), until, waits)
+                except NotCached:
+                    raise Cold(offsets.copy(), bytes_max) from None
                 some, at = tuple(run), run.next_offset if run else until
             for frame in some:
                 facts = frame.facts() if known is None else known.facts
@@ -145,16 +149,28 @@ class Reading:
         is_all_there = are_apart and found == len(offsets) and not flags & SPARSE
         return Gathered(frames, offsets if is_all_there else _there(frames) & offsets, end, size, flags)
 
+    def load(self, offsets: BitMap64, bytes_max: int) -> Iterator[None]:
+        """Read what `gather` would, into the page cache. For `Work.scan`."""
+        at, end = max(offsets.min(), self.log.start_offset), offsets.max() + 1
+        while at < end and bytes_max > 0:
+            until = run_from(offsets, at)
+            run = self._read(at, min(bytes_max, _READ_BYTES_MAX), until)
+            bytes_max -= len(run.data)
+            at = run.next_offset if run else until
+            if at < end and at not in offsets:
+                at = offsets.next_set_bit(at)
+            yield None
+
     def published_us(self, offset: int) -> int:
         for frame in self._read(offset, 1, offset + 1):
             return frame.append_time
         return 0
 
-    def _read(self, offset: int, bytes_max: int, until: int) -> FrameRun:
+    def _read(self, offset: int, bytes_max: int, until: int, waits: bool = True) -> FrameRun:
         """Retention may delete what we are about to read."""
         while (start := self.log.start_offset) < until:
             try:
-                return self.log.read(max(offset, start), bytes_max=bytes_max, until=until)
+                return self.log.read(max(offset, start), bytes_max=bytes_max, until=until, waits=waits)
             except OffsetOutOfRange:
                 if self.log.start_offset == start:
                     raise

@@ -6,9 +6,8 @@ Of all partitions or of none: once the catalog says what a replay is of, a start
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from penstock.broker.catalog import Catalog, GroupRecord, ReplayRecord
@@ -50,7 +49,7 @@ class Replays:
     ) -> int:
         """How many messages it is of. In a cluster, `count` asks whoever leads the partitions."""
         on_topic = self._topics.topic(topic)
-        ranges = await self._work.on_a_reading_thread(partial(_ranges, on_topic, from_us, to_us, offsets))
+        ranges = await self._work.scan(_ranges(on_topic, from_us, to_us, offsets))
         self._groups.check_held(given)
         settings = GroupSettings().changed(lanes="strict" if lanes else "none", is_replay=True, **given)
         # Ahead of it: once it has begun, it has not failed.
@@ -133,21 +132,26 @@ async def _start(group: Group, delays: Mapping[int, Delays]) -> None:
             raise outcome
 
 
-def _ranges(topic: Topic, from_us: int | None, to_us: int | None, offsets: dict[int, tuple[int, int]] | None) -> Ranges:
+def _ranges(
+    topic: Topic, from_us: int | None, to_us: int | None, offsets: dict[int, tuple[int, int]] | None
+) -> Iterator[tuple[int, int]]:
+    """Of each partition. For `Work.scan`."""
     if (offsets is None) == (from_us is None and to_us is None):
         raise InvalidInput("a replay takes either from_time and to_time (one may be left out), or offsets")
     if offsets is None:
         for time_us in (from_us, to_us):
             if time_us is not None:
                 check_time(time_us)
-        return [_range_of_time(topic.partition(number), from_us, to_us) for number in range(topic.count)]
+        for number in range(topic.count):
+            yield _range_of_time(topic.partition(number), from_us, to_us)
+        return
     if not isinstance(offsets, Mapping) or not all(map(_is_pair, offsets.values())):
         raise InvalidInput(f"offsets are pairs by partition, first and last, not {offsets!r}")
-    ranges = [_range_of_offsets(topic, number, offsets) for number in range(topic.count)]
+    for number in range(topic.count):
+        yield _range_of_offsets(topic, number, offsets)
     for number in offsets:
         if number not in range(topic.count):
             topic.partition(number)
-    return ranges
 
 
 def _range_of_time(partition: Partition, from_us: int | None, to_us: int | None) -> tuple[int, int]:

@@ -69,6 +69,19 @@ class Snapshot(msgspec.Struct, array_like=True):
     groups: list[GroupState]
 
 
+class _Encoded(msgspec.Struct, array_like=True):
+    """As a `Snapshot`, of groups that are encoded already."""
+
+    covered: int
+    high: bytes
+    low: bytes
+    pending: bytes
+    cancelled: bytes
+    moved: dict[int, int]
+    owners: list[Assigned]
+    groups: list[msgspec.Raw]
+
+
 class _Head(msgspec.Struct, array_like=True, tag="snapshot"):
     length: int
 
@@ -77,11 +90,15 @@ _snapshots = msgpack_decoder(Snapshot)
 _heads = msgpack_decoder(_Head)
 
 
+def encoded(group: Delivery, now: Instant) -> bytes:
+    return msgspec.msgpack.encode(_state(group, now))
+
+
 def take(
-    covered: int, groups: Iterable[Delivery], lanes: Lanes, delays: Delays, owners: list[Assigned], now: Instant
+    covered: int, groups: Iterable[bytes], lanes: Lanes, delays: Delays, owners: list[Assigned], now: Instant
 ) -> list[Frame]:
-    """As frames for the deliveries log."""
-    snapshot = Snapshot(
+    """As frames for the deliveries log. `groups`: as `encoded` at about this time."""
+    snapshot = _Encoded(
         covered,
         pack(lanes.high),
         pack(lanes.low),
@@ -89,7 +106,7 @@ def take(
         pack(delays.cancelled),
         delays.moved,
         owners,
-        [_state(group, now) for group in groups],
+        [msgspec.Raw(group) for group in groups],
     )
     data = msgspec.msgpack.encode(snapshot)
     pieces = [data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES)]

@@ -142,6 +142,7 @@ class Upkeep:
         until = topic.keep_from(number)
         # Lanes and delays of what is deleted are known from then on from a snapshot only.
         with suppress(Overloaded, LogClosed):
+            await self._work.walk(partition.groups.encode_states())
             await partition.groups.snapshot_if_needed()
         if self._has_letters(topic):
             # A message that can't be read may be a dead letter.

@@ -11,14 +11,15 @@ A timer goes into the finest level that reaches its due time. When time reaches 
 ones. A slot is two arrays, due times and offsets: 16 bytes a timer, put in and taken out as whole batches. Nothing is
 early: a timer comes out when its due time has come, not when its slot has.
 
-Invariant: every timer is in exactly one slot, and no slot of a level above 0 begins at or before `now_us`.
+Invariant: every timer is in exactly one slot, or found to be due; and unless it was advanced by a part of them, no slot
+of a level above 0 begins at or before `now_us`.
 """
 
 from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterator
+from collections import deque
 
 import numpy as np
 import numpy.typing as npt
@@ -57,16 +58,28 @@ class _Level:
             heapq.heappush(self.numbers, number)
         return slot
 
-    def begun(self, now_us: int) -> Iterator[_Slot]:
-        """Takes out the slots that begin at or before `now_us`."""
-        while self.numbers and self.numbers[0] << self.shift <= now_us:
-            yield self.slots.pop(heapq.heappop(self.numbers))
+    def take(self, now_us: int, count_max: int | None) -> tuple[Ints, Ints] | None:
+        """Due times and offsets of the first slot that begins at or before `now_us`; with `count_max` so many of them,
+        the others stay. None if there is no such slot."""
+        if not self.numbers or self.numbers[0] << self.shift > now_us:
+            return None
+        slot = self.slots[self.numbers[0]]
+        if count_max is not None and len(slot.dues) > count_max:
+            part = _Slot()
+            part.dues, part.offsets = slot.dues[-count_max:], slot.offsets[-count_max:]
+            del slot.dues[-count_max:], slot.offsets[-count_max:]
+            slot = part
+        else:
+            del self.slots[heapq.heappop(self.numbers)]
+        return np.frombuffer(slot.dues, np.int64), np.frombuffer(slot.offsets, np.int64)
 
 
 class Wheel:
     def __init__(self, now_us: int) -> None:
         self.now_us = now_us
         self._levels = [_Level(shift) for shift in _SHIFTS]
+        # Found to be due, and not handed out yet.
+        self._due: deque[tuple[Ints, Ints]] = deque()
         self._count = 0
 
     def __len__(self) -> int:
@@ -84,42 +97,70 @@ class Wheel:
         self._put(np.ascontiguousarray(dues_us, np.int64), np.ascontiguousarray(offsets, np.int64))
         self._count += len(dues_us)
 
-    def advance(self, now_us: int) -> tuple[Ints, Ints]:
-        """Due times and offsets of the timers that are due, the earliest first. A clock that is set back waits."""
+    def advance(self, now_us: int, count_max: int | None = None) -> tuple[Ints, Ints]:
+        """Due times and offsets of the timers that are due, the earliest first. A clock that is set back waits.
+
+        With `count_max`, so many timers are looked at, and the earliest come first but for a few milliseconds. There
+        are more as long as `next_due` is not later than `now_us`.
+        """
         self.now_us = max(self.now_us, now_us)
+        left = count_max
         for level in reversed(self._levels[1:]):
-            for slot in level.begun(self.now_us):
-                self._put(np.frombuffer(slot.dues, np.int64), np.frombuffer(slot.offsets, np.int64))
-        due: list[Ints] = []
-        offsets: list[Ints] = []
-        for slot in list(self._levels[0].begun(self.now_us)):
-            dues, numbers = np.frombuffer(slot.dues, np.int64), np.frombuffer(slot.offsets, np.int64)
-            is_due = dues <= self.now_us
-            due.append(dues[is_due])
-            offsets.append(numbers[is_due])
-            if not is_due.all():
-                self._put(dues[~is_due], numbers[~is_due])
+            while left != 0 and (taken := level.take(self.now_us, left)) is not None:
+                self._put(*taken)
+                left = None if left is None else left - len(taken[0])
+        if left != 0:
+            self._find_due()
+        found = 0
+        due: list[tuple[Ints, Ints]] = []
+        while self._due and (count_max is None or found < count_max):
+            dues, offsets = self._due.popleft()
+            if count_max is not None and (most := count_max - found) < len(dues):
+                self._due.appendleft((dues[most:], offsets[most:]))
+                dues, offsets = dues[:most], offsets[:most]
+            due.append((dues, offsets))
+            found += len(dues)
         if not due:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        all_due, all_offsets = np.concatenate(due), np.concatenate(offsets)
-        self._count -= len(all_due)
+        self._count -= found
+        all_due, all_offsets = (np.concatenate(parts) for parts in zip(*due, strict=True))
         order = np.lexsort((all_offsets, all_due))
         return all_due[order], all_offsets[order]
+
+    def _find_due(self) -> None:
+        """In the finest slots."""
+        early: list[tuple[Ints, Ints]] = []
+        while (taken := self._levels[0].take(self.now_us, None)) is not None:
+            dues, offsets = taken
+            is_due = dues <= self.now_us
+            if is_due.any():
+                self._due.append((dues[is_due], offsets[is_due]))
+            if not is_due.all():
+                early.append((dues[~is_due], offsets[~is_due]))
+        for dues, offsets in early:
+            self._put(dues, offsets)
 
     def turn_back(self, now_us: int) -> None:
         """The clock was set back: every timer is put in anew, since slots are chosen by how far ahead they are."""
         slots = [slot for level in self._levels for slot in level.slots.values()]
+        timers = [
+            *self._due,
+            *((np.frombuffer(slot.dues, np.int64), np.frombuffer(slot.offsets, np.int64)) for slot in slots),
+        ]
         self.now_us = now_us
         self._levels = [_Level(shift) for shift in _SHIFTS]
-        for slot in slots:
-            self._put(np.frombuffer(slot.dues, np.int64), np.frombuffer(slot.offsets, np.int64))
+        self._due.clear()
+        for dues, offsets in timers:
+            self._put(dues, offsets)
 
     def next_due(self) -> int | None:
         """No timer is due before this; None if there is none. Exact for what is due within a second."""
+        if self._due:
+            return int(self._due[0][0].min())
         starts = [level.numbers[0] << level.shift for level in self._levels[1:] if level.numbers]
         first = self._levels[0]
         if first.numbers:
-            starts.append(min(first.slots[first.numbers[0]].dues))
+            starts.append(int(np.frombuffer(first.slots[first.numbers[0]].dues, np.int64).min()))
         return min(starts, default=None)
 
     def _slot(self, due_us: int) -> _Slot:

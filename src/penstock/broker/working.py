@@ -86,7 +86,16 @@ class Working:
         return self._leasing.has_nothing(self._messages.visible_offset, monotonic_us)
 
     def next_lease(
-        self, *, count: int, look_at: int, bytes_max: int, now_us: int, consumer: str, identity: int, deadline_us: int
+        self,
+        *,
+        count: int,
+        look_at: int,
+        bytes_max: int,
+        now_us: int,
+        consumer: str,
+        identity: int,
+        deadline_us: int,
+        waits: bool,
     ) -> Decision | None:
         """For the arguments see `Leasing.lease`. Once its events are applied, `leased` is to be told."""
         try:
@@ -101,6 +110,7 @@ class Working:
                 consumer=consumer,
                 identity=identity,
                 deadline_us=deadline_us,
+                waits=waits,
             )
         except InvalidFrame as error:
             raise LogCorrupt(f"a frame of messages is damaged: {error.message}", **error.details) from error

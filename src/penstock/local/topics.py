@@ -76,7 +76,7 @@ async def find_offsets(site: Site, request: FindOffsets) -> list[int]:
     if request.at == "latest":
         return ends
     time_us = int(request.at)
-    found = await site.on_a_thread(lambda: [partition.messages.offset_at(time_us) for partition in partitions])
+    found = await site.broker.scan(partition.messages.offset_at(time_us) for partition in partitions)
     return [min(offset, end) for offset, end in zip(found, ends, strict=True)]
 
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from pyroaring import BitMap64
 
-from penstock.broker.offsets import mask_of, run_from
+from penstock.broker.thinning import shall_be_thinned, thinned
 from penstock.client.rows import among
 from penstock.client.transport import Delivery
 from penstock.clock import Instant
-from penstock.errors import InvalidFrame, LogCorrupt
-from penstock.frame import MERGED, SPARSE, Frame, cut, rewrite
-from penstock.limits import KIB
+from penstock.frame import Frame
 from penstock.message import Message
 from penstock.wire.runs import to_runs
 from penstock.wire.words import Given
-
-# Of a frame that is mostly wanted, what is not is sent along: to take it out would cost more.
-_WASTE_MAX = 16 * KIB
 
 
 def given(delivery: Delivery, asked_us: int, now: Instant) -> tuple[Given, list[memoryview]]:
@@ -47,11 +41,11 @@ def wanted_of(frames: Sequence[Frame], offsets: BitMap64) -> list[memoryview]:
     for frame in frames:
         facts = frame.facts()
         wanted = offsets.range_cardinality(facts.base_offset, facts.base_offset + facts.span)
-        if wanted == facts.messages or (wanted and _waste(frame, wanted, facts.messages) <= _WASTE_MAX):
+        if wanted == facts.messages:
             parts.append(frame.data)
         elif wanted:
-            # What was compressed may be larger without what is not wanted: clients need not accept that.
-            parts.append(min(_thinned(frame, offsets, wanted).data, frame.data, key=len))
+            is_thinned = shall_be_thinned(frame, wanted, facts.messages)
+            parts.append(thinned(frame, offsets, wanted).data if is_thinned else frame.data)
     return parts
 
 
@@ -61,23 +55,3 @@ def rows_of(frames: Sequence[Frame], offsets: BitMap64) -> Iterator[tuple[int, i
         columns = among(frame, offsets)
         if columns is not None:
             yield from columns.rows()
-
-
-def _waste(frame: Frame, wanted: int, messages: int) -> int:
-    """Bytes that are sent in vain with the whole frame, if all messages have the same size."""
-    return len(frame.data) - frame.raw_length * wanted // max(messages, 1)
-
-
-def _thinned(frame: Frame, offsets: BitMap64, wanted: int) -> Frame:
-    """With the same offsets and times. Its head is not that of a log any more, which nobody but a log looks at."""
-    try:
-        batch = frame.batch()
-    except InvalidFrame as error:
-        where = frame.base_offset
-        raise LogCorrupt(f"the frame at offset {where} is damaged: {error.message}", offset=where) from error
-    first = offsets.next_set_bit(frame.base_offset)
-    stop = run_from(offsets, first)
-    if not frame.flags & (SPARSE | MERGED) and wanted == min(stop, frame.next_offset) - first:
-        return cut(frame, batch, first - frame.base_offset, first - frame.base_offset + wanted)
-    kept = mask_of(frame.offsets(batch), offsets)
-    return rewrite(frame, batch.take(np.asarray(kept)), frame.span, frame.append_time, 0)

@@ -17,7 +17,7 @@ from penstock.client.transport import ACK_LEASES_MAX, Delivery, Receipt
 from penstock.clock import Instant
 from penstock.cluster.feeding import Feed
 from penstock.errors import Fatal, Forbidden, InternalError, PenstockError, ProtocolError, Unauthenticated
-from penstock.frame import Frame
+from penstock.frame import Frame, takes_long
 from penstock.limits import KIB, MIB, STORED_LIMITS
 from penstock.server.admission import PARTIAL_BYTES_MIN, PartialRequest
 from penstock.server.guard import SLOW, Guarded, only_reads
@@ -94,6 +94,10 @@ class Session(asyncio.Protocol):
         self._replies: ReplyAccount
         self._reserved: dict[int, Reservation] = {}
         self._reads, self._calls = asyncio.Semaphore(_READS_MAX), asyncio.Semaphore(_CALLS_MAX)
+        # PUBLISH packets behind a frame that is decompressed on a thread, that one included: they are stored in the
+        # order in which they came.
+        self._publishing = asyncio.Lock()
+        self._deferred = 0
         # To a node of a cluster that copies partitions through this connection.
         self._feed: Feed | None = None
         # Among the connections of its principal.
@@ -367,6 +371,11 @@ class Session(asyncio.Protocol):
         try:
             word = words.decoded(packet.header, words.PublishFrame)
             self._site.check_publishing(word.topic)
+            if self._deferred or takes_long(packet.payload):
+                self._deferred += 1
+                task = self._door.loop.create_task(self._publish_in_turn(packet, size, began, word))
+                self._under_way[packet.correlation] = task
+                return
             frame = Frame.accept(packet.payload, self._accepted)
             storing, partitions = self._site.storing(word.topic, word.partition, frame, word.acks, is_alone=is_alone)
         except PenstockError as error:
@@ -383,6 +392,33 @@ class Session(asyncio.Protocol):
             # Behind the answer: nobody waits for it.
             self._door.loop.call_soon(self._done, packet, size, began, outcome)
             return
+        self._done(packet, size, began, outcome)
+
+    async def _publish_in_turn(self, packet: Packet, size: int, began: float, word: words.PublishFrame) -> None:
+        outcome = "ok"
+        try:
+            try:
+                async with self._publishing:
+                    accept = partial(Frame.accept, packet.payload, self._accepted)
+                    if takes_long(packet.payload):
+                        frame = await self._door.site.broker.on_a_reading_thread(accept)
+                        # Its rights may have changed meanwhile.
+                        self._site.check_publishing(word.topic)
+                    else:
+                        frame = accept()
+                    storing, partitions = self._site.storing(word.topic, word.partition, frame, word.acks)
+            finally:
+                self._deferred -= 1
+        except PenstockError as error:
+            outcome = self._fail(packet.correlation, error)
+        except Exception as error:
+            outcome = self._fail_unexpectedly(packet, error)
+        else:
+            if not isinstance(storing, Committed):
+                self._under_way[packet.correlation] = storing
+                storing.add_done_callback(partial(self._published, packet, size, began, word.partition, partitions))
+                return
+            self._send_stored(packet.correlation, word.partition, partitions, storing)
         self._done(packet, size, began, outcome)
 
     def _published(

@@ -2,7 +2,7 @@
 
 A timer on the loop measures how late it fires. If it is late, a thread samples the stack of the loop's thread, so that
 the log can name the function and the request. Requests pay nothing for it: their names are found in the frames of the
-functions that carry them out.
+functions that carry them out. What holds the loop for `INTERVAL_S` and `LOGGED_S` together is noticed in any case.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from typing import Any
 
 log = logging.getLogger("penstock")
 
-INTERVAL_S = 0.05
+INTERVAL_S = 0.025
 # Shorter ones are the interpreter lock, or other processes.
 LATE_S = 0.01
-LOGGED_S = 0.25
+LOGGED_S = 0.025
+# Of the same function and request, one line in this time.
+QUIET_S = 60
 
 
 class StallWatch:
@@ -35,6 +37,8 @@ class StallWatch:
         self._closed = threading.Event()
         # Where the loop's thread was when the current stall was sampled.
         self.held_by: str | None = None
+        # By function and request: until when no line is logged, and how many have been left out.
+        self._quiet: dict[str, tuple[float, int]] = {}
         self._schedule()
         self._sampler = threading.Thread(target=self._sample, name="penstock-stalls", daemon=True)
         self._sampler.start()
@@ -49,17 +53,28 @@ class StallWatch:
         if late_s >= LATE_S:
             self._stalled(late_s)
         if late_s >= LOGGED_S:
-            cpu_s = time.thread_time() - self._cpu_s
-            # With less CPU time, the machine is busy or the disk is slow; both have metrics of their own.
-            level = logging.WARNING if cpu_s >= LOGGED_S else logging.DEBUG
-            place = self.held_by or "an unknown function"
-            log.log(level, "%s held the event loop for %.2f s (%.2f s of CPU)", place, late_s, cpu_s)
+            self._log(self.held_by or "an unknown function", late_s, time.thread_time() - self._cpu_s)
         # In this order: the sampler must not take a sample of the stall that is over.
         self._schedule()
         self.held_by = None
 
+    def _log(self, place: str, late_s: float, cpu_s: float) -> None:
+        # With less CPU time, the machine is busy or the disk is slow; both have metrics of their own.
+        if cpu_s < INTERVAL_S + LOGGED_S:
+            log.debug("%s held the event loop for %.3f s (%.3f s of CPU)", place, late_s, cpu_s)
+            return
+        now_s = time.monotonic()
+        until_s, left_out = self._quiet.get(place, (now_s, 0))
+        if now_s < until_s:
+            self._quiet[place] = until_s, left_out + 1
+            return
+        self._quiet[place] = now_s + QUIET_S, 0
+        more = f", and {left_out} times since the last such line" if left_out else ""
+        log.warning("%s held the event loop for %.3f s (%.3f s of CPU)%s", place, late_s, cpu_s, more)
+
     def _sample(self) -> None:
-        while not self._closed.wait(INTERVAL_S):
+        # Not more often than the timer fires, unless that is late.
+        while not self._closed.wait(max(self._due_s + LOGGED_S - time.monotonic(), LOGGED_S / 5)):
             # The first sample of a stall: by the time of later ones, the function may have returned.
             if self.held_by is None and time.monotonic() >= self._due_s + LOGGED_S:
                 self.held_by = _place(sys._current_frames().get(self._thread_id))

@@ -11,7 +11,7 @@ from threading import Lock
 
 from penstock.errors import StorageError
 from penstock.storage.files import Files
-from penstock.storage.segment import Opened, Segment, read_indexes, scan_to_damage
+from penstock.storage.segment import NotCached, Opened, Segment, read_indexes, scan_to_damage
 
 
 class SegmentCache:
@@ -46,6 +46,16 @@ class SegmentCache:
             while len(self._opened) > self._segments_max:
                 self._opened.popitem(last=False)
         return opened
+
+    def held(self, segment: Segment) -> Opened:
+        """NotCached if it is not open."""
+        if (held := segment.opened) is not None:
+            return held
+        with self._lock:
+            if segment not in self._opened:
+                raise NotCached
+            self._opened.move_to_end(segment)
+            return self._opened[segment]
 
     def forget(self, segment: Segment) -> None:
         """A reader in the middle of the segment keeps its file until it is done."""

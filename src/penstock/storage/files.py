@@ -62,6 +62,9 @@ class File(Protocol):
     def read_at(self, position: int, length: int) -> bytes:
         """Fewer bytes only at the end of the file."""
 
+    def is_cached(self, position: int, length: int) -> bool:
+        """Whether it can probably be read without waiting for the disk: it is open, and in the page cache."""
+
     def size(self) -> int: ...
     def truncate(self, size: int) -> None: ...
     def sync(self) -> None:
@@ -109,6 +112,9 @@ class Files(Protocol):
 _BUFFERS_MAX = 1024
 # Access of the group and of other users.
 _OTHERS = 0o077
+# Read without waiting, or not at all. And how far apart: the kernel reads ahead about as much.
+_NOWAIT = os.RWF_NOWAIT
+_PROBED_BYTES = 256 << 10
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FLAGS = {
     "read": os.O_RDONLY,
@@ -366,6 +372,26 @@ class DiskFile(Opening):
         except OSError as error:
             _fail(error, self.path)
         return data
+
+    def is_cached(self, position: int, length: int) -> bool:
+        if not self.is_open:
+            return False
+        try:
+            fd = self.pinned()
+            try:
+                byte = bytearray(1)
+                # Some pages of it: to look at each would cost more than to copy what is there.
+                for at in range(position, position + length, _PROBED_BYTES):
+                    os.preadv(fd, [byte], at, _NOWAIT)
+            finally:
+                self.unpinned()
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                _fail(error, self.path)
+            # This file system does not tell.
+        return True
 
     def size(self) -> int:
         try:

@@ -834,16 +834,17 @@ class Log:
         count_max: int = 1 << 62,
         until: int | None = None,
         holes: bool = False,
+        waits: bool = True,
     ) -> FrameRun:
         """Whole frames from `offset` on, as they lie on disk, at least one if there is any below `until`.
 
         The first frame may start before `offset` and the last may end behind `until`; bounds are on whole frames.
         Without `until`, what is committed can be read. Headers are checked here, bodies by whoever decodes them.
-        `holes`: frames without messages too.
+        `holes`: frames without messages too. NotCached if it would wait for the disk, unless it `waits`.
         """
         self._check_open()
         self._check_range(offset)
-        return self._reading(lambda held: self._read(held, offset, bytes_max, count_max, until, holes), offset)
+        return self._reading(lambda held: self._read(held, offset, bytes_max, count_max, until, holes, waits), offset)
 
     def _reading(self, look: Callable[[tuple[Segment, ...]], T], offset: int | None = None) -> T:
         """Looks again if segments were removed, replaced or cut under the look."""
@@ -888,7 +889,14 @@ class Log:
         return segments.corrupt(segment, self._position_of(segment, offset), offset, error.message)
 
     def _read(
-        self, held: tuple[Segment, ...], offset: int, bytes_max: int, count_max: int, until: int | None, holes: bool
+        self,
+        held: tuple[Segment, ...],
+        offset: int,
+        bytes_max: int,
+        count_max: int,
+        until: int | None,
+        holes: bool,
+        waits: bool,
     ) -> FrameRun:
         end = self.committed_offset if until is None else min(until, self.end_offset)
         if held is not self._segments:
@@ -898,9 +906,9 @@ class Log:
         for segment in held[first:]:
             if segment.base_offset >= end:
                 break
-            opened = self._cache.open(self._files, segment)
+            opened = self._cache.open(self._files, segment) if waits else self._cache.held(segment)
             run = segments.read(
-                segment, opened, offset, until=end, bytes_max=bytes_max, count_max=count_max, holes=holes
+                segment, opened, offset, until=end, bytes_max=bytes_max, count_max=count_max, holes=holes, waits=waits
             )
             if run is not None:
                 return run

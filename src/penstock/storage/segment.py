@@ -53,6 +53,8 @@ INDEX_INTERVAL_BYTES = 16 << 10
 # For frames that come alone: at most as many zeros behind the last one, and what counts as small.
 ROOM_BYTES = 64 << 10
 _SMALL_BYTES = 4 << 10
+# Of the last segment: so much at its end is read without a look at the page cache.
+_RECENT_BYTES = 256 << 10
 _ZEROS = memoryview(bytes(ROOM_BYTES))
 
 _MAGIC = b"PNG\x01"
@@ -254,11 +256,23 @@ def add_to_indexes(offsets: SparseIndex, times: SparseIndex, position: int, info
 # --- reading ------------------------------------------------------------------------------------------------
 
 
+class NotCached(Exception):
+    """To read this would wait for the disk."""
+
+
 def read(
-    segment: Segment, opened: Opened, offset: int, *, until: int, bytes_max: int, count_max: int, holes: bool = False
+    segment: Segment,
+    opened: Opened,
+    offset: int,
+    *,
+    until: int,
+    bytes_max: int,
+    count_max: int,
+    holes: bool = False,
+    waits: bool = True,
 ) -> FrameRun | None:
     """Frames from the one that holds `offset` (or the first after it) on, up to the bounds; at least one. Those without
-    messages only with `holes`."""
+    messages only with `holes`. NotCached if it would wait for the disk, unless it `waits`."""
     if offset >= until:
         return None
     size = segment.size
@@ -270,6 +284,10 @@ def read(
     # the first entry at `until` is asked for.
     enough = opened.offsets.at_or_after(until)
     length = min(bytes_max + INDEX_INTERVAL_BYTES, (size if enough is None else min(enough, size)) - at)
+    # What was appended last is in the page cache, and read most.
+    is_recent = waits or (segment.opened is not None and size - at <= _RECENT_BYTES)
+    if not (is_recent or opened.file.is_cached(at, length)):
+        raise NotCached
     loaded_from, loaded = at, memoryview(opened.file.read_at(at, length))
     bounds: list[int] = []
     next_offset, previous, count = offset, 0, 0

@@ -123,6 +123,9 @@ class FaultyFile:
         self._step("read")
         return self._inner.read_at(position, length)
 
+    def is_cached(self, position: int, length: int) -> bool:
+        return self._inner.is_cached(position, length)
+
     def size(self) -> int:
         return self._inner.size()
 

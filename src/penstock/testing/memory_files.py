@@ -249,6 +249,9 @@ class MemoryFile:
             raise StorageError(f"{length} bytes at {position} can't be read")
         return bytes(self._inode.current[position : position + length])
 
+    def is_cached(self, position: int, length: int) -> bool:
+        return True
+
     def size(self) -> int:
         self._check()
         return len(self._inode.current)
