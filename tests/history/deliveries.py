@@ -110,7 +110,9 @@ def _not_again(deliveries: list[Delivery], answers: list[Answer]) -> Iterator[Vi
             )
 
 
-def _not_two_at_once(deliveries: list[Delivery], answers: list[Answer], ordered: Mapping[str, str]) -> Iterator[Violation]:
+def _not_two_at_once(
+    deliveries: list[Delivery], answers: list[Answer], ordered: Mapping[str, str]
+) -> Iterator[Violation]:
     """The first has it until its deadline, or until its consumer begins to answer for it; in a group with an order,
     also until it begins to nack one before it.
 
