@@ -528,13 +528,14 @@ async def move_partitions(stage: Stage, rng: Random) -> None:
 
 
 async def all_at_home(stage: Stage) -> None:
-    """Reassign all partitions of all topics to the nodes that stay. Moves that are under way are replaced by these."""
+    """Reassign all partitions to the nodes that stay; dead letters follow their topics. Moves that are under way are
+    replaced by these."""
 
     async def asked() -> bool:
         topics = await placed(stage.client)
         if topics is None or not topics.keys() >= stage.partitions.keys():
             return False
-        requests = [Reassign(topic, part.number, stage.home) for topic, parts in topics.items() for part in parts]
+        requests = [Reassign(topic, part.number, stage.home) for topic in stage.partitions for part in topics[topic]]
         return await _ask(stage, *requests) == len(requests)
 
     await until(asked)
