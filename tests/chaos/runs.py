@@ -103,6 +103,9 @@ class Plan(NamedTuple):
         others = [kind for kind in kinds if kind not in ALONE]
         pairs = (len(others) + 1) // 2
         turn, at = divmod(seed, len(alone) + pairs)
+        if turn % 2:
+            # Those that go alone take longest: not again at once.
+            at = len(alone) + pairs - 1 - at
         if at < len(alone):
             return (alone[at],)
         Random(f"order {turn}").shuffle(others)
