@@ -11,7 +11,7 @@ IN_PARALLEL := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo examples test test-fast simulate check format docs bench bench-report clean
+.PHONY: help setup run demo examples test test-fast simulate chaos check format docs bench bench-report clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,9 +64,13 @@ test-fast: setup  ## the tests of daily work: no Spark, browsers, simulations, f
 	$(BIN)/pytest $(IN_PARALLEL) --fast
 
 SEEDS ?= 1000
-SECONDS ?= 20
 simulate: setup  ## SEEDS=1000 SECONDS=20: clusters in simulation, with faults; each failure with the command to replay it
-	$(BIN)/python -m tests.simulation.world 0 $(SEEDS) --seconds $(SECONDS) --jobs $$(nproc)
+	$(BIN)/python -m tests.simulation.world 0 $(SEEDS) --seconds $(or $(SECONDS),20) --jobs $$(nproc)
+
+ROUNDS ?= 40
+FIRST ?= 1000
+chaos: setup test-tools  ## ROUNDS=40 SECONDS=60: real clusters under load and faults of all kinds, each round checked
+	$(BIN)/python -m tests.chaos $(FIRST) $$(($(FIRST) + $(ROUNDS))) --seconds $(or $(SECONDS),60)
 
 check: setup test-tools  ## formatting, lint, types, layers, tests
 	$(BIN)/ruff format --check .

@@ -267,9 +267,11 @@ class Node(Process):
 class Cluster:
     """Made by `cluster`; everything runs."""
 
-    def __init__(self, etcd: Etcd, nodes: dict[str, Node]) -> None:
+    def __init__(self, etcd: Etcd, nodes: dict[str, Node], spares: Sequence[Node] = ()) -> None:
+        """`spares` are not started: they can join, and leave again."""
         self.etcd = etcd
         self.nodes = nodes
+        self.spares = {node.name: node for node in spares}
 
     @property
     def address(self) -> str:
@@ -277,10 +279,20 @@ class Cluster:
 
     @property
     def processes(self) -> list[Process]:
-        return [self.etcd, *self.nodes.values()]
+        return [self.etcd, *self.nodes.values(), *self.spares.values()]
 
     def process(self, name: str) -> Process:
         return self.etcd if name == self.etcd.name else self.nodes[name]
+
+    def join(self, name: str) -> Node:
+        """A spare becomes one of the nodes. The caller starts it."""
+        node = self.nodes[name] = self.spares.pop(name)
+        return node
+
+    def leave(self, name: str) -> None:
+        """A node that has ended becomes a spare again, with an empty disk."""
+        node = self.spares[name] = self.nodes.pop(name)
+        node.wipe()
 
     def start(self) -> None:
         self.etcd.start()
@@ -304,14 +316,16 @@ def cluster(
     session_ttl: str = "3s",
     has_http: bool = False,
     has_clocks: bool = False,
+    spares: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    """`has_clocks`: the wall clock of each node can be stepped."""
+    """`has_clocks`: the wall clock of each node can be stepped. `spares` are names of nodes that may join later."""
     where = hosts or OneHost()
     etcd = Etcd(directory, where)
-    made = Cluster(etcd, {name: Node(name, directory, where, etcd.address, session_ttl, has_http) for name in names})
+    nodes = {name: Node(name, directory, where, etcd.address, session_ttl, has_http) for name in (*names, *spares)}
     if has_clocks:
-        for node in made.nodes.values():
+        for node in nodes.values():
             node.use_clock()
+    made = Cluster(etcd, {name: nodes[name] for name in names}, [nodes[name] for name in spares])
     try:
         made.start()
         yield made

@@ -1,12 +1,22 @@
-"""Clients at work: producers, consumers of a group and somebody who looks on. Everything they do is in the history."""
+"""Clients at work: producers, consumers of groups and an observer. Everything they do is in the history.
+
+    topic    producers                        groups
+    work     p1, p2, raw; wide: lax           workers: no order
+    orders   wide: o1                         wide: by-key, in-turn: ordered by key, and by partition
+
+`raw` asks any node once. `lax` publishes with acks="leader": a fail-over may lose what it published, so its history
+says that the outcome is unknown; what consumers have seen of it must stay, once and in order.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from history.entries import Recorder, now_us
@@ -31,6 +41,7 @@ from penstock.net.connecting import connect_async
 from penstock.net.remote import RemoteTransport
 
 TOPIC, GROUP, PARTITIONS = "work", "workers", 4
+ORDERS, ORDERS_PARTITIONS = "orders", 2
 # Short, so that what is abandoned comes back within a run.
 VISIBILITY = "2s"
 GROUP_SETTINGS: dict[str, Any] = {
@@ -38,8 +49,13 @@ GROUP_SETTINGS: dict[str, Any] = {
     "max_retries": 4,
     "backoff": {"initial": "100ms", "max": "500ms"},
 }
+# A message that fails holds up those behind it: consumers abandon fewer, and the group goes on without dead letters.
+_ORDERED_SETTINGS: dict[str, Any] = {**GROUP_SETTINGS, "max_retries": 2, "on_poison": "skip"}
 _KEYS = 16
 _CHUNK, _WAITING_MAX = 5, 100
+# In a long run on a busy machine, producers outrun consumers. With more than this in front of it, a delayed message
+# would be late although the cluster is well.
+_BACKLOG_MAX = 1_000
 # A node that answers so has not carried it out, and never will.
 _NOT_DONE = (NotLeader, NotEnoughReplicas, DiskFull, LogFollows, TopicNotFound)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,11 +66,34 @@ def is_poison(value: str) -> bool:
     return crc32(value.encode()) % 25 == 0
 
 
+class Group(NamedTuple):
+    """`acked` and `nacked` are the shares of messages that consumers answer so. They abandon the rest."""
+
+    name: str
+    topic: str
+    consumers: tuple[str, ...]
+    settings: dict[str, Any]
+    acked: float
+    nacked: float
+
+
+WORKERS = Group(GROUP, TOPIC, ("c1", "c2", "c3"), GROUP_SETTINGS, 0.9, 0.06)
+ORDERED = tuple(
+    Group(name, ORDERS, consumers, {**_ORDERED_SETTINGS, "ordering": ordering}, 0.97, 0.025)
+    for name, ordering, consumers in (
+        ("by-key", "key", ("k1", "k2")),
+        ("in-turn", "partition", ("t1", "t2")),
+    )
+)
+
+
 class Load:
     """Between `start` and `stop`. Belongs to one event loop."""
 
-    def __init__(self, address: str, nodes: dict[str, str], recorder: Recorder, seed: int) -> None:
-        """`nodes` are the addresses of each."""
+    def __init__(
+        self, address: str, nodes: dict[str, str], recorder: Recorder, seed: int, *, is_wide: bool = False
+    ) -> None:
+        """`nodes` are the addresses of each. `is_wide` adds ordered groups, and publishes with acks="leader"."""
         self._address = address
         self._nodes = nodes
         self._recorder = recorder
@@ -62,24 +101,36 @@ class Load:
         self._ends = asyncio.Event()
         self._producing: list[asyncio.Task[None]] = []
         self._consuming: list[asyncio.Task[None]] = []
+        self.groups = (WORKERS, *ORDERED) if is_wide else (WORKERS,)
+        # Faults add partitions.
+        self.partitions = {TOPIC: PARTITIONS, **({ORDERS: ORDERS_PARTITIONS} if is_wide else {})}
+        self._is_wide = is_wide
+        self._is_behind = False
         self.is_draining = False
         self.sent = 0
         self.acked = 0
-        # Told by whoever has something to tell, for those who wait until enough has happened.
+        # Notified when one of the counts has changed.
         self._news = asyncio.Condition()
+        self._undrained = {group.name for group in self.groups}
         self._drained = asyncio.Event()
 
     async def start(self) -> None:
-        self._recorder.note(GROUP, "group", "ok", group=GROUP, topics=[TOPIC])
         work: list[tuple[Callable[..., Coroutine[Any, Any, None]], str, list[asyncio.Task[None]]]] = [
             (self._produce, "p1", self._producing),
             (self._produce, "p2", self._producing),
             (self._produce_raw, "raw", self._producing),
-            (self._consume, "c1", self._consuming),
-            (self._consume, "c2", self._consuming),
-            (self._consume, "c3", self._consuming),
             (self._look_on, "looker", self._consuming),
         ]
+        if self._is_wide:
+            work += [
+                (self._produce_in_order, "o1", self._producing),
+                (self._produce_lax, "lax", self._producing),
+                (self._watch_backlogs, "backlogs", self._consuming),
+            ]
+        for group in self.groups:
+            ordering = group.settings.get("ordering", "none")
+            self._recorder.note(group.name, "group", "ok", group=group.name, topics=[group.topic], ordering=ordering)
+            work += [(partial(self._consume, group), name, self._consuming) for name in group.consumers]
         for run, name, tasks in work:
             tasks.append(asyncio.create_task(run(name, Random(f"{self._seed} {name}")), name=name))
 
@@ -100,7 +151,7 @@ class Load:
         await asyncio.gather(*self._producing)
 
     async def drain(self) -> None:
-        """Until everything has been acknowledged or given up."""
+        """Until each message has been acknowledged or dead-lettered, in all groups."""
         self.is_draining = True
         waiting = asyncio.create_task(self._drained.wait())
         done, _ = await asyncio.wait([waiting, *self._consuming], return_when=asyncio.FIRST_COMPLETED)
@@ -119,37 +170,56 @@ class Load:
     # --- producers ---------------------------------------------------------------------------------------
 
     async def _produce(self, name: str, rng: Random) -> None:
-        """A few at a time, whatever has become of those before; but no more than `_WAITING_MAX` wait for a leader."""
+        await self._produce_in_chunks(name, rng, TOPIC, _CHUNK)
+
+    async def _produce_in_order(self, name: str, rng: Random) -> None:
+        """For the groups with an order, which are slower."""
+        await self._produce_in_chunks(name, rng, ORDERS, 1, delayed=0.0)
+
+    async def _produce_lax(self, name: str, rng: Random) -> None:
+        await self._produce_in_chunks(name, rng, TOPIC, 1, acks="leader")
+
+    async def _produce_in_chunks(
+        self, name: str, rng: Random, topic: str, chunk: int, *, delayed: float = 0.1, acks: str = "all"
+    ) -> None:
+        """Sends the next chunk without waiting for the one before, up to `_WAITING_MAX` unanswered messages."""
         counter = 0
         waiting: set[asyncio.Task[None]] = set()
         async with (
             await connect_async(self._address) as client,
-            client.producer(TOPIC, linger="5ms", retry_for="90s") as producer,
+            client.producer(topic, linger="5ms", retry_for="90s", acks=acks) as producer,
         ):
             while not self._ends.is_set():
-                for _ in range(_CHUNK):
-                    task = asyncio.create_task(self._send(producer, name, f"{name}-{counter}", rng))
+                for _ in range(0 if self._is_behind else chunk):
+                    due_us = now_us() + rng.randrange(200_000, 2_500_000) if rng.random() < delayed else None
+                    sending = self._send(producer, name, topic, f"{name}-{counter}", rng, due_us, is_sure=acks == "all")
+                    task = asyncio.create_task(sending)
                     counter += 1
                     waiting.add(task)
                     task.add_done_callback(waiting.discard)
                 if len(waiting) > _WAITING_MAX:
                     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                # The pace of the load; nobody waits for this.
-                await asyncio.sleep(0.05)
+                # The pace of the load.
+                await asyncio.sleep(0.05 if chunk > 1 else 0.1)
             await asyncio.gather(*waiting)
 
-    async def _send(self, producer: Producer, name: str, value: str, rng: Random) -> None:
+    async def _send(
+        self, producer: Producer, name: str, topic: str, value: str, rng: Random, due_us: int | None, *, is_sure: bool
+    ) -> None:
+        """`is_sure`: what was answered must stay."""
         key = f"user-{rng.randrange(_KEYS)}"
-        due_us = now_us() + rng.randrange(200_000, 2_500_000) if rng.random() < 0.1 else None
         fields: dict[str, Any] = {"key": key}
         if due_us is not None:
             fields["deliver_at"] = _EPOCH + timedelta(microseconds=due_us)
-        self._recorder.note(name, "send", "invoke", value=value, topic=TOPIC, key=key, deliver_at=due_us)
+        self._recorder.note(name, "send", "invoke", value=value, topic=topic, key=key, deliver_at=due_us)
         try:
             stored = await (await producer.send(value.encode(), **fields))
         except PenstockError as error:
             self._recorder.note(name, "send", "info", value=value, error=f"{error.code}: {error.message}")
         else:
+            if not is_sure:
+                self._recorder.note(name, "send", "info", value=value, error="only the leader has confirmed it")
+                return
             self._recorder.note(name, "send", "ok", value=value, partition=stored.partition, offset=stored.offset)
             self.sent += 1
         await self._tell()
@@ -186,24 +256,26 @@ class Load:
 
     # --- consumers ---------------------------------------------------------------------------------------
 
-    async def _consume(self, name: str, rng: Random) -> None:
+    async def _consume(self, group: Group, name: str, rng: Random) -> None:
         async with await connect_async(self._address) as client:
-            consumer = client.consumer(GROUP, TOPIC, name=name, prefetch=20, **GROUP_SETTINGS)
+            consumer = client.consumer(group.name, group.topic, name=name, prefetch=20, **group.settings)
             try:
                 while True:
-                    messages = await self._poll(name, consumer)
-                    await asyncio.gather(*[self._answer(name, message, rng) for message in messages])
-                    if not messages and self.is_draining and await self._is_drained(client):
-                        self._drained.set()
+                    messages = await self._poll(group, name, consumer)
+                    await asyncio.gather(*[self._answer(group, name, message, rng) for message in messages])
+                    if not messages and self.is_draining and await self._is_drained(client, group):
+                        self._undrained.discard(group.name)
+                        if not self._undrained:
+                            self._drained.set()
             finally:
                 await consumer.close()
 
-    async def _poll(self, name: str, consumer: Consumer) -> list[Received]:
-        self._recorder.note(name, "poll", "invoke", group=GROUP)
+    async def _poll(self, group: Group, name: str, consumer: Consumer) -> list[Received]:
+        self._recorder.note(name, "poll", "invoke", group=group.name)
         try:
             messages = await consumer.poll(20, "300ms")
         except PenstockError as error:
-            self._recorder.note(name, "poll", "info", group=GROUP, error=f"{error.code}: {error.message}")
+            self._recorder.note(name, "poll", "info", group=group.name, error=f"{error.code}: {error.message}")
             return []
         # Deadlines are on this process's monotonic clock.
         ahead_us = now_us() - SystemClock().monotonic_us()
@@ -219,25 +291,25 @@ class Load:
             }
             for one in messages
         ]
-        self._recorder.note(name, "poll", "ok", group=GROUP, messages=told)
+        self._recorder.note(name, "poll", "ok", group=group.name, messages=told)
         return messages
 
-    async def _answer(self, name: str, message: Received, rng: Random) -> None:
+    async def _answer(self, group: Group, name: str, message: Received, rng: Random) -> None:
         dice = rng.random()
         if is_poison((message.value or b"").decode()):
             if dice < 0.3:
-                await self._told(name, "nack", message, message.reject("poison"))
+                await self._told(group, name, "nack", message, message.reject("poison"))
             else:
-                await self._told(name, "nack", message, message.nack("50ms", reason="poison"))
-        elif self.is_draining or dice < 0.9:
-            await self._told(name, "ack", message, message.ack())
-        elif dice < 0.96:
-            await self._told(name, "nack", message, message.nack("50ms", reason="later"))
+                await self._told(group, name, "nack", message, message.nack("50ms", reason="poison"))
+        elif self.is_draining or dice < group.acked:
+            await self._told(group, name, "ack", message, message.ack())
+        elif dice < group.acked + group.nacked:
+            await self._told(group, name, "nack", message, message.nack("50ms", reason="later"))
         # The others are abandoned: their leases run out.
 
-    async def _told(self, name: str, op: str, message: Received, answer: Awaitable[None]) -> None:
+    async def _told(self, group: Group, name: str, op: str, message: Received, answer: Awaitable[None]) -> None:
         fields = {
-            "group": GROUP,
+            "group": group.name,
             "topic": message.topic,
             "partition": message.partition,
             "offset": message.offset,
@@ -255,31 +327,46 @@ class Load:
             self.acked += 1
             await self._tell()
 
-    async def _is_drained(self, client: Client) -> bool:
+    async def _is_drained(self, client: Client, group: Group) -> bool:
         try:
-            lag = await client.lag(GROUP)
+            lag = await client.lag(group.name)
         except PenstockError:
             return False
-        return len(lag.get(TOPIC, [])) == PARTITIONS and not any(lag[TOPIC])
+        return len(lag.get(group.topic, [])) == self.partitions[group.topic] and not any(lag[group.topic])
+
+    async def _watch_backlogs(self, name: str, rng: Random) -> None:
+        """Producers pause while a group is known to be far behind. They go on while no node knows: faults need load."""
+        async with await connect_async(self._address) as client:
+            while True:
+                backlog = 0
+                for group in self.groups:
+                    with suppress(PenstockError, TimeoutError):
+                        async with asyncio.timeout(2):
+                            lag = await client.lag(group.name)
+                        backlog = max(backlog, sum(lag.get(group.topic, ())))
+                self._is_behind = backlog > _BACKLOG_MAX
+                # As often as the pace of the load needs it.
+                await asyncio.sleep(0.5)
 
     # --- looking on --------------------------------------------------------------------------------------
 
     async def _look_on(self, name: str, rng: Random) -> None:
         async with await connect_async(self._address) as client:
             while True:
+                topic = rng.choice(sorted(self.partitions))
                 try:
-                    committed = await client._transport.call(FindOffsets(TOPIC, "latest"))
-                    self._recorder.note(name, "look", "ok", topic=TOPIC, committed=committed)
-                    partition = rng.randrange(PARTITIONS)
-                    await self._read(client, name, partition, max(0, committed[partition] - 50))
+                    committed = await client._transport.call(FindOffsets(topic, "latest"))
+                    self._recorder.note(name, "look", "ok", topic=topic, committed=committed)
+                    partition = rng.randrange(len(committed))
+                    await self._read(client, name, topic, partition, max(0, committed[partition] - 50))
                 except PenstockError as error:
                     self._recorder.note(name, "look", "info", error=f"{error.code}: {error.message}")
                 # The pace of the load; nobody waits for this.
                 await asyncio.sleep(0.1)
 
-    async def _read(self, client: Client, name: str, partition: int, offset: int) -> None:
+    async def _read(self, client: Client, name: str, topic: str, partition: int, offset: int) -> None:
         """What is newest: that is where something may still change that must not."""
         values: list[list[Any]] = []
-        async for one in client.reader(TOPIC, partitions=[partition], from_offset={partition: offset}):
+        async for one in client.reader(topic, partitions=[partition], from_offset={partition: offset}):
             values.append([one.offset, (one.value or b"").decode()])
-        self._recorder.note(name, "read", "ok", topic=TOPIC, partition=partition, values=values)
+        self._recorder.note(name, "read", "ok", topic=topic, partition=partition, values=values)

@@ -6,8 +6,11 @@ start ─► load ─► faults under load ─► heal ─► writable, drained,
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -16,27 +19,49 @@ from random import Random
 from typing import NamedTuple
 
 from chaos.disks import note_disks, partitions_of
-from chaos.faults import ALONE, FAULTS, OF_NETWORK, TTL_S, Stage, free_disk, no_small_disk, small_disk
-from chaos.load import PARTITIONS, TOPIC, Load
+from chaos.faults import (
+    ALONE,
+    EXCLUSIVE,
+    FAULTS,
+    LONG,
+    OF_NETWORK,
+    OF_SLOW_DISK,
+    TTL_S,
+    Stage,
+    all_at_home,
+    free_disk,
+)
+from chaos.load import Load
+from chaos.mounts import SMALL_BYTES, SlowDisk, slow_disk, small_disk
 from chaos.network import Network, network
 from chaos.waiting import PATIENCE_S, all_in_sync, until
 from cluster_processes import Cluster, cluster
 from history.checker import check
 from history.deliveries import answers_of, deliveries_of
-from history.entries import Recorder, recording
+from history.entries import Recorder, of, recording
+from history.progress import progress_of
 from history.violation import Violation
 from penstock.client.client import Client
 from penstock.client.requests import FindOffsets
+from penstock.errors import PenstockError
 from penstock.net.connecting import connect_async
 
 NODES = ("a", "b", "c")
+# It joins and leaves.
+SPARE = "d"
 # A machine that has much else to do is late, too.
 _LATE_US = 30_000_000
-# A run with less is none.
+# A run with less proves nothing.
 SENDS_MIN, ACKS_MIN = 200, 100
 _LETTERS_MAX = 10_000
-# From this seed on, many faults in a longer time.
+# From this seed on, many faults in a longer time, and more kinds of load.
 STORMS = 1_000
+STORM_S = 20.0
+# Of a storm, on average.
+_FAULTS_A_SECOND = 0.25
+_EXCLUSIVE_SHARE = 0.25
+# A disk that can be filled in a storm holds the data of the whole storm.
+_STORM_DISK_BYTES = 4 * SMALL_BYTES
 
 
 class Plan(NamedTuple):
@@ -44,28 +69,68 @@ class Plan(NamedTuple):
     faults: tuple[str, ...]
     # They begin within this time.
     within_s: float = 1.5
+    # The load lasts at least this long.
+    seconds: float = 0.0
+
+    @property
+    def is_storm(self) -> bool:
+        return self.seed >= STORMS
 
     @classmethod
-    def of(cls, seed: int, left_out: Collection[str] = ()) -> Plan:
-        """Each kind in its turn, and one or two others beside it; none of those that this machine can't make."""
-        rng = Random(f"plan {seed}")
+    def of(cls, seed: int, left_out: Collection[str] = (), seconds: float = STORM_S) -> Plan:
+        """Without the kinds that this machine can't make. A storm lasts `seconds`."""
         kinds = [kind for kind in FAULTS if kind not in left_out]
-        others = [kind for kind in kinds if kind not in ALONE]
         if seed >= STORMS:
-            return cls(seed, tuple(rng.choices(others, k=rng.randint(4, 8))), within_s=12)
-        first = kinds[seed % len(kinds)]
-        if first in ALONE:
-            return cls(seed, (first,))
-        return cls(seed, (first, *rng.sample([kind for kind in others if kind != first], rng.choice((1, 1, 2)))))
+            return cls._storm(seed, kinds, seconds)
+        return cls(seed, cls._short([kind for kind in kinds if kind not in LONG], seed))
+
+    @classmethod
+    def _storm(cls, seed: int, kinds: list[str], seconds: float) -> Plan:
+        """Each kind in its turn, among others of any kind. At most one that excludes all others meanwhile."""
+        rng = Random(f"plan {seed}")
+        faults = [kinds[seed % len(kinds)]]
+        others = [kind for kind in kinds if kind not in EXCLUSIVE]
+        faults += rng.choices(others, k=max(3, round(seconds * _FAULTS_A_SECOND * rng.uniform(0.75, 1.25))))
+        exclusive = [kind for kind in kinds if kind in EXCLUSIVE and kind not in faults]
+        if exclusive and rng.random() < _EXCLUSIVE_SHARE:
+            faults.append(rng.choice(exclusive))
+        return cls(seed, tuple(faults), within_s=0.9 * seconds, seconds=seconds)
+
+    @staticmethod
+    def _short(kinds: list[str], seed: int) -> tuple[str, ...]:
+        """Successive seeds have all kinds: one that goes alone, or two others and sometimes a third."""
+        alone = [kind for kind in kinds if kind in ALONE]
+        others = [kind for kind in kinds if kind not in ALONE]
+        pairs = (len(others) + 1) // 2
+        turn, at = divmod(seed, len(alone) + pairs)
+        if turn % 2:
+            # Those that go alone take longest: not again at once.
+            at = len(alone) + pairs - 1 - at
+        if at < len(alone):
+            return (alone[at],)
+        Random(f"order {turn}").shuffle(others)
+        first = 2 * (at - len(alone))
+        faults = others[first : first + 2]
+        rng = Random(f"plan {seed}")
+        if len(faults) < 2 or rng.random() < 1 / 3:
+            faults.append(rng.choice([kind for kind in others if kind not in faults]))
+        return tuple(faults)
 
 
 class Outcome(NamedTuple):
+    """`faults` counts those that happened. Times are since the faults were over: until every partition was writable,
+    and until the last group went on in the last of its partitions."""
+
     plan: Plan
     violations: list[Violation]
     counts: dict[str, int]
+    faults: Counter[str]
+    writable_s: float
+    progress_s: float
 
     def __str__(self) -> str:
-        return f"seed {self.plan.seed} ({', '.join(self.plan.faults)}): {self.counts}"
+        healed = f"writable after {self.writable_s:.1f} s, progress after {self.progress_s:.1f} s"
+        return f"seed {self.plan.seed} ({', '.join(self.plan.faults)}): {self.counts}, {healed}"
 
 
 def run_seed(
@@ -74,25 +139,28 @@ def run_seed(
     *,
     left_out: Collection[str] = (),
     faults: Sequence[str] | None = None,
+    seconds: float = STORM_S,
 ) -> Outcome:
-    """`faults` are others than those of the seed."""
-    plan = Plan.of(seed, left_out)
+    """`faults` replace those of the seed. A storm has faults and load for `seconds`."""
+    plan = Plan.of(seed, left_out, seconds)
     if faults:
         plan = plan._replace(faults=tuple(faults))
     with ExitStack() as stack:
         made: Network | None = None
         if not set(OF_NETWORK) <= set(left_out):
-            made = stack.enter_context(network([*NODES, "etcd"]))
+            made = stack.enter_context(network([*NODES, SPARE, "etcd"]))
+        small, slow = Random(f"disk {seed}").sample(NODES, 2)
+        slowed: SlowDisk | None = None
         if "fill_disk" in plan.faults:
-            small = directory / Random(f"disk {seed}").choice(NODES)
-            small_disk(small)
-            stack.callback(no_small_disk, small)
+            stack.enter_context(small_disk(directory / small, _STORM_DISK_BYTES if plan.is_storm else SMALL_BYTES))
+        if set(OF_SLOW_DISK) & set(plan.faults):
+            slowed = stack.enter_context(slow_disk(directory / slow))
         has_clocks = "step_clock" in plan.faults
         running = stack.enter_context(
-            cluster(directory, NODES, hosts=made, session_ttl=f"{TTL_S}s", has_clocks=has_clocks)
+            cluster(directory, NODES, hosts=made, session_ttl=f"{TTL_S}s", has_clocks=has_clocks, spares=[SPARE])
         )
         recorder = stack.enter_context(recording(directory / "history.jsonl"))
-        asyncio.run(_Run(plan, running, made, recorder).run())
+        asyncio.run(_Run(plan, running, made, slowed, recorder).run())
     entries = recorder.entries
     counts = {
         what: sum(1 for entry in entries if (entry["op"], entry["type"]) == (op, type))
@@ -105,32 +173,58 @@ def run_seed(
         )
     }
     counts["letters"] = sum(len(entry["letters"]) for entry in entries if "letters" in entry) // len(NODES)
-    return Outcome(plan, check(entries, late_us=_LATE_US, sends_min=SENDS_MIN, acks_min=ACKS_MIN), counts)
+    writable = [entry["took_us"] / 1e6 for entry in of(entries, "settled") if entry["what"] == "writable"]
+    progress = [(each.at - each.since) / 1e6 for each in progress_of(entries) if each.at is not None]
+    return Outcome(
+        plan,
+        check(entries, late_us=_LATE_US, sends_min=SENDS_MIN, acks_min=ACKS_MIN),
+        counts,
+        Counter(entry["fault"] for entry in of(entries, "fault", "ok")),
+        max(writable, default=math.nan),
+        max(progress, default=math.nan),
+    )
 
 
 class _Run:
-    def __init__(self, plan: Plan, cluster: Cluster, network: Network | None, recorder: Recorder) -> None:
+    def __init__(
+        self, plan: Plan, cluster: Cluster, network: Network | None, slow: SlowDisk | None, recorder: Recorder
+    ) -> None:
         self._plan = plan
         self._cluster = cluster
         self._network = network
+        self._slow = slow
         self._recorder = recorder
 
     async def run(self) -> None:
         async with await connect_async(self._cluster.address) as client:
-            await client.create_topic(TOPIC, partitions=PARTITIONS)
-            await all_in_sync(client, len(NODES))
-            stage = Stage(self._cluster, self._network, client, self._recorder)
             addresses = {name: node.address for name, node in self._cluster.nodes.items()}
-            load = Load(self._cluster.address, addresses, self._recorder, self._plan.seed)
+            is_storm = self._plan.is_storm
+            load = Load(self._cluster.address, addresses, self._recorder, self._plan.seed, is_wide=is_storm)
+            for topic, partitions in load.partitions.items():
+                await client.create_topic(topic, partitions=partitions)
+            await all_in_sync(client, NODES)
+            stage = Stage(
+                self._cluster,
+                self._network,
+                client,
+                self._recorder,
+                load.partitions,
+                slow=self._slow,
+                is_storm=is_storm,
+            )
             await load.start()
             watching = asyncio.create_task(_watch(stage))
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     await load.reached(sent=100, acked=50)
-                await asyncio.gather(*[self._fault(stage, *each) for each in enumerate(self._plan.faults)])
+                lasting = asyncio.sleep(self._plan.seconds)
+                await asyncio.gather(lasting, *[self._fault(stage, *each) for each in enumerate(self._plan.faults)])
                 await self._heal(stage)
                 await self._settled(stage, load, client)
             finally:
+                if self._slow is not None:
+                    # A process that waits for a frozen disk could not be ended.
+                    self._slow.heal()
                 watching.cancel()
                 await load.stop()
             await self._note_disks(client)
@@ -139,17 +233,21 @@ class _Run:
         rng = Random(f"{kind} {number} {self._plan.seed}")
         # So that they do not all begin together.
         await asyncio.sleep(rng.uniform(0, self._plan.within_s))
-        await FAULTS[kind](stage, rng)
+        async with stage.exclusively() if kind in EXCLUSIVE else stage.beside_others():
+            await FAULTS[kind](stage, rng)
 
     async def _heal(self, stage: Stage) -> None:
         if self._network is not None:
             self._network.mend_all()
-        for name, node in self._cluster.nodes.items():
+        if self._slow is not None:
+            self._slow.heal()
+        for node in self._cluster.nodes.values():
             if os.path.ismount(node.data):
                 free_disk(node)
             node.resume()
-            if not node.is_alive:
-                await stage.start(name)
+        for name in list(self._cluster.nodes):
+            async with stage.turns[name]:
+                await stage.revive(name)
         self._recorder.note("run", "heal", "ok")
 
     async def _settled(self, stage: Stage, load: Load, client: Client) -> None:
@@ -159,33 +257,46 @@ class _Run:
             took_us = int((time.monotonic() - began) * 1e6)
             self._recorder.note("run", "settled", "ok", what=what, took_us=took_us)
 
-        with suppress(TimeoutError):
+        # The checker reports the steps that are missing.
+        with suppress(TimeoutError, AssertionError):
+            places = [(topic, each) for topic, count in load.partitions.items() for each in range(count)]
             async with asyncio.timeout(PATIENCE_S):
-                await asyncio.gather(*[self._write(client, number) for number in range(PARTITIONS)])
+                await asyncio.gather(*[self._write(client, *place) for place in places])
                 note("writable")
+            async with asyncio.timeout(PATIENCE_S):
                 await load.reached(sent=SENDS_MIN, acked=ACKS_MIN)
                 await load.stop_producing()
                 await load.drain()
                 note("drained")
-                await all_in_sync(client, len(NODES))
-                note("in sync")
+            await all_at_home(stage)
+            await all_in_sync(client, NODES)
+            note("in sync")
 
-    async def _write(self, client: Client, partition: int) -> None:
-        """Somebody who comes now can publish to it."""
-        value = f"after{partition}-0"
-        self._recorder.note("run", "send", "invoke", value=value, topic=TOPIC, key=None)
-        stored = await client.publish(TOPIC, value.encode(), partition=partition)
-        self._recorder.note("run", "send", "ok", value=value, partition=stored.partition, offset=stored.offset)
+    async def _write(self, client: Client, topic: str, partition: int) -> None:
+        """A client that publishes to it now succeeds."""
+        for attempt in itertools.count():
+            value = f"after.{topic}.{partition}-{attempt}"
+            self._recorder.note("run", "send", "invoke", value=value, topic=topic, key=None)
+            try:
+                stored = await client.publish(topic, value.encode(), partition=partition)
+            except PenstockError as error:
+                self._recorder.note("run", "send", "info", value=value, error=f"{error.code}: {error.message}")
+                continue
+            self._recorder.note("run", "send", "ok", value=value, partition=stored.partition, offset=stored.offset)
+            return
 
     async def _has_all_letters(self, client: Client) -> bool:
-        """Of messages that nobody has acknowledged. A letter is written after the last attempt is answered; without it,
-        the checker says which one is missing."""
-        acked = {answer.place for answer in answers_of(self._recorder.entries) if answer.op == "ack"}
-        dead = {
-            ":".join(map(str, each.place)) for each in deliveries_of(self._recorder.entries) if each.place not in acked
-        }
-        letters = await client.dead_letters.list(TOPIC, limit=_LETTERS_MAX)
-        return dead <= {letter.original for letter in letters}
+        """Of messages that no consumer has acknowledged. A letter is written after the last attempt is answered;
+        without it, the checker says which one is missing."""
+        entries = self._recorder.entries
+        acked = {(answer.group, answer.place) for answer in answers_of(entries) if answer.op == "ack"}
+        dead = {(each.group, each.place) for each in deliveries_of(entries)} - acked
+        for topic in {topic for _, (topic, _, _) in dead}:
+            letters = await client.dead_letters.list(topic, limit=_LETTERS_MAX)
+            found = {(letter.group, letter.original) for letter in letters}
+            if any((group, ":".join(map(str, place))) not in found for group, place in dead if place[0] == topic):
+                return False
+        return True
 
     async def _note_disks(self, client: Client) -> None:
         """Without this the checker has nothing to go by: a cluster that can't even tell is a failure of its own."""
@@ -196,18 +307,18 @@ class _Run:
         for topic in sorted({topic for topic, _ in partitions.values()}):
             async with asyncio.timeout(PATIENCE_S):
                 committed[topic] = await client._transport.call(FindOffsets(topic, "latest"))
-        await all_in_sync(client, len(NODES))
+        await all_in_sync(client, NODES)
         for node in self._cluster.nodes.values():
             node.kill()
         note_disks(self._cluster, self._recorder, partitions, committed)
 
 
 async def _watch(stage: Stage) -> None:
-    """Starts what has ended by itself, as an operator's machine would."""
+    """Restart each node that has ended by itself, as an operator's machine would."""
     while True:
-        for name in stage.cluster.nodes:
-            if not stage.turns[name].locked() and stage.node(name).died() is not None:
-                stage.note_death(name)
+        for name in list(stage.cluster.nodes):
+            if stage.is_there(name) and not stage.turns[name].locked() and not stage.node(name).is_alive:
                 async with stage.turns[name]:
-                    await stage.start(name)
+                    if stage.is_there(name):
+                        await stage.revive(name)
         await asyncio.sleep(0.2)

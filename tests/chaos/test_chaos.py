@@ -12,8 +12,9 @@ from random import Random
 
 import pytest
 
-from chaos.faults import FAULTS, OF_NETWORK, impossible, one_way, why_no_small_disk
-from chaos.runs import Plan, run_seed
+from chaos.faults import EXCLUSIVE, FAULTS, LONG, OF_NETWORK, OF_SLOW_DISK, impossible, one_way
+from chaos.mounts import why_no_slow_disk, why_no_small_disk
+from chaos.runs import STORMS, Plan, run_seed
 from etcd_support import needs_etcd
 
 RUNS = 21
@@ -52,13 +53,29 @@ def test_the_machine_can_make_every_fault(kind: str, left_out: dict[str, str]) -
         pytest.skip(f"the runs above were without {kind}: {left_out[kind]}")
 
 
-@pytest.mark.parametrize("left_out", [(), OF_NETWORK, ("fill_disk",), ("step_clock",), (*OF_NETWORK, "fill_disk")])
+@pytest.mark.parametrize(
+    "left_out", [(), OF_NETWORK, OF_SLOW_DISK, ("fill_disk",), ("step_clock",), (*OF_NETWORK, "fill_disk")]
+)
 def test_the_runs_have_every_fault_that_the_machine_can_make(left_out: tuple[str, ...]) -> None:
     planned = {kind for seed in range(RUNS) for kind in Plan.of(seed, left_out).faults}
-    assert planned == set(FAULTS) - set(left_out)
+    assert planned == set(FAULTS) - set(LONG) - set(left_out)
 
 
-def test_a_disk_that_can_not_be_mounted_is_told_of_instead_of_failing_a_run(
+def test_40_storms_have_every_fault_and_each_kind_among_others() -> None:
+    plans = [Plan.of(seed, seconds=60) for seed in range(STORMS, STORMS + 40)]
+    assert {kind for plan in plans for kind in plan.faults} == set(FAULTS)
+    assert all(len(set(plan.faults)) > 4 for plan in plans)
+    assert all(sum(kind in EXCLUSIVE for kind in plan.faults) <= 1 for plan in plans)
+    assert sum(kind in EXCLUSIVE for plan in plans for kind in plan.faults) >= 5
+
+
+def test_a_longer_storm_has_more_faults_over_a_longer_time() -> None:
+    short, long = Plan.of(STORMS, seconds=20), Plan.of(STORMS, seconds=120)
+    assert len(long.faults) > len(short.faults)
+    assert long.within_s > short.within_s
+
+
+def test_a_disk_that_can_not_be_mounted_is_reported_instead_of_failing_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mount = tmp_path / "mount"
@@ -68,6 +85,7 @@ def test_a_disk_that_can_not_be_mounted_is_told_of_instead_of_failing_a_run(
     assert why_no_small_disk() == "no disk can be mounted: must be superuser"
     mount.unlink()
     assert why_no_small_disk() == "there is no command mount"
+    assert why_no_slow_disk() == "there is no command mkfs.ext4"
 
 
 def test_what_is_cut_one_way_is_any_of_both_ways_between_nodes_and_etcd() -> None:

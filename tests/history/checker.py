@@ -8,6 +8,7 @@ from history.deliveries import check_deliveries
 from history.entries import Entry
 from history.journal import check_journals
 from history.messages import check_messages
+from history.progress import check_progress
 from history.replicas import check_replicas
 from history.run import check_run
 from history.violation import Violation
@@ -24,5 +25,6 @@ def check(
         *check_replicas(entries),
         *check_deliveries(entries, late_us=late_us),
         *check_journals(entries),
+        *check_progress(entries),
         *check_run(entries, sends_min=sends_min, acks_min=acks_min),
     ]

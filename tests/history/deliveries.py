@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from history import violation as v
@@ -83,8 +83,11 @@ def answers_of(entries: Sequence[Entry]) -> list[Answer]:
 def check_deliveries(entries: Sequence[Entry], *, late_us: int) -> Iterator[Violation]:
     sends, deliveries, answers = sends_of(entries), deliveries_of(entries), answers_of(entries)
     yield from _not_again(deliveries, answers)
-    ordered = {entry["group"] for entry in of(entries, "group") if entry.get("ordering", "none") != "none"}
+    ordered = {
+        entry["group"]: entry["ordering"] for entry in of(entries, "group") if entry.get("ordering", "none") != "none"
+    }
     yield from _not_two_at_once(deliveries, answers, ordered)
+    yield from _in_turn(sends, deliveries, ordered)
     letters = letters_of(entries)
     yield from _one_letter_each(sends, deliveries, answers, letters)
     yield from _all_in_time(entries, sends, deliveries, letters, late_us)
@@ -107,7 +110,9 @@ def _not_again(deliveries: list[Delivery], answers: list[Answer]) -> Iterator[Vi
             )
 
 
-def _not_two_at_once(deliveries: list[Delivery], answers: list[Answer], ordered: set[str]) -> Iterator[Violation]:
+def _not_two_at_once(
+    deliveries: list[Delivery], answers: list[Answer], ordered: Mapping[str, str]
+) -> Iterator[Violation]:
     """The first has it until its deadline, or until its consumer begins to answer for it; in a group with an order,
     also until it begins to nack one before it.
 
@@ -135,6 +140,33 @@ def _not_two_at_once(deliveries: list[Delivery], answers: list[Answer], ordered:
                     f"lease {before.lease} for {(until - each.at) / 1e6:.3f} s more",
                 )
         held[each.group, each.place] = each
+
+
+def _in_turn(sends: dict[str, Send], deliveries: list[Delivery], ordered: Mapping[str, str]) -> Iterator[Violation]:
+    """Messages of a partition, or of a key, are first delivered in the order of their offsets.
+
+    Delayed messages take their turn when they are due. A reply that arrives after its deadline says nothing: the
+    group may have gone on without that consumer.
+    """
+    seen: set[tuple[str, Place]] = set()
+    latest: dict[tuple[str, str, int, str | None], Delivery] = {}
+    for each in deliveries:
+        send = sends.get(each.value)
+        if each.group not in ordered or send is None or send.deliver_at is not None or each.at > each.deadline:
+            continue
+        if (each.group, each.place) in seen:
+            continue
+        seen.add((each.group, each.place))
+        key = send.key if ordered[each.group] == "key" else None
+        before = latest.get((each.group, *each.place[:2], key))
+        if before is not None and before.place[2] > each.place[2]:
+            yield Violation(
+                v.OUT_OF_TURN,
+                f"{each.value} at {':'.join(map(str, each.place))} to {each.consumer} of {each.group}, after "
+                f"{before.value} at {before.place[2]} to {before.consumer}",
+            )
+        else:
+            latest[each.group, *each.place[:2], key] = each
 
 
 Letters = dict[tuple[str, Place], int]
@@ -186,7 +218,7 @@ def _one_letter_each(
 def _all_in_time(
     entries: Sequence[Entry], sends: dict[str, Send], deliveries: list[Delivery], letters: Letters | None, late_us: int
 ) -> Iterator[Violation]:
-    consumed = {topic: entry["group"] for entry in of(entries, "group") for topic in entry["topics"]}
+    consumed = groups_by_topic(entries)
     first: dict[tuple[str, str], Delivery] = {}
     # Never early by the broker's clock.
     ahead_us = ahead_us_max(entries)
@@ -200,21 +232,27 @@ def _all_in_time(
             yield Violation(v.EARLY, f"{each.value} to {each.consumer} of {each.group}, {early_us / 1e6:.3f} s")
     bad = _bad_times(entries)
     for send in sends.values():
-        group = consumed.get(send.topic)
-        if group is None or send.outcome != "ok":
-            continue
-        found = first.get((group, send.value))
-        if found is None:
-            assert send.place is not None
-            if not (letters or {}).get((group, send.place)):
-                kind = v.UNDELIVERED if send.deliver_at is None else v.LOST_TIMER
-                yield Violation(kind, f"{send.value} at {':'.join(map(str, send.place))}, to {group}")
-        elif send.deliver_at is not None and send.ended_at is not None:
-            due = max(send.deliver_at, send.ended_at)
-            # While something is wrong it may take longer: until that is over.
-            due = next((end for start, end in bad if start <= due + late_us and due < end), due)
-            if found.at > due + late_us:
-                yield Violation(v.LATE, f"{send.value} to {group}, {(found.at - due) / 1e6:.3f} s")
+        for group in consumed.get(send.topic, ()) if send.outcome == "ok" else ():
+            found = first.get((group, send.value))
+            if found is None:
+                assert send.place is not None
+                if not (letters or {}).get((group, send.place)):
+                    kind = v.UNDELIVERED if send.deliver_at is None else v.LOST_TIMER
+                    yield Violation(kind, f"{send.value} at {':'.join(map(str, send.place))}, to {group}")
+            elif send.deliver_at is not None and send.ended_at is not None:
+                due = max(send.deliver_at, send.ended_at)
+                # While something is wrong it may take longer: until that is over.
+                due = next((end for start, end in bad if start <= due + late_us and due < end), due)
+                if found.at > due + late_us:
+                    yield Violation(v.LATE, f"{send.value} to {group}, {(found.at - due) / 1e6:.3f} s")
+
+
+def groups_by_topic(entries: Sequence[Entry]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for entry in of(entries, "group"):
+        for topic in entry["topics"]:
+            found.setdefault(topic, []).append(entry["group"])
+    return found
 
 
 def _bad_times(entries: Sequence[Entry]) -> list[tuple[int, int]]:

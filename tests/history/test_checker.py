@@ -232,6 +232,32 @@ def test_two_who_have_a_message_at_the_same_time_are_found() -> None:
     assert kinds(good(after=one_by_one, values=values, more_events=logged)) == {v.OVERLAP}
 
 
+def in_order(ordering: str, key: str, *, deadline_us: int = SECOND) -> list[Entry]:
+    """A group with an order receives a later message before an earlier one, which is of this key."""
+
+    def swap(story: Story) -> None:
+        story.note("o", "group", "ok", group="o", topics=["t"], ordering=ordering)
+        story.send("p2-0", 4, key=key)
+        for offset, value in ((1, "p1-0"), (2, "p1-1"), (3, "p1-2"), (4, "p2-0")):
+            swapped = {3: (4, "p2-0"), 4: (3, "p1-2")}.get(offset, (offset, value))
+            story.note("c9", "poll", "invoke", group="o")
+            one = {"topic": "t", "partition": 0, "attempt": 1, "lease": swapped[0], "deadline": story.now + deadline_us}
+            story.note("c9", "poll", "ok", group="o", messages=[{**one, "offset": swapped[0], "value": swapped[1]}])
+
+    return good(after=swap, values={**VALUES, 4: "p2-0"})
+
+
+def test_a_message_that_is_delivered_before_an_earlier_one_of_an_ordered_group_is_found() -> None:
+    assert v.OUT_OF_TURN in kinds(in_order("partition", "another"))
+    assert v.OUT_OF_TURN in kinds(in_order("key", "k"))
+    assert v.OUT_OF_TURN not in kinds(in_order("key", "another"))
+    assert v.OUT_OF_TURN not in kinds(in_order("none", "k"))
+
+
+def test_a_reply_that_arrives_after_its_deadline_says_nothing_about_the_order() -> None:
+    assert v.OUT_OF_TURN not in kinds(in_order("partition", "k", deadline_us=0))
+
+
 def test_an_acknowledgement_that_was_answered_and_is_not_in_the_log_is_found() -> None:
     def forget(replicas: dict[str, Entry]) -> None:
         for node in NODES:
@@ -337,6 +363,80 @@ def test_a_cluster_that_is_not_well_again_is_found() -> None:
     late = good()
     next(entry for entry in late if entry.get("what") == "writable")["took_us"] = 31 * SECOND
     assert kinds(late) == {v.NOT_HEALED}
+
+
+def with_backlog(found_after_us: int, *, is_acked: bool = False) -> list[Entry]:
+    """Left over when the cluster is healed: a message that is delivered, or acknowledged, that much later."""
+
+    def heal_and_go_on(story: Story) -> None:
+        story.send("p2-0", 4)
+        if is_acked:
+            story.deliver("p2-0", 4, lease=7, for_us=99 * SECOND)
+        story.settle()
+        story.wait(found_after_us)
+        if not is_acked:
+            story.deliver("p2-0", 4, lease=7)
+        story.answer("ack", 4, lease=7)
+        story.wait(31 * SECOND)
+
+    return good(
+        after=heal_and_go_on,
+        values={**VALUES, 4: "p2-0"},
+        more_events=(leased(1, 7, 4, for_us=99 * SECOND), row(2, "A", 7, 4)),
+    )
+
+
+@pytest.mark.parametrize("is_acked", [False, True])
+def test_a_group_that_makes_no_progress_within_30_s_of_healing_is_found(is_acked: bool) -> None:
+    assert check(with_backlog(28 * SECOND, is_acked=is_acked)) == []
+    assert kinds(with_backlog(31 * SECOND, is_acked=is_acked)) == {v.STUCK}
+
+
+def test_a_group_that_never_goes_on_after_healing_is_found() -> None:
+    def heal_and_wait(story: Story) -> None:
+        story.send("p2-0", 4)
+        story.settle()
+        story.wait(31 * SECOND)
+
+    assert kinds(good(after=heal_and_wait, values={**VALUES, 4: "p2-0"})) == {v.STUCK, v.UNDELIVERED}
+
+
+def test_one_group_that_goes_on_does_not_hide_another_that_is_stuck() -> None:
+    def stuck(story: Story) -> None:
+        story.note("h", "group", "ok", group="h", topics=["t"])
+        story.settle()
+        story.wait(31 * SECOND)
+        for offset, value in VALUES.items():
+            story.note("c9", "poll", "invoke", group="h")
+            one = {"topic": "t", "partition": 0, "offset": offset, "value": value, "attempt": 1, "lease": offset}
+            story.note("c9", "poll", "ok", group="h", messages=[{**one, "deadline": story.now + SECOND}])
+
+    assert v.STUCK in kinds(good(after=stuck))
+
+
+def test_a_message_that_is_stored_after_healing_has_30_s_from_then_on() -> None:
+    def send_late(found_after_us: int) -> list[Entry]:
+        def heal_and_send(story: Story) -> None:
+            story.settle()
+            story.wait(40 * SECOND)
+            story.send("p2-0", 4)
+            story.wait(found_after_us)
+            story.deliver("p2-0", 4, lease=7)
+            story.answer("ack", 4, lease=7)
+
+        events = (leased(1, 7, 4), row(2, "A", 7, 4))
+        return good(after=heal_and_send, values={**VALUES, 4: "p2-0"}, more_events=events)
+
+    assert check(send_late(28 * SECOND)) == []
+    assert kinds(send_late(31 * SECOND)) == {v.STUCK}
+
+
+def test_a_group_without_a_backlog_need_not_do_anything() -> None:
+    def idle(story: Story) -> None:
+        story.settle()
+        story.wait(99 * SECOND)
+
+    assert check(good(after=idle)) == []
 
 
 def test_every_kind_of_violation_has_a_history_that_has_it() -> None:
