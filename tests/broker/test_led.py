@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -111,7 +112,7 @@ def pending(broker: Broker) -> list[str]:
 def test_a_schedule_is_deleted_by_the_leader_of_its_partition_or_not_at_all() -> None:
     async def main() -> None:
         catalog = SharedCatalog.new()
-        async with asyncio.timeout(30), leading(catalog) as a, leading(catalog) as b:
+        async with asyncio.timeout(30), leading(catalog) as a:
             await a.create("t", 1)
             b.broker.follow_catalog()
             await schedule(a.broker, "s", "t", 1)
@@ -163,7 +164,7 @@ def test_an_occurrence_that_nobody_could_write_down_is_deleted_with_its_schedule
 def test_a_schedule_deleted_by_the_previous_leader_does_not_come_back_with_its_next_occurrence() -> None:
     async def main() -> None:
         catalog = SharedCatalog.new()
-        async with asyncio.timeout(30), leading(catalog) as a, leading(catalog) as b:
+        async with asyncio.timeout(30), leading(catalog) as a:
             await a.create("t", 1)
             b.broker.follow_catalog()
             await schedule(a.broker, "s", "t", 1)
@@ -338,6 +339,50 @@ def test_one_letter_though_its_leader_died_before_it_was_written_down() -> None:
             await a.broker.settle()
             words = [letter.message.value for letter in a.broker.dead_letters.letters("t")]
             assert words == [b"1", b"2"]
+
+    asyncio.run(main())
+
+
+def test_a_leader_that_was_replaced_while_it_made_a_letter_publishes_none_when_it_leads_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader in between has published one."""
+
+    async def main() -> None:
+        catalog = SharedCatalog.new()
+        async with asyncio.timeout(30), leading(catalog) as a:
+            await a.create("t", 1)
+            await a.create("t.dlq", 1)
+            await a.broker.topic("t").publish(Message(b"x"))
+            group = await group_on(a.broker, "g", "t")
+            made, goes_on = asyncio.Event(), asyncio.Event()
+            on_a_reading_thread = a.broker._work.on_a_reading_thread
+
+            async def held(work: Any) -> Any:
+                result = await on_a_reading_thread(work)
+                if getattr(work, "func", None) == a.broker.dead_letters._frame:
+                    made.set()
+                    await goes_on.wait()
+                return result
+
+            monkeypatch.setattr(a.broker._work, "on_a_reading_thread", held)
+            (handed,) = await group.lease("c", 1)
+            await group.reject(handed.receipt, "bad")
+            await made.wait()
+            async with leading(catalog) as b:
+                await b.lead("t.dlq", 0, a.lose("t.dlq", 0))
+                await b.lead("t", 0, a.lose("t", 0))
+                await b.broker.tick()
+                await b.broker.settle()
+                assert len(list(b.broker.dead_letters.letters("t"))) == 1
+                graves, logs = b.lose("t.dlq", 0), b.lose("t", 0)
+            await a.lead("t.dlq", 0, graves)
+            await a.lead("t", 0, logs)
+            goes_on.set()
+            await a.broker.settle()
+            await a.broker.tick()
+            await a.broker.settle()
+            assert len(list(a.broker.dead_letters.letters("t", with_settled=True))) == 1
 
     asyncio.run(main())
 

@@ -128,6 +128,17 @@ class _Page(NamedTuple):
     messages: dict[int, tuple[tuple[Segment, ...], BitMap64]]
 
 
+class _Burial(NamedTuple):
+    """A partition in which a group has given up messages, and the partition of their letters, as this node leads both
+    now. If it loses one of them, it publishes nothing there any more, also if it leads it again later."""
+
+    topic: Topic
+    number: int
+    partition: Partition
+    graves: Topic
+    grave: Partition
+
+
 class DeadLetters:
     def __init__(
         self,
@@ -156,7 +167,8 @@ class DeadLetters:
     async def bury(self, topic: Topic, number: int, group: str) -> None:
         """Publish the letters of what the group has given up in this partition so far.
 
-        If another task is doing so, wait for that one. The caller repeats a failed call later.
+        If another task is doing so, wait for that one. The caller repeats a failed call later. A burial belongs to one
+        leadership of both partitions: if another node has led them meanwhile, it may have published the same letters.
         """
         place = (topic.record.id, number, group)
         if place in self._burying:
@@ -166,6 +178,7 @@ class DeadLetters:
         try:
             graves = await self._ensure(topic)
             partition = topic.partition(number)
+            burial = _Burial(topic, number, partition, graves, graves.partition(number))
             # What is given up from now on is for the next call: consumers may reject faster than this publishes.
             known = frozenset(self._dying(partition, group))
             while some := self._next(partition, group, known):
@@ -175,17 +188,15 @@ class DeadLetters:
                 places = {}
                 if place not in self._searched:
                     self._searched.add(place)
-                    places = await self._found(graves, topic, number, group)
+                    places = await self._found(burial, state)
                 frame, offsets = None, list(some)
                 if not places:
-                    frame, offsets = await self._work.on_a_reading_thread(
-                        partial(self._frame, topic, number, state, some)
-                    )
+                    frame, offsets = await self._work.on_a_reading_thread(partial(self._frame, burial, state, some))
                 if not partition.groups.has(group) or partition.groups.state(group) is not state:
                     # The group was deleted meanwhile, and maybe created again: these are not its letters.
                     continue
                 if frame is not None:
-                    committed = await graves.partition(number).publish(frame)
+                    committed = await burial.grave.publish(frame)
                     places = {offset: committed.base_offset + row for row, offset in enumerate(offsets)}
                 await self._write_down(partition, state, places)
         except BaseException:
@@ -213,13 +224,12 @@ class DeadLetters:
         dying = self._dying(partition, group)
         return {offset: dying[offset] for offset in nsmallest(_LETTERS_AT_ONCE, known & dying.keys())}
 
-    async def _found(self, graves: Topic, topic: Topic, number: int, group: str) -> dict[int, int]:
+    async def _found(self, burial: _Burial, state: Delivery) -> dict[int, int]:
         """Letters that were published before a crash, and where."""
-        if not self._dying(topic.partition(number), group):
+        if not state.dying:
             return {}
-        partition, source = graves.partition(number), topic.partition(number)
-        state = source.groups.state(group)
-        wanted = {(group, number, offset, state.dead.get(offset, 0) + 1): offset for offset in state.dying}
+        topic, number, source, graves, partition = burial
+        wanted = {(state.group, number, offset, state.dead.get(offset, 0) + 1): offset for offset in state.dying}
         since = min(death.since for death in state.dying.values())
         died_us = min(death.failures[-1].failed_us for death in state.dying.values())
         log = partition.messages
@@ -232,7 +242,7 @@ class DeadLetters:
         def places() -> Iterator[tuple[int, int] | None]:
             for stored in partition.reading.messages(offsets):
                 letter = self._letter(graves, number, partition, stored)
-                is_wanted = letter is not None and letter.obituary.identity in wanted and source.groups.has(group)
+                is_wanted = letter is not None and letter.obituary.identity in wanted and source.groups.has(state.group)
                 if letter is not None and is_wanted and _is_same(letter, topic, source):
                     yield wanted[letter.obituary.identity], stored.offset
                 else:
@@ -240,9 +250,9 @@ class DeadLetters:
 
         return dict(await self._work.scan(places()))
 
-    def _frame(self, topic: Topic, number: int, state: Delivery, dying: dict[int, Death]) -> tuple[Frame, list[int]]:
+    def _frame(self, burial: _Burial, state: Delivery, dying: dict[int, Death]) -> tuple[Frame, list[int]]:
         """The letters of these messages, of the first ones if there are too many for one frame; and their offsets."""
-        partition = topic.partition(number)
+        topic, number, partition, _, _ = burial
         stored = {one.offset: one for one in partition.reading.messages(BitMap64(dying))}
         letters: list[Message] = []
         size = 0
