@@ -112,7 +112,7 @@ def pending(broker: Broker) -> list[str]:
 def test_a_schedule_is_deleted_by_the_leader_of_its_partition_or_not_at_all() -> None:
     async def main() -> None:
         catalog = SharedCatalog.new()
-        async with asyncio.timeout(30), leading(catalog) as a:
+        async with asyncio.timeout(30), leading(catalog) as a, leading(catalog) as b:
             await a.create("t", 1)
             b.broker.follow_catalog()
             await schedule(a.broker, "s", "t", 1)
@@ -164,7 +164,7 @@ def test_an_occurrence_that_nobody_could_write_down_is_deleted_with_its_schedule
 def test_a_schedule_deleted_by_the_previous_leader_does_not_come_back_with_its_next_occurrence() -> None:
     async def main() -> None:
         catalog = SharedCatalog.new()
-        async with asyncio.timeout(30), leading(catalog) as a:
+        async with asyncio.timeout(30), leading(catalog) as a, leading(catalog) as b:
             await a.create("t", 1)
             b.broker.follow_catalog()
             await schedule(a.broker, "s", "t", 1)
