@@ -56,6 +56,8 @@ class WorldEtcd:
         self.lost_answers = 0
         # Watches say nothing; what has happened meanwhile is told later.
         self.is_deaf = False
+        # How often an answer was not true.
+        self.lies = 0
         self._expire()
 
     def _expire(self) -> None:

@@ -84,7 +84,7 @@ def run_plan(plan: Plan, tell: Callable[[str], None] | None = None) -> Outcome:
     world.loop.tell = tell
     notes = Notes(world.loop)
     violations: list[Violation] = []
-    invariants = Invariants(world.loop)
+    invariants = Invariants(world)
     run = _Run(plan, world, notes, invariants)
     try:
         with guarded(world.loop.errors.append), invariants.watched(), small_logs(plan):
