@@ -128,9 +128,10 @@ class Report:
 
     def _line(self) -> str:
         took_s = perf_counter() - self._began
+        speed = self._simulated_s / max(self._took_s, 1e-9)
         return (
             f"{self.done} of {self._count} seeds in {took_s:.0f} s ({self.done / took_s:.2f} a second), {self._bad} "
-            f"failed; {self._simulated_s:.0f} simulated seconds, {self._simulated_s / max(self._took_s, 1e-9):.1f} for each "
+            f"failed; {self._simulated_s:.0f} simulated seconds, {speed:.1f} for each "
             "second of a processor"
         )
 

@@ -1,4 +1,4 @@
-"""One run: a cluster of three nodes, clients at work, faults, and what the checker of histories says in the end.
+"""One run: a cluster, clients at work, faults, and what the checker of histories says in the end.
 
 start ─► work ─► faults under work ─► heal ─► writable, drained, in sync ─► kill all ─► read every disk ─► check
 """
@@ -29,7 +29,7 @@ from penstock.cluster.keys import Keys
 from penstock.local import keeper
 from penstock.storage.log import Log, LogSettings
 from penstock.testing.memory_files import MemoryFiles
-from simulation.world.faults import FAULTS, Stage
+from simulation.world.faults import FAULTS, Stage, wipe_disk
 from simulation.world.guards import guarded
 from simulation.world.invariants import LEASED, LEFT, MEMBERS, REPLAY, Invariants
 from simulation.world.notes import Notes
@@ -66,7 +66,8 @@ class Plan(NamedTuple):
         kinds = rng.sample(sorted(FAULTS), rng.randint(1, 6))
         faults = tuple(rng.choices(kinds, k=max(1, round(seconds / 5))))
         operations = rng.sample(sorted(OPERATIONS), rng.randint(0, _OPERATIONS_MAX))
-        return cls(seed, seconds, faults, Shape.of(rng), tuple(operations))
+        shape = Shape.of(rng, is_wiped=wipe_disk.__name__ in faults)
+        return cls(seed, seconds, faults, shape, tuple(operations))
 
 
 class Outcome(NamedTuple):
@@ -80,7 +81,8 @@ class Outcome(NamedTuple):
 
 def run_plan(plan: Plan, tell: Callable[[str], None] | None = None) -> Outcome:
     """To be called in a process of its own: what a run has left behind stays in memory."""
-    world = World(str(plan.seed), skew_us_max=Random(f"skew {plan.seed}").choice(_SKEWS_US))
+    skew_us_max = Random(f"skew {plan.seed}").choice(_SKEWS_US)
+    world = World(str(plan.seed), plan.shape.names, skew_us_max=skew_us_max)
     world.loop.tell = tell
     notes = Notes(world.loop)
     violations: list[Violation] = []
@@ -129,7 +131,7 @@ class _Run:
         self._world = world
         self._notes = notes
         self._invariants = invariants
-        self.operations = Operations(world, notes, plan.operations)
+        self.operations = Operations(world, notes, plan.operations, plan.shape)
         # Of topics of operations.
         self.others = Notes(world.loop)
 
@@ -141,7 +143,8 @@ class _Run:
         for machine in world.machines.values():
             await machine.ready
         async with await world.connect() as client:
-            await client.create_topic(TOPIC, partitions=plan.shape.partitions)
+            shape = plan.shape
+            await client.create_topic(TOPIC, shape.partitions, replicas=shape.replicas, min_isr=shape.min_isr)
             await self._until("in sync at first", partial(self._is_in_sync, client))
             self._tasks = {name: len(each.process.tasks) for name, each in world.machines.items() if each.process}
             work = Workload(world, self._notes, plan.shape)
@@ -189,7 +192,7 @@ class _Run:
             raise AssertionError(f"not {what} within {_PATIENCE_S:g} s") from None
 
     async def _is_in_sync(self, client: Client) -> bool:
-        return await all_in_sync(client, self._plan.shape.partitions, len(self._world.machines))
+        return await all_in_sync(client, self._plan.shape.partitions, self._plan.shape.replicas)
 
     async def _settled(self, work: Workload, client: Client) -> None:
         began_us = self._world.loop.now_us

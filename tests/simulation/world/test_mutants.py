@@ -1,6 +1,6 @@
 """What the simulation is worth: builds that are broken on purpose, each caught by a seed that the real one passes.
 
-`pytest --scale 2` counts how many seeds from 0 on it takes to catch each; otherwise the search begins at a recorded seed.
+The search begins at a recorded seed. `pytest --scale 2` counts how many seeds from 0 on it takes to catch each.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from simulation.world.runs import Plan
 
 ROOT = Path(__file__).parents[3]
 # At most two minutes on two cores that have nothing else to do.
-SEEDS, SECONDS = 150, 8
+SEEDS, SECONDS = 150, 5
 
 
 def simulate(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -50,10 +50,14 @@ class Shape(NamedTuple):
     pause_s: float
     delayed: float
     group: dict[str, Any]
+    nodes: int = 3
+    replicas: int = 3
+    min_isr: int = 2
 
     @classmethod
-    def of(cls, rng: Random) -> Shape:
-        return cls(
+    def of(cls, rng: Random, *, is_wiped: bool) -> Shape:
+        """If a disk is to be wiped, everything that is acknowledged has to be on two."""
+        shape = cls(
             partitions=rng.randint(1, 4),
             producers=rng.randint(1, 3),
             raw_producers=rng.randint(0, 1),
@@ -69,7 +73,15 @@ class Shape(NamedTuple):
                 "on_poison": "skip",
                 "assignment": rng.choice(("sticky", "sticky", "shared")),
             },
+            nodes=rng.choice((3, 3, 3, 4, 5)),
         )
+        replicas = rng.choice((3, 3, 3, min(shape.nodes, 4), 2))
+        min_isr = rng.choice((2, 2, 2, 1)) if replicas > 2 else rng.choice((1, 2))
+        return shape._replace(replicas=replicas, min_isr=2 if is_wiped else min_isr)
+
+    @property
+    def names(self) -> str:
+        return "abcde"[: self.nodes]
 
 
 def is_poison(value: str) -> bool:
