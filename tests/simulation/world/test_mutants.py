@@ -59,6 +59,14 @@ HUNTS = {
     "forgets_who_was_to_be_a_replica": Hunt("reassign"),
     "tells_where_a_log_starts_with_data_only": Hunt("retain,elect"),
     "deletes_before_its_followers": Hunt("retain,elect,roll"),
+    "counts_a_session_from_the_answer": Hunt("cut_off", "compact_etcd", 40),
+    "needs_no_follower_while_etcd_is_away": Hunt("cut_off", "compact_etcd", 40),
+    "rests_on_some_of_the_voters": Hunt("cut_off", "compact_etcd", 40),
+    "trusts_itself_where_all_are_needed": Hunt("cut_off", "compact_etcd", 40),
+    "trusts_itself_with_the_only_replica": Hunt("cut_off", "compact_etcd", 40),
+    "keeps_the_fetches_of_followers_that_left": Hunt("cut_off", "compact_etcd", 40),
+    "keeps_the_fetches_of_an_earlier_stream": Hunt("cut_off", "compact_etcd", 40),
+    "counts_a_fetch_from_its_arrival": Hunt("cut_off", "compact_etcd", 40),
 }
 
 

@@ -13,7 +13,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from history.violation import Violation
 from simulation.world.faults import Stage
 from simulation.world.notes import Notes
-from simulation.world.operations import cluster, groups, letters, looking, producers, readers, schedules, topics
+from simulation.world.operations import (
+    cluster,
+    cut_off,
+    groups,
+    letters,
+    looking,
+    producers,
+    readers,
+    schedules,
+    topics,
+)
 from simulation.world.operations.context import Context
 from simulation.world.workload import Shape
 from simulation.world.world import World
@@ -22,7 +32,7 @@ Operation = Callable[[Context], Awaitable[None]]
 
 OPERATIONS: dict[str, Operation] = {
     each.__name__: each
-    for module in (cluster, groups, letters, looking, producers, readers, schedules, topics)
+    for module in (cluster, cut_off, groups, letters, looking, producers, readers, schedules, topics)
     for each in module.OPERATIONS
 }
 # Topics of which something is deleted.
