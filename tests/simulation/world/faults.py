@@ -25,6 +25,8 @@ class Stage:
         self.notes = notes
         # The one whose disk was.
         self.wiped: str | None = None
+        # Returns whether there was one.
+        self.kill_client: Callable[[Random], bool] = lambda rng: False
         self.turns = {name: asyncio.Lock() for name in world.machines}
 
     def hosts(self) -> list[str]:
@@ -197,6 +199,45 @@ async def lose_commits(stage: Stage, rng: Random) -> bool:
         etcd.lost_answers += 1
         await asyncio.sleep(rng.uniform(0, 1))
     return etcd.counts["lost answer"] > before
+
+
+# --- clients ---------------------------------------------------------------------------------------------
+
+
+def _any_client(stage: Stage, rng: Random) -> str:
+    return rng.choice([name for name in stage.world.clients if name != "world"])
+
+
+async def pause_client(stage: Stage, rng: Random) -> bool:
+    process = stage.world.client(_any_client(stage, rng))._process
+    process.pause()
+    await stage.last(rng)
+    process.resume()
+    return True
+
+
+async def cut_off_client(stage: Stage, rng: Random) -> bool:
+    """From one node or from all, in one direction or in both."""
+    name, nodes = _any_client(stage, rng), _some_nodes(stage, rng)
+    there, back = [(name, node) for node in nodes], [(node, name) for node in nodes]
+    return await _cut(stage, rng, rng.choice((there, back, there + back)))
+
+
+async def step_client_clock(stage: Stage, rng: Random) -> bool:
+    clock = stage.world.client(_any_client(stage, rng)).clock
+    step_us = rng.randint(-300_000_000, 300_000_000)
+    clock.step_us(step_us)
+    await stage.last(rng)
+    clock.step_us(-step_us)
+    return True
+
+
+async def kill_client(stage: Stage, rng: Random) -> bool:
+    """One of the workload, which starts another one."""
+    return stage.kill_client(rng)
+
+
+# --- etcd ------------------------------------------------------------------------------------------------
 
 
 def _some_nodes(stage: Stage, rng: Random) -> list[str]:
@@ -422,5 +463,9 @@ FAULTS: dict[str, Fault] = {
         drift_clock,
         slow_links,
         lose_connections,
+        pause_client,
+        cut_off_client,
+        step_client_clock,
+        kill_client,
     )
 }
