@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -16,6 +18,10 @@ from penstock.cluster.etcd.store import ABSENT, Change, Item, Lost, Put, Store, 
 from penstock.errors import EtcdRequestTooLarge, EtcdUnavailable, InvalidInput, SessionLost, WatchBehind
 from penstock.limits import KIB, MIB
 from penstock.testing import FakeEtcd, ManualTime
+from simulation.world.clocks import WorldClock
+from simulation.world.etcd import WorldEtcd, WorldStore
+from simulation.world.loop import Process, WorldLoop
+from simulation.world.network import Network
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +80,34 @@ class Fake:
         self._etcd.expire(lease)
 
 
-@pytest.fixture(params=["real", "fake"])
+class Simulated(Fake):
+    """In simulated time, behind a simulated network."""
+
+    def run(self, work: Callable[[Store], Awaitable[None]]) -> None:
+        async def main() -> None:
+            process = Process(loop, "client", "client")
+            store = WorldStore(self._world, process, WorldClock(loop, Random(self.prefix)))
+            await process.start(work(store))  # type: ignore[arg-type]
+
+        loop = WorldLoop(self.prefix)
+        loop.network = Network(loop, self.prefix)
+        self._world = WorldEtcd(loop, loop.network, self.prefix)
+        self._etcd = self._world.fake
+        try:
+            loop.run(main())
+        finally:
+            loop.close()
+            gc.enable()
+
+    async def pass_s(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@pytest.fixture(params=["real", "fake", "simulated"])
 def etcd(request: pytest.FixtureRequest) -> Real | Fake:
     prefix = f"/{request.node.originalname}/"
-    if request.param == "fake":
-        return Fake(prefix)
+    if request.param != "real":
+        return Fake(prefix) if request.param == "fake" else Simulated(prefix)
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not installed (Debian: etcd-server)")
     return Real(request.getfixturevalue("process"), prefix)

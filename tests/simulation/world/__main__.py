@@ -7,6 +7,7 @@ import argparse
 import gc
 import os
 import pickle
+import signal
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from history.violation import Violation
 from simulation.world.coverage import Covered, Lines
 from simulation.world.coverage import report as coverage_of
 from simulation.world.guards import salt
@@ -29,6 +31,9 @@ from simulation.world.runs import Outcome, Plan, run_plan
 from simulation.world.shrinking import shrink
 
 _PROGRESS_S = 30.0
+# Real seconds, on however busy a machine. A run that takes longer hangs.
+_LIMIT_S = 300
+DIED = "the process of the run died"
 _SHOWN = 5
 # By all runs that have ended.
 _COVERED: Lines = {}
@@ -78,7 +83,8 @@ def _run(given: argparse.Namespace) -> int:
             print(f"failed after {report.done} seeds", flush=True)
             return 1
         if run.outcome.violations:
-            smaller = run.outcome if given.no_shrink or given.plan else shrink(run.outcome, _again)
+            is_as_is = given.no_shrink or given.plan or run.outcome.violations[0].kind == DIED
+            smaller = run.outcome if is_as_is else shrink(run.outcome, _again)
             tell_failure(smaller)
     for line in coverage_of(_COVERED) if given.coverage else ():
         print(line)
@@ -122,9 +128,10 @@ class Report:
 
     def _line(self) -> str:
         took_s = perf_counter() - self._began
+        speed = self._simulated_s / max(self._took_s, 1e-9)
         return (
             f"{self.done} of {self._count} seeds in {took_s:.0f} s ({self.done / took_s:.2f} a second), {self._bad} "
-            f"failed; {self._simulated_s:.0f} simulated seconds, {self._simulated_s / self._took_s:.1f} for each "
+            f"failed; {self._simulated_s:.0f} simulated seconds, {speed:.1f} for each "
             "second of a processor"
         )
 
@@ -169,24 +176,30 @@ def _begin(plan: Plan, is_shown: bool, is_covered: bool) -> tuple[int, int]:
         os.close(writing)
         return child, reading
     try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_LIMIT_S)
         began, covered = process_time(), Covered(_COVERED)
         with covered.tracing() if is_covered else nullcontext():
             outcome = run_plan(plan, print if is_shown else None)
+        signal.alarm(0)
         with os.fdopen(writing, "wb") as file:
             pickle.dump(Run(outcome, process_time() - began, covered.lines), file)
+        sys.stdout.flush()
+        os._exit(0)
     except BaseException as error:
         print(f"seed {plan.seed}: {error!r}", flush=True)
     finally:
         sys.stdout.flush()
-        os._exit(0)
+        os._exit(1)
 
 
 def _ended(plan: Plan, child: int, reading: int) -> Run:
     with os.fdopen(reading, "rb") as file:
         told = file.read()
-    os.waitpid(child, 0)
-    if not told:
-        raise SystemExit(f"the process of seed {plan.seed} has died")
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        how = f"took more than {_LIMIT_S} s" if code == -signal.SIGALRM else f"exit code {code}"
+        return Run(Outcome(plan, [Violation(DIED, how)], Counter(), "", 0.0), 0.0, {})
     run: Run = pickle.loads(told)
     for place, lines in run.covered.items():
         _COVERED.setdefault(place, set()).update(lines)

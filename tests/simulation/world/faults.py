@@ -1,4 +1,4 @@
-"""What happens to nodes, the network and etcd. Each fault begins, lasts, ends, and says whether it was any."""
+"""What happens to nodes, the network and etcd. Each fault begins, lasts, ends, and returns whether it has fired."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Stage:
         self.notes = notes
         # The one whose disk was.
         self.wiped: str | None = None
+        # Returns whether there was one.
+        self.kill_client: Callable[[Random], bool] = lambda rng: False
         self.turns = {name: asyncio.Lock() for name in world.machines}
 
     def hosts(self) -> list[str]:
@@ -59,10 +61,11 @@ async def kill(stage: Stage, rng: Random) -> bool:
 async def lose_power(stage: Stage, rng: Random) -> bool:
     machine = stage.any_node(rng)
     async with stage.turns[machine.name]:
+        was_alive = machine.is_alive
         machine.lose_power()
         await stage.last(rng)
         await stage.start(machine)
-        return True
+        return was_alive
 
 
 async def lose_power_everywhere(stage: Stage, rng: Random) -> bool:
@@ -83,7 +86,7 @@ async def restart(stage: Stage, rng: Random) -> bool:
     machine = stage.any_node(rng)
     async with stage.turns[machine.name]:
         if not machine.is_alive or not machine.ready.done():
-            return True
+            return False
         machine.stop()
         await machine.ended
         await stage.last(rng)
@@ -93,7 +96,7 @@ async def restart(stage: Stage, rng: Random) -> bool:
 
 async def pause(stage: Stage, rng: Random) -> bool:
     process = stage.any_node(rng).process
-    if process is None:
+    if process is None or process.is_dead:
         return False
     process.pause()
     await stage.last(rng)
@@ -131,7 +134,7 @@ async def _cut(stage: Stage, rng: Random, ways: list[tuple[str, str]]) -> bool:
     await stage.last(rng)
     for way in fresh:
         network.mend(*way)
-    return True
+    return bool(fresh)
 
 
 async def reset_connections(stage: Stage, rng: Random) -> bool:
@@ -140,7 +143,7 @@ async def reset_connections(stage: Stage, rng: Random) -> bool:
     for other in (*stage.world.machines, *stage.world.clients):
         if rng.random() < 0.7:
             count += stage.world.network.reset_all(one, other)
-    return True
+    return count > 0
 
 
 async def slow_links(stage: Stage, rng: Random) -> bool:
@@ -164,10 +167,11 @@ async def slow_links(stage: Stage, rng: Random) -> bool:
 async def lose_connections(stage: Stage, rng: Random) -> bool:
     """They are half-open: as behind a firewall that has forgotten them, and says nothing."""
     one = stage.any_node(rng).name
+    count = 0
     for other in (*stage.world.machines, *stage.world.clients):
         if rng.random() < 0.5:
-            stage.world.network.go_silent(one, other)
-    return True
+            count += stage.world.network.go_silent(one, other)
+    return count > 0
 
 
 async def stop_etcd(stage: Stage, rng: Random) -> bool:
@@ -190,18 +194,99 @@ async def pause_etcd(stage: Stage, rng: Random) -> bool:
 async def lose_commits(stage: Stage, rng: Random) -> bool:
     """Their outcomes are unknown."""
     etcd = stage.world.etcd
+    before = etcd.counts["lost answer"]
     for _ in range(rng.randint(1, 4)):
         etcd.lost_answers += 1
         await asyncio.sleep(rng.uniform(0, 1))
-    return True
+    return etcd.counts["lost answer"] > before
 
 
-async def deafen_watches(stage: Stage, rng: Random) -> bool:
-    etcd = stage.world.etcd
-    etcd.is_deaf = True
+# --- clients ---------------------------------------------------------------------------------------------
+
+
+def _any_client(stage: Stage, rng: Random) -> str:
+    return rng.choice([name for name in stage.world.clients if name != "world"])
+
+
+async def pause_client(stage: Stage, rng: Random) -> bool:
+    process = stage.world.client(_any_client(stage, rng))._process
+    process.pause()
     await stage.last(rng)
-    etcd.is_deaf = False
+    process.resume()
     return True
+
+
+async def cut_off_client(stage: Stage, rng: Random) -> bool:
+    """From one node or from all, in one direction or in both."""
+    name, nodes = _any_client(stage, rng), _some_nodes(stage, rng)
+    there, back = [(name, node) for node in nodes], [(node, name) for node in nodes]
+    return await _cut(stage, rng, rng.choice((there, back, there + back)))
+
+
+async def step_client_clock(stage: Stage, rng: Random) -> bool:
+    clock = stage.world.client(_any_client(stage, rng)).clock
+    step_us = rng.randint(-300_000_000, 300_000_000)
+    clock.step_us(step_us)
+    await stage.last(rng)
+    clock.step_us(-step_us)
+    return True
+
+
+async def kill_client(stage: Stage, rng: Random) -> bool:
+    """One of the workload, which starts another one."""
+    return stage.kill_client(rng)
+
+
+# --- etcd ------------------------------------------------------------------------------------------------
+
+
+def _some_nodes(stage: Stage, rng: Random) -> list[str]:
+    names = sorted(stage.world.machines)
+    return names if rng.random() < 0.3 else [rng.choice(names)]
+
+
+async def _of_etcd(stage: Stage, rng: Random, hosts: set[str], kind: str) -> bool:
+    """For one node, or for all of them."""
+    counts = stage.world.etcd.counts
+    before = counts[kind]
+    fresh = [name for name in _some_nodes(stage, rng) if name not in hosts]
+    hosts.update(fresh)
+    await stage.last(rng)
+    hosts.difference_update(fresh)
+    return counts[kind] > before
+
+
+async def delay_watches(stage: Stage, rng: Random) -> bool:
+    return await _of_etcd(stage, rng, stage.world.etcd.late_watches, "late change")
+
+
+async def lose_watches(stage: Stage, rng: Random) -> bool:
+    """What changes meanwhile they never report."""
+    return await _of_etcd(stage, rng, stage.world.etcd.lossy_watches, "lost change")
+
+
+async def read_stale(stage: Stage, rng: Random) -> bool:
+    """From a member of etcd that lags, as do the watches there. Full reads are rare."""
+    etcd = stage.world.etcd
+    before = etcd.counts["stale read"]
+    fresh = [name for name in _some_nodes(stage, rng) if name not in etcd.late_watches | etcd.stale_reads]
+    etcd.late_watches.update(fresh)
+    etcd.stale_reads.update(fresh)
+    await asyncio.sleep(rng.uniform(TTL_S, 4 * TTL_S))
+    etcd.stale_reads.difference_update(fresh)
+    etcd.late_watches.difference_update(fresh)
+    return etcd.counts["stale read"] > before
+
+
+async def keep_lost_leases(stage: Stage, rng: Random) -> bool:
+    """Sessions end, and etcd confirms them for a while, as a deposed member does."""
+    etcd = stage.world.etcd
+    before = etcd.counts["false keepalive"]
+    etcd.keeps_lost_leases = True
+    await expire_session(stage, rng)
+    await stage.last(rng)
+    etcd.keeps_lost_leases = False
+    return etcd.counts["false keepalive"] > before
 
 
 async def compact_etcd(stage: Stage, rng: Random) -> bool:
@@ -215,7 +300,7 @@ async def expire_session(stage: Stage, rng: Random) -> bool:
     leases = sorted(etcd._leases)
     if leases:
         etcd.expire(rng.choice(leases))
-    return True
+    return bool(leases)
 
 
 # --- disks -----------------------------------------------------------------------------------------------
@@ -242,10 +327,11 @@ async def slow_disk(stage: Stage, rng: Random) -> bool:
 async def fill_disk(stage: Stage, rng: Random) -> bool:
     """A node may not be able to start meanwhile. One that runs goes on."""
     drive = stage.any_node(rng).drive
+    failed = len(drive.failed)
     drive.is_full = True
     await stage.last(rng)
     drive.is_full = False
-    return True
+    return len(drive.failed) > failed
 
 
 async def fail_sync(stage: Stage, rng: Random) -> bool:
@@ -264,7 +350,7 @@ async def _fail(stage: Stage, rng: Random, kinds: tuple[str, ...], fault: DiskFa
     async with stage.turns[machine.name]:
         process, drive = machine.process, machine.drive
         if process is None or process.is_dead:
-            return True
+            return False
         failed = len(drive.failed)
         drive.fail(kinds, fault)
         until_us = stage.world.loop.now_us + _FAILS_WITHIN_US
@@ -280,7 +366,7 @@ async def _fail(stage: Stage, rng: Random, kinds: tuple[str, ...], fault: DiskFa
         if not machine.is_alive:
             await stage.last(rng)
         await stage.start(machine)
-        return True
+        return len(drive.failed) > failed
 
 
 async def die_at_file_operation(stage: Stage, rng: Random) -> bool:
@@ -289,29 +375,31 @@ async def die_at_file_operation(stage: Stage, rng: Random) -> bool:
     async with stage.turns[machine.name]:
         process = machine.process
         if process is None or process.is_dead:
-            return True
+            return False
         machine.drive.crash_at(int(2 ** rng.uniform(0, 9)), rng.choice((machine.kill, machine.lose_power)))
         until_us = stage.world.loop.now_us + _FAILS_WITHIN_US
         while not process.is_dead and stage.world.loop.now_us < until_us:
             await asyncio.sleep(0.05)
         machine.drive.mend()
+        has_died = process.is_dead
         if not machine.is_alive:
             await stage.last(rng)
         await stage.start(machine)
-        return True
+        return has_died
 
 
 async def wipe_disk(stage: Stage, rng: Random) -> bool:
     """A node comes back under its name, with an empty disk. Once in a run: what is acknowledged is on two nodes."""
     machine = stage.any_node(rng)
     async with stage.turns[machine.name]:
-        if stage.wiped is None:
-            stage.wiped = machine.name
-            if machine.is_alive:
-                machine.kill()
-            machine.disk = MemoryDisk()
-            await stage.last(rng)
-            await stage.start(machine)
+        if stage.wiped is not None:
+            return False
+        stage.wiped = machine.name
+        if machine.is_alive:
+            machine.kill()
+        machine.disk = MemoryDisk()
+        await stage.last(rng)
+        await stage.start(machine)
         return True
 
 
@@ -358,7 +446,10 @@ FAULTS: dict[str, Fault] = {
         stop_etcd,
         pause_etcd,
         lose_commits,
-        deafen_watches,
+        delay_watches,
+        lose_watches,
+        read_stale,
+        keep_lost_leases,
         compact_etcd,
         expire_session,
         stall_disk,
@@ -372,5 +463,9 @@ FAULTS: dict[str, Fault] = {
         drift_clock,
         slow_links,
         lose_connections,
+        pause_client,
+        cut_off_client,
+        step_client_clock,
+        kill_client,
     )
 }

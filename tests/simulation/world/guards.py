@@ -7,6 +7,7 @@ different digest, and not only once in a while.
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import random
@@ -14,6 +15,7 @@ import secrets
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -22,13 +24,23 @@ from typing import Any
 
 # By module. What is imported from them by name is found in the modules of ours.
 _CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "clock_gettime_ns")
-_OUTSIDE: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
-    (time, _CLOCKS),
-    (os, ("urandom",)),
-    (random, ("random", "randrange", "randint", "choice", "shuffle", "uniform", "getrandbits", "randbytes")),
-    (secrets, ("token_bytes", "token_hex", "randbits")),
+_CHANCE = (
+    *("random", "randrange", "randint", "choice", "choices", "sample", "shuffle", "uniform", "getrandbits"),
+    *("randbytes", "gauss", "expovariate", "triangular", "betavariate", "normalvariate", "seed"),
 )
-_EVENTS = ("socket.", "subprocess.", "os.fork", "open", "os.mkdir", "os.rename", "os.remove")
+_OUTSIDE: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
+    (time, (*_CLOCKS, "sleep")),
+    (_thread, ("start_new_thread",)),
+    (os, ("urandom", "getrandom", "stat", "lstat")),
+    (random, _CHANCE),
+    (secrets, ("token_bytes", "token_hex", "token_urlsafe", "randbits", "randbelow", "choice")),
+    (uuid, ("uuid1", "uuid4")),
+)
+# Of a class, in C or not: what its objects take from outside.
+_METHODS = (random.SystemRandom, "random"), (random.SystemRandom, "getrandbits")
+_EVENTS = (
+    *("socket.", "subprocess.", "os.fork", "open", "os.mkdir", "os.rename", "os.remove", "os.listdir", "os.scandir"),
+)
 
 # What is installed, and that this process has its standard files.
 _HARMLESS = {("penstock", "__getattr__"), ("penstock.standard_files", "reopen_closed")}
@@ -46,7 +58,10 @@ def guarded(report: Report) -> Iterator[None]:
     for module, names in _OUTSIDE:
         for name in names:
             _guard(f"{module.__name__}.{name}", getattr(module, name), report, undo)
-    undo.append(_patched(threading.Thread, "start", _noted("a thread", threading.Thread.start, report)))
+    for owner, name in _METHODS:
+        undo.append(_patched(owner, name, _noted(f"{owner.__name__}.{name}", getattr(owner, name), report)))
+    undo.append(_patched(random.Random, "seed", _seeded(report)))
+    undo.append(_patched(threading.Thread, "start", _started(report)))
     if not _is_hooked:
         sys.addaudithook(_audit)
         _is_hooked = True
@@ -57,6 +72,28 @@ def guarded(report: Report) -> Iterator[None]:
         _report = None
         for each in reversed(undo):
             each()
+
+
+def _started(report: Report) -> Any:
+    """By any module: threads of a pool are started by the standard library."""
+
+    def start(self: threading.Thread) -> None:
+        report(f"the thread {self.name}")
+        real(self)
+
+    real = threading.Thread.start
+    return start
+
+
+def _seeded(report: Report) -> Any:
+    def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+        caller = sys._getframe(2).f_globals
+        if a is None and str(caller.get("__name__", "")).startswith("penstock"):
+            report(f"an unseeded Random by {caller['__name__']}")
+        real(self, a, version)
+
+    real = random.Random.seed
+    return seed
 
 
 def _guard(name: str, real: Any, report: Report, undo: list[Callable[[], None]]) -> None:

@@ -40,6 +40,11 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     if len(faults) > 1:
         for number in range(len(faults)):
             yield plan._replace(faults=faults[:number] + faults[number + 1 :])
+    usual = {"nodes": 3, "replicas": 3, "min_isr": 2}
+    if any(getattr(shape, name) != value for name, value in usual.items()):
+        yield plan._replace(shape=shape._replace(**usual))
+    if shape.nodes > max(3, shape.replicas):
+        yield plan._replace(shape=shape._replace(nodes=max(3, shape.replicas)))
     smallest = {"partitions": 1, "producers": 1, "raw_producers": 0, "consumers": 1, "delayed": 0.0}
     for name, value in smallest.items():
         if getattr(shape, name) != value:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,9 +19,12 @@ from penstock.testing.memory_files import MemoryDisk, MemoryFiles
 from simulation.world.clocks import WorldClock, true_us
 from simulation.world.disks import Drive, WorldFiles
 from simulation.world.executors import WorldExecutor
+from simulation.world.guards import guarded
 from simulation.world.jobs import WorldLock, WorldRLock, wait_here
 from simulation.world.loop import Process, WorldLoop
 from simulation.world.network import Network
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -205,3 +211,50 @@ def test_a_slow_link_takes_its_time_for_each_byte_and_a_lost_connection_for_ever
         assert not transport.is_closing()
 
     loop.run(main())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time; time.monotonic_ns()",
+        "import time; time.sleep(0)",
+        "import os; os.getrandom(1)",
+        "import os; os.stat('.')",
+        "import os; os.listdir('.')",
+        "import secrets; secrets.token_hex()",
+        "import uuid; uuid.uuid4()",
+        "import random; random.sample([1, 2], 1)",
+        "import random; random.Random()",
+        "import random; random.SystemRandom().random()",
+        "import threading; threading.Thread(target=int).start()",
+        "import _thread; _thread.start_new_thread(int, ())",
+        "from concurrent.futures import ThreadPoolExecutor; ThreadPoolExecutor(1).submit(int)",
+        "import socket; socket.socket().close()",
+        "open('nothing', 'w').close()",
+    ],
+)
+def test_a_guard_reports_what_the_program_takes_from_outside(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reports: list[str] = []
+    with guarded(reports.append):
+        exec(code, {"__name__": "penstock.guarded"})
+    assert any("penstock.guarded" in report or "thread" in report for report in reports)
+
+
+def test_a_guard_lets_a_seeded_generator_pass() -> None:
+    reports: list[str] = []
+    with guarded(reports.append):
+        exec("import random; random.Random(1).random()", {"__name__": "penstock.guarded"})
+    assert reports == []
+
+
+def test_a_salt_changes_the_order_of_a_set_of_objects() -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); import penstock.clock as c; from simulation.world.guards import salt;"
+        "clock = c.SystemClock(); known = hash(clock); assert salt(7) > 0;"
+        "assert hash(clock) != known"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

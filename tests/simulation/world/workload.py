@@ -50,10 +50,14 @@ class Shape(NamedTuple):
     pause_s: float
     delayed: float
     group: dict[str, Any]
+    nodes: int = 3
+    replicas: int = 3
+    min_isr: int = 2
 
     @classmethod
-    def of(cls, rng: Random) -> Shape:
-        return cls(
+    def of(cls, rng: Random, *, is_wiped: bool) -> Shape:
+        """If a disk is to be wiped, everything that is acknowledged has to be on two."""
+        shape = cls(
             partitions=rng.randint(1, 4),
             producers=rng.randint(1, 3),
             raw_producers=rng.randint(0, 1),
@@ -68,8 +72,18 @@ class Shape(NamedTuple):
                 # A parked key would wait for an operator.
                 "on_poison": "skip",
                 "assignment": rng.choice(("sticky", "sticky", "shared")),
+                # A consumer may be killed.
+                "session": "5s",
             },
+            nodes=rng.choice((3, 3, 3, 4, 5)),
         )
+        replicas = rng.choice((3, 3, 3, min(shape.nodes, 4), 2))
+        min_isr = rng.choice((2, 2, 2, 1)) if replicas > 2 else rng.choice((1, 2))
+        return shape._replace(replicas=replicas, min_isr=2 if is_wiped else min_isr)
+
+    @property
+    def names(self) -> str:
+        return "abcde"[: self.nodes]
 
 
 def is_poison(value: str) -> bool:
@@ -85,6 +99,8 @@ class Workload:
         self._notes = notes
         self._shape = shape
         self._ends = asyncio.Event()
+        # By name: what it does, among which tasks, and its task.
+        self._clients: dict[str, tuple[Any, list[asyncio.Task[None]], asyncio.Task[None]]] = {}
         self._producing: list[asyncio.Task[None]] = []
         self._consuming: list[asyncio.Task[None]] = []
         self._is_draining = False
@@ -105,7 +121,25 @@ class Workload:
 
     def _begin(self, name: str, work: Any, tasks: list[asyncio.Task[None]]) -> None:
         running: Coroutine[Any, Any, None] = work(name, Random(f"{name} {self._world.seed}"))
-        tasks.append(self._world.start(name, running))
+        task = self._world.start(name, running)
+        tasks.append(task)
+        self._clients[name] = work, tasks, task
+
+    def kill(self, rng: Random) -> bool:
+        """One client, without another step; another one takes its place. Not once the work is to end."""
+        if self._ends.is_set():
+            return False
+        name = rng.choice(sorted(self._clients))
+        work, tasks, task = self._clients.pop(name)
+        process = self._world.client(name)._process
+        self._world.loop.note(f"{name} is killed")
+        process.kill()
+        self._world.network.vanish(process)
+        # Kept, so that nothing in it runs.
+        self._world.loop.graveyard.append(task)
+        tasks.remove(task)
+        self._begin(f"{name}.next", work, tasks)
+        return True
 
     def check(self) -> None:
         """One that has ended too early raises its error here."""

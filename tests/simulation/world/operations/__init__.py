@@ -13,15 +13,26 @@ from collections.abc import Awaitable, Callable, Iterable
 from history.violation import Violation
 from simulation.world.faults import Stage
 from simulation.world.notes import Notes
-from simulation.world.operations import cluster, groups, letters, looking, producers, readers, schedules, topics
+from simulation.world.operations import (
+    cluster,
+    cut_off,
+    groups,
+    letters,
+    looking,
+    producers,
+    readers,
+    schedules,
+    topics,
+)
 from simulation.world.operations.context import Context
+from simulation.world.workload import Shape
 from simulation.world.world import World
 
 Operation = Callable[[Context], Awaitable[None]]
 
 OPERATIONS: dict[str, Operation] = {
     each.__name__: each
-    for module in (cluster, groups, letters, looking, producers, readers, schedules, topics)
+    for module in (cluster, cut_off, groups, letters, looking, producers, readers, schedules, topics)
     for each in module.OPERATIONS
 }
 # Topics of which something is deleted.
@@ -31,8 +42,8 @@ DELETED_FROM = "retain", "compact"
 class Operations:
     """Between `start` and `end`."""
 
-    def __init__(self, world: World, notes: Notes, names: Iterable[str]) -> None:
-        self._contexts = [Context(name, world, notes) for name in names]
+    def __init__(self, world: World, notes: Notes, names: Iterable[str], shape: Shape) -> None:
+        self._contexts = [Context(name, world, notes, shape) for name in names]
         self._tasks: list[asyncio.Task[None]] = []
 
     @property

@@ -17,8 +17,10 @@ from penstock.client.cluster_requests import (
 )
 from penstock.client.placement import FindPlacement
 from penstock.client.requests import Request
+from penstock.cluster.placing import REPLICAS_DEFAULT
 from penstock.errors import InvalidInput, NodeNotFound, PenstockError
 from simulation.world.operations.context import Context, R
+from simulation.world.workload import TOPIC
 from simulation.world.world import TTL_S, Machine
 
 
@@ -34,18 +36,19 @@ async def reassign(context: Context) -> None:
             if rng.random() < 0.2:
                 await _try(context, "cancel moves", CancelMoves(topic, partition))
         await context.pause(0.05, 2)
-    # All nodes have all of them again, without a bound on how fast.
+    # They have as many replicas as at first, and get there without a bound on how fast.
     for topic in await context.surely("list topics", partial(_topics, context)) or ():
-        request = Reassign(topic, None, tuple(sorted(context.world.machines)), 0)
-        await context.until(f"{topic} goes to all nodes", partial(_is_moving, context, request))
+        await context.until(f"{topic} goes to its nodes", partial(_is_moving, context, topic))
     await _moved(context)
 
 
-async def _is_moving(context: Context, request: Reassign) -> bool:
+async def _is_moving(context: Context, topic: str) -> bool:
     """Unless a node is still on its way, or about to be undrained. The topic may be deleted by now."""
     try:
-        if request.topic in await _topics(context):
-            await context.client._transport.call(request)
+        if topic in await _topics(context):
+            count = context.shape.replicas if topic == TOPIC else REPLICAS_DEFAULT
+            nodes = tuple(context.rng.sample(sorted(context.world.machines), count))
+            await context.client._transport.call(Reassign(topic, None, nodes, 0))
     except (NodeNotFound, InvalidInput):
         return False
     return True

@@ -27,6 +27,7 @@ from penstock.published import Published
 from simulation.world.clocks import true_us
 from simulation.world.faults import Stage
 from simulation.world.notes import Notes
+from simulation.world.workload import Shape
 from simulation.world.world import Machine, World
 
 R = TypeVar("R")
@@ -50,9 +51,10 @@ class Context:
     client: Client
     stage: Stage
 
-    def __init__(self, name: str, world: World, notes: Notes) -> None:
+    def __init__(self, name: str, world: World, notes: Notes, shape: Shape) -> None:
         self.name = name
         self.world = world
+        self.shape = shape
         self.rng = Random(f"operation {name} {world.seed}")
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
