@@ -16,7 +16,7 @@ from penstock.cluster.core.events import Registered, Unanswered
 from penstock.cluster.core.record import encode
 from penstock.cluster.etcd.store import Put
 from penstock.cluster.hosted import Hosted
-from penstock.errors import EtcdError, EtcdUnavailable, EtcdVersionRefused, Fatal, SessionLost
+from penstock.errors import EtcdError, EtcdUnavailable, EtcdVersionRefused, Fatal, NotLeader, SessionLost
 
 ORPHAN = "00" * 16
 
@@ -102,6 +102,23 @@ def test_a_node_closes_while_it_leads_a_partition_whose_topic_never_comes() -> N
         await lone.node.close()
         assert lone.node.hosted == {}
         assert lone.broken.empty()
+
+    on_node(work)
+
+
+def test_requests_that_come_before_the_first_tick_after_a_pause_find_no_partition() -> None:
+    async def work(lone: LoneNode) -> None:
+        node = lone.node
+        await node.queue.create_topic("t", 1)
+        await lone.until(lambda: 0 in node.queue.topic("t").here)
+        boot_us = node.now_us
+        # Without a turn of the event loop: whatever comes first after a pause of an hour.
+        node.now_us = lambda: boot_us() + 3600 * 1_000_000  # type: ignore[method-assign]
+        with pytest.raises(NotLeader):
+            node.queue.topic("t").partition(0)
+        node.now_us = boot_us  # type: ignore[method-assign]
+        # The session is still valid.
+        await lone.until(lambda: 0 in node.queue.topic("t").here)
 
     on_node(work)
 

@@ -67,6 +67,8 @@ class Topics:
         # Of a replicated partition that is led here, by its id, and can't be shown as yet because too few replicas are
         # in sync for that.
         self.too_few: Callable[[str], TooFew | None] = lambda identity: None
+        # Called before a replicated topic is looked up: hides the partitions that this node may serve no longer.
+        self.hide_expired: Callable[[], None] | None = None
 
     @property
     def records(self) -> list[TopicRecord]:
@@ -78,6 +80,8 @@ class Topics:
         return [partition for topic in self.open.values() for partition in topic.partitions]
 
     def topic(self, name: str) -> Topic:
+        if self.hide_expired is not None:
+            self.hide_expired()
         topic = self.open.get(name) if isinstance(name, str) else None
         if topic is None:
             # Whether it could be the name of one is of interest only now.

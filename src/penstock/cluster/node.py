@@ -88,6 +88,7 @@ _RETRY_S = 0.25
 _ANSWER_S = 1.0
 # A node detects a restored etcd if the backup is older than this.
 _SEEN_S = 5.0
+_NEVER = 1 << 62
 
 
 class KeptCopy(NamedTuple):
@@ -160,6 +161,8 @@ class Node:
             self.now_us,
         )
         self.hosted: dict[str, Hosted] = {}
+        # No partition that is shown expires before this.
+        self._expires_us = _NEVER
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._dropping: dict[str, asyncio.Task[None]] = {}
         # Partitions that are led here since a moment ago.
@@ -240,6 +243,7 @@ class Node:
         await loop.run_in_executor(None, mark_disk, self._files, disk)
         self.queue = await open_queue(self.catalog)
         self.queue.replicated.too_few = self._too_few_to_begin
+        self.queue.replicated.hide_expired = self._hide_expired
         self.catalog.changed = self._catalog_changed
         self._catalog_changed()
         self.partitions.changed = self._partition_changed
@@ -564,6 +568,21 @@ class Node:
                     self.hide(hosted)
             self._hand_over_for_room()
 
+    def _hide_expired(self) -> None:
+        """Hide what this node may serve no longer. After a pause of the process, requests that waited in sockets come
+        before the next tick."""
+        now_us = self.now_us()
+        if now_us < self._expires_us:
+            return
+        shown = [hosted for hosted in self.hosted.values() if hosted.is_shown]
+        # First, since hiding looks up topics.
+        self._expires_us = min(
+            (each.serves_until_us for each in shown if each.serves_until_us > now_us), default=_NEVER
+        )
+        for hosted in shown:
+            if hosted.serves_until_us <= now_us:
+                self.hide(hosted)
+
     def _hand_over_for_room(self) -> None:
         """Other replicas may have room for what happens to messages."""
         lacking = {
@@ -758,6 +777,7 @@ class Node:
         if found is None or hosted.partition is None:
             return
         topic, number = found
+        self._expires_us = min(self._expires_us, hosted.serves_until_us)
         if topic.here.get(number) is not hosted.partition:
             hosted.is_shown = True
             self.queue.replicated.show(topic, number, hosted.partition)
