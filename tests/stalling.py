@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,9 @@ class Longest:
     def __init__(self) -> None:
         self.cpu_s = 0.0
         self.name = ""
-        self._collected_s = 0.0
+        # By thread: others collect garbage on their own time.
+        self._collected_s: dict[int, float] = defaultdict(float)
+        self._collecting_since_s: dict[int, float] = {}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -30,15 +34,20 @@ class Longest:
 
         def measured(handle: asyncio.Handle) -> None:
             task = getattr(handle._callback, "__self__", handle._callback)  # type: ignore[attr-defined]
-            began, began_user, collected_s = time.thread_time(), user_s(), self._collected_s
+            thread = threading.get_ident()
+            began, began_user, collected_s = time.thread_time(), user_s(), self._collected_s[thread]
             run(handle)
             # The kernel measures the time of the process alone in ticks.
-            cpu_s = min(time.thread_time() - began, user_s() - began_user) - (self._collected_s - collected_s)
+            cpu_s = min(time.thread_time() - began, user_s() - began_user) - (self._collected_s[thread] - collected_s)
             if cpu_s > self.cpu_s and not _is_of_a_test(task):
                 self.cpu_s, self.name = cpu_s, repr(task)
 
         def collecting(phase: str, info: dict[str, int]) -> None:
-            self._collected_s += time.thread_time() * (1 if phase == "stop" else -1)
+            thread = threading.get_ident()
+            if phase == "start":
+                self._collecting_since_s[thread] = time.thread_time()
+            elif thread in self._collecting_since_s:
+                self._collected_s[thread] += time.thread_time() - self._collecting_since_s.pop(thread)
 
         asyncio.events.Handle._run = measured  # type: ignore[method-assign]
         gc.callbacks.append(collecting)

@@ -135,6 +135,18 @@ def test_a_new_producer_is_refused_rather_than_one_of_another_principal_forgotte
     assert shares.total == 4
 
 
+def test_a_new_producer_takes_the_place_of_one_that_was_only_found_in_the_log() -> None:
+    """After a restart, all that the logs have may be of one principal."""
+    shares = ProducerShares(total_max=3, share_max=2)
+    found = Producers[str]()
+    for id in (1, 2, 3):
+        found.recall(Producer(id, 0, 0), 1, "0:0", 1)
+    found.join(shares)
+    assert send(found, 0, id=4, owner="late") is None
+    assert (shares.total, len(found)) == (3, 3)
+    assert send(found, 0, id=3, owner="other") == "0:0", "the first that was found is forgotten first"
+
+
 def test_producers_found_in_the_log_count_in_total_and_then_for_who_publishes() -> None:
     shares = ProducerShares(total_max=6, share_max=2)
     found = Producers[str]()

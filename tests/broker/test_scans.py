@@ -17,6 +17,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.dead_letters import DeadLetters
 from penstock.broker.group import Group
 from penstock.broker.ids import MessageId
+from penstock.broker.partition import Partition
 from penstock.broker.work import SLICE_ROWS, Work
 from penstock.message import Message
 from penstock.storage.log import Log
@@ -115,6 +116,41 @@ def test_a_redrive_whose_caller_is_cancelled_finishes_the_letter_under_way_and_a
         # Waits for the redrive to end.
         left = await broker.dead_letters.discard("t")
         assert (fates, left) == ((0, 5) if dry_run else (1, 4))
+
+    run(work)
+
+
+def test_a_dry_run_that_is_cancelled_while_it_publishes_letters_publishes_them_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They died a moment ago, and nothing else has published them."""
+    begun, going_on = asyncio.Event(), asyncio.Event()
+
+    async def work(broker: Broker) -> None:
+        group = await rejecting(broker, 1)
+        await broker.settle()
+        publish = Partition.publish
+
+        async def slow(partition: Partition, item: Any) -> Any:
+            await going_on.wait()
+            return await publish(partition, item)
+
+        async def held(partition: Partition, item: Any) -> Any:
+            begun.set()
+            return await asyncio.shield(asyncio.ensure_future(slow(partition, item)))
+
+        broker.topic("t").partition(0).groups.mourn = lambda group: None
+        await broker.topic("t").publish(Message(b"late"))
+        await reject(group, 1)
+        monkeypatch.setattr(Partition, "publish", held)
+        caller = asyncio.create_task(broker.dead_letters.redrive("t", dry_run=True))
+        await begun.wait()
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        going_on.set()
+        assert len((await broker.dead_letters.redrive("t", dry_run=True)).in_place) == 2
+        assert len(list(broker.dead_letters.letters("t", with_settled=True))) == 2
 
     run(work)
 

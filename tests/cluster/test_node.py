@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -114,6 +115,9 @@ def test_requests_that_come_before_the_first_tick_after_a_pause_find_no_partitio
         boot_us = node.now_us
         # Without a turn of the event loop: whatever comes first after a pause of an hour.
         node.now_us = lambda: boot_us() + 3600 * 1_000_000  # type: ignore[method-assign]
+        with ThreadPoolExecutor(1) as other:
+            # Only the event loop hides partitions: waiters of theirs belong to it.
+            assert 0 in other.submit(node.queue.topic, "t").result().here
         with pytest.raises(NotLeader):
             node.queue.topic("t").partition(0)
         node.now_us = boot_us  # type: ignore[method-assign]

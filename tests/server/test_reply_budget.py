@@ -182,3 +182,19 @@ def test_clients_that_take_nothing_are_closed_only_while_others_wait() -> None:
         assert task.done()
 
     run(work)
+
+
+def test_a_cancelled_reply_gives_its_place_to_those_behind_it() -> None:
+    async def work() -> None:
+        budget = ReplyBudget(64 * MIB)
+        clients = [Client(budget) for _ in range(6)]
+        for client in clients[:4]:
+            await client.account.reserve(15 * MIB)
+        _, first = clients[4].begin(8 * MIB)
+        _, second = clients[5].begin(1 * MIB)
+        await asyncio.sleep(0)
+        assert not second.done()
+        first.cancel()
+        await second
+
+    run(work)

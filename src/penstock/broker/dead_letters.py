@@ -567,7 +567,8 @@ class DeadLetters:
             for group in partition.groups.dying():
                 known = frozenset(self._dying(partition, group))
                 while known & self._dying(partition, group).keys():
-                    await self.bury(topic, number, group)
+                    # Goes on if the caller is cancelled: a letter that may have been published must be searched for.
+                    await to_its_end(self.bury(topic, number, group))
 
     async def _fate(self, source: Topic, letter: DeadLetter, page: _Page, redrives_max: int) -> str:
         obituary = letter.obituary

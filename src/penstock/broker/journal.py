@@ -148,6 +148,11 @@ class Journal:
             self._starting.cancel()
             self._start()
 
+    def check_led(self) -> None:
+        """Raise LeadershipLost after `resign`."""
+        if self._has_resigned:
+            raise LeadershipLost("this node does not lead the partition any more; it may have been stored, or not")
+
     @property
     def is_gathering(self) -> bool:
         """Something waits to be written: what is handed in now is written together with it."""
@@ -235,9 +240,12 @@ class Journal:
 
     def end_wait(self, error: PenstockError) -> None:
         """Wait for room no longer: rows that do fail with `error`."""
+        self._stop_waiting()
+        self._commits.end_wait(error)
+
+    def _stop_waiting(self) -> None:
         if self._trying_again is not None:
             self._trying_again.cancel()
-        self._commits.end_wait(error)
 
     def _written(self, outcomes: _Outcomes, end_offset: int) -> None:
         self.no_room = None
@@ -286,13 +294,16 @@ class Journal:
             self._resolve(self._held.popleft()[1])
 
     def resign(self) -> None:
-        """Another may lead the log now. What was not committed may be yet, or never: nobody here will know.
+        """Another node may lead the log now. What was not committed may be yet, or never: nobody here will know.
 
-        Also of what is being written at this moment.
+        Also of what is being written at this moment. Nothing else is written, also if this node leads again: whoever
+        leads then has a journal of its own.
         """
-        self._has_resigned = True
         lost = LeadershipLost("this node does not lead the partition any more; it may have been stored, or not")
-        self.end_wait(lost)
+        if not self._has_resigned:
+            self._has_resigned = True
+            self._stop_waiting()
+            self._commits.stop(lost)
         while self._held:
             _, outcomes = self._held.popleft()
             told = [(waiter, one if isinstance(one, PenstockError) else lost.again()) for waiter, one in outcomes]

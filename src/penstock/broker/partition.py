@@ -245,7 +245,10 @@ class Partition:
         where = known.where
         first = where if isinstance(where, Committed) else await asyncio.shield(self._as_far(where, acks))
         base = first.base_offset + known.behind
-        if not await self._loop.run_in_executor(self._disk.executor, self._holds, base, frame):
+        is_there = await self._loop.run_in_executor(self._disk.executor, self._holds, base, frame)
+        # If the log was truncated meanwhile, what was compared says nothing.
+        self._journal.check_led()
+        if not is_there:
             raise self._producers.too_old(frame.producer)
         return Committed(base, first.append_time)
 

@@ -90,7 +90,7 @@ class ProducerShares:
         """Make room for one more of the principal's. Overloaded if the others leave none."""
         with self._lock:
             is_own = len(self._owned.get(owner, ())) >= (self._share_max if owner else 1)
-            if self.total < self._total_max or is_own or self._forget_idle():
+            if self.total < self._total_max or is_own or self._forget_idle() or self._forget_unowned():
                 # If it is its own that is forgotten, `use` does so.
                 return
         raise Overloaded(
@@ -133,6 +133,14 @@ class ProducerShares:
         self._remove(state)
         state.producers.forget_all_of(state)
 
+    def _forget_unowned(self) -> bool:
+        """The one that was found in a log first, and has not published since."""
+        owned = self._owned.get("")
+        if not owned:
+            return False
+        self._forget(next(iter(owned)))
+        return True
+
     def _forget_idle(self) -> bool:
         now = self._now()
         for owned in self._owned.values():
@@ -159,7 +167,8 @@ class Producers(Generic[Where]):
 
     def leave(self) -> None:
         """Remember nothing any more."""
-        for state in self._states.values():
+        # Openings on other threads may evict some meanwhile.
+        for state in list(self._states.values()):
             self._shares.remove(state)
         self._states, self._shares = {}, ProducerShares(PRODUCERS_SHARE)
 

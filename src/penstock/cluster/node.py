@@ -13,6 +13,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
+from threading import get_ident
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -161,6 +162,7 @@ class Node:
             self.now_us,
         )
         self.hosted: dict[str, Hosted] = {}
+        self._thread = get_ident()
         # No partition that is shown expires before this.
         self._expires_us = _NEVER
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -570,9 +572,9 @@ class Node:
 
     def _hide_expired(self) -> None:
         """Hide what this node may serve no longer. After a pause of the process, requests that waited in sockets come
-        before the next tick."""
+        before the next tick. Only the event loop hides: a lookup on another thread changes nothing."""
         now_us = self.now_us()
-        if now_us < self._expires_us:
+        if now_us < self._expires_us or get_ident() != self._thread:
             return
         shown = [hosted for hosted in self.hosted.values() if hosted.is_shown]
         # First, since hiding looks up topics.
@@ -962,17 +964,18 @@ class Node:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        # First: it must not be lost that etcd was replaced.
+        if hasattr(self, "queue"):
+            try:
+                await self._note_seen()
+            except PenstockError as error:
+                log.warning("the revision of etcd can't be written down: %s", error.message)
         # Before the replicas: whatever those wait for, nobody else has to.
         await self.leave()
         await self._settled()
         for hosted in list(self.hosted.values()):
             await hosted.close()
         self.hosted.clear()
-        if hasattr(self, "queue"):
-            try:
-                await self._note_seen()
-            except PenstockError as error:
-                log.warning("the revision of etcd can't be written down: %s", error.message)
         if hasattr(self, "following"):
             await self.following.close()
         if self._dropping:

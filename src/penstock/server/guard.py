@@ -365,20 +365,21 @@ class Guarded:
         if self._meter is not None:
             self._meter.join(group, consumer, self._site.is_member)
         is_new = not self._site.broker.has_group(group)
-        async with self._creating(GROUPS if is_new else None):
+        async with self._creating(GROUPS if is_new else None, group):
             await join(self._owner)
         if is_new:
             self._record("create_group", f"group {group}", "ok")
 
     @asynccontextmanager
-    async def _creating(self, kind: str | None) -> AsyncIterator[None]:
+    async def _creating(self, kind: str | None, group: str = "") -> AsyncIterator[None]:
         """LimitReached if the principal has as many as it may. One at a time, so that requests that come together
-        count each other."""
+        count each other. `group` is to be created, unless another request has done so meanwhile."""
         if kind is None or self._meter is None or self._meter.most(kind) is None:
             yield
             return
         async with self._meter.creating:
-            self._meter.check_count(kind, self._site.broker.owned(kind, self.principal))
+            if not group or not self._site.broker.has_group(group):
+                self._meter.check_count(kind, self._site.broker.owned(kind, self.principal))
             yield
 
     async def leave(self, group: str, consumer: str) -> None:
@@ -405,10 +406,11 @@ class Guarded:
         check()
         poll = partial(self._polled, group, consumer, topics, count=count, visibility_us=visibility_us)
         poll = partial(poll, memory=memory or self.memory)
-        if not wait_us:
-            return await poll(bytes_max=bytes_max, wait_us=0)
-        async with self._while_allowed(check):
-            return await poll(bytes_max=bytes_max, wait_us=wait_us)
+        with acting_for(self.principal):
+            if not wait_us:
+                return await poll(bytes_max=bytes_max, wait_us=0)
+            async with self._while_allowed(check):
+                return await poll(bytes_max=bytes_max, wait_us=wait_us)
 
     async def _polled(
         self, group: str, consumer: str, topics: Sequence[str], *, bytes_max: int, wait_us: int, **more: Any
@@ -462,12 +464,17 @@ class Guarded:
     ) -> Page:
         self._check(_topic(_READ, topic))
         if self.memory is not None:
-            await self.memory.reserve(max(bytes_max, self.limits.frame_bytes_max))
+            await self.memory.reserve(bytes_max)
         quota = self._quota
-        if quota is None:
-            return await self._site.read(topic, partition, offset, until, bytes_max, columns, epoch)
-        page = await self._site.read(topic, partition, offset, until, quota.read(bytes_max), columns, epoch)
-        quota.consumed(sum(len(frame.data) for frame in page.frames))
+        wanted = bytes_max if quota is None else quota.read(bytes_max)
+        with acting_for(self.principal):
+            page = await self._site.read(topic, partition, offset, until, wanted, columns, epoch)
+        size = sum(len(frame.data) for frame in page.frames)
+        if quota is not None:
+            quota.consumed(size)
+        if self.memory is not None and size > bytes_max:
+            # A page has one frame at least.
+            self.memory.charge(size - bytes_max)
         return page
 
     def check_head(self, head: Head, size: int) -> None:
@@ -530,12 +537,15 @@ class Guarded:
         if isinstance(request, r.ListTopics | r.ListGroups):
             listed: R = await self._listed(request)
             return listed
-        kind = _CREATES.get(type(request))
-        if isinstance(request, r.CreateGroup) and self._site.broker.has_group(request.name):
+        kind, group = _CREATES.get(type(request)), request.name if isinstance(request, r.CreateGroup) else ""
+        if group and self._site.broker.has_group(group):
             kind = None
         if self.memory is not None and (size := reply_bytes(request)):
             await self.memory.reserve(size)
-        async with self._creating(kind), self._while_allowed(lambda: self._rules().check(self.principal, rights)):
+        async with (
+            self._creating(kind, group),
+            self._while_allowed(lambda: self._rules().check(self.principal, rights)),
+        ):
             reply = await self._site.call(request)
         if isinstance(reply, p.Placement) and not self._rules().allow_all:
             topics = (one if self._may_do_something(one.name) else None for one in reply.topics)

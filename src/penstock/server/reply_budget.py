@@ -122,7 +122,8 @@ class ReplyAccount:
             if granted.done() and not granted.cancelled():
                 self.release(size)
             else:
-                self._ask()
+                # Those behind it may fit.
+                self.refresh()
             raise
 
     def add(self, size: int) -> None:

@@ -402,10 +402,10 @@ class Session(asyncio.Protocol):
                     accept = partial(Frame.accept, packet.payload, self._accepted)
                     if takes_long(packet.payload):
                         frame = await self._door.site.broker.on_a_reading_thread(accept)
-                        # Its rights may have changed meanwhile.
-                        self._site.check_publishing(word.topic)
                     else:
                         frame = accept()
+                    # Its rights may have changed while it waited.
+                    self._site.check_publishing(word.topic)
                     storing, partitions = self._site.storing(word.topic, word.partition, frame, word.acks)
             finally:
                 self._deferred -= 1
@@ -553,11 +553,15 @@ class Session(asyncio.Protocol):
         word = words.decoded(packet.header, words.Read)
         bytes_max = min(max(word.bytes_max, 1), POLL_BYTES_MAX)
         async with self._reads:
-            # A page has one frame at least.
-            await self._reservation(packet).reserve(max(bytes_max, self._limits.frame_bytes_max))
+            reserved = self._reservation(packet)
+            await reserved.reserve(bytes_max)
             page = await self._site.read(
                 word.topic, word.partition, word.offset, word.until, bytes_max, word.columns, word.epoch
             )
+            size = sum(len(frame.data) for frame in page.frames)
+            if size > bytes_max:
+                # A page has one frame at least.
+                reserved.charge(size - bytes_max)
         return words.PageOf(page.next_offset, page.epoch), [frame.data for frame in page.frames]
 
     async def _call(self, packet: Packet) -> _Outcome:

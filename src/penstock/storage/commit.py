@@ -85,7 +85,7 @@ class GroupCommit(Generic[Token]):
         self._took = took
         self._limits = limits
         self._is_chained = is_chained
-        # What the chain broke of.
+        # Why nothing is written any more: what the chain broke of, or that the writer was stopped.
         self._broken: PenstockError | None = None
         self._no_room = no_room
         # A group waits for room on the disk.
@@ -170,6 +170,12 @@ class GroupCommit(Generic[Token]):
                 return
             self._broken = error
         self.retry()
+
+    def stop(self, error: PenstockError) -> None:
+        """Write nothing any more: what waits fails with `error`, and so does what is handed in later."""
+        with self._lock:
+            self._broken = error
+        self.end_wait(error)
 
     def start(self, run: Run) -> None:
         """Once for each time that `run` was called: it may leave it to another one."""
