@@ -69,6 +69,9 @@ class Plan(NamedTuple):
         if read_stale.__name__ in faults:
             # What was deleted or created is known by reads that etcd promises to be current.
             operations = []
+        if wipe_disk.__name__ in faults and "cut_off" in operations:
+            # Of a topic with two replicas, the one that is left in sync may be wiped: its messages are lost then.
+            operations.remove("cut_off")
         shape = Shape.of(rng, is_wiped=wipe_disk.__name__ in faults)
         return cls(seed, seconds, faults, shape, tuple(operations))
 
