@@ -10,10 +10,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 # By file and function: uses of `id` whose objects outlive the use, and why.
 ALLOWED = {
-    # The batch and its caller hold all jobs for as long as the function runs; jobs need not be hashable.
-    ("penstock/ring/batch.py", "_matching"),
-    # The batch holds its jobs for as long as it has the table.
-    ("penstock/ring/batch.py", "same"),
+    # The batch holds its jobs for as long as it has the index; jobs need not be hashable.
+    ("penstock/ring/batch.py", "__init__"),
 }
 
 

@@ -464,17 +464,14 @@ class Guarded:
     ) -> Page:
         self._check(_topic(_READ, topic))
         if self.memory is not None:
-            await self.memory.reserve(bytes_max)
+            # A page has one frame at least, whatever `bytes_max` is.
+            await self.memory.reserve(max(bytes_max, self.limits.frame_bytes_max))
         quota = self._quota
         wanted = bytes_max if quota is None else quota.read(bytes_max)
         with acting_for(self.principal):
             page = await self._site.read(topic, partition, offset, until, wanted, columns, epoch)
-        size = sum(len(frame.data) for frame in page.frames)
         if quota is not None:
-            quota.consumed(size)
-        if self.memory is not None and size > bytes_max:
-            # A page has one frame at least.
-            self.memory.charge(size - bytes_max)
+            quota.consumed(sum(len(frame.data) for frame in page.frames))
         return page
 
     def check_head(self, head: Head, size: int) -> None:

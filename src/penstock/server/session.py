@@ -553,15 +553,11 @@ class Session(asyncio.Protocol):
         word = words.decoded(packet.header, words.Read)
         bytes_max = min(max(word.bytes_max, 1), POLL_BYTES_MAX)
         async with self._reads:
-            reserved = self._reservation(packet)
-            await reserved.reserve(bytes_max)
+            # A page has one frame at least, whatever `bytes_max` is.
+            await self._reservation(packet).reserve(max(bytes_max, self._limits.frame_bytes_max))
             page = await self._site.read(
                 word.topic, word.partition, word.offset, word.until, bytes_max, word.columns, word.epoch
             )
-            size = sum(len(frame.data) for frame in page.frames)
-            if size > bytes_max:
-                # A page has one frame at least.
-                reserved.charge(size - bytes_max)
         return words.PageOf(page.next_offset, page.epoch), [frame.data for frame in page.frames]
 
     async def _call(self, packet: Packet) -> _Outcome:

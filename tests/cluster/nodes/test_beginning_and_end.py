@@ -154,7 +154,7 @@ def test_a_node_stops_though_a_forwarded_publish_finds_no_leader(
     monkeypatch.setattr(forwarding_module, "_UNSENT_S", 0.01)
     close, began = Singles.close, list[Singles]()
 
-    async def hang_once(singles: Singles, timeout_s: float) -> None:
+    async def hang_once(singles: Singles, timeout_s: float = 0) -> None:
         if not began:
             began.append(singles)
             await asyncio.Event().wait()
