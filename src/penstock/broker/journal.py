@@ -151,7 +151,7 @@ class Journal:
     def check_led(self) -> None:
         """Raise LeadershipLost after `resign`."""
         if self._has_resigned:
-            raise LeadershipLost("this node does not lead the partition any more; it may have been stored, or not")
+            raise _lost()
 
     @property
     def is_gathering(self) -> bool:
@@ -294,12 +294,12 @@ class Journal:
             self._resolve(self._held.popleft()[1])
 
     def resign(self) -> None:
-        """Another node may lead the log now. What was not committed may be yet, or never: nobody here will know.
+        """Another node may lead the log now. Appends that are not committed, those under way included, fail with
+        LeadershipLost: the next leader may commit them or not.
 
-        Also of what is being written at this moment. Nothing else is written, also if this node leads again: whoever
-        leads then has a journal of its own.
+        Nothing else is written, not even if this node leads again: that leadership has a journal of its own.
         """
-        lost = LeadershipLost("this node does not lead the partition any more; it may have been stored, or not")
+        lost = _lost()
         if not self._has_resigned:
             self._has_resigned = True
             self._stop_waiting()
@@ -369,3 +369,7 @@ class Journal:
             self._to_sync.cancel()
         if self._syncing is not None and not self._syncing.done():
             await asyncio.wait([self._syncing])
+
+
+def _lost() -> LeadershipLost:
+    return LeadershipLost("this node does not lead the partition any more; it may have been stored, or not")
